@@ -203,7 +203,7 @@ func TestPackageIsTakenIn(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range []struct{ file, want string }{
-		{"index/patient.go", `tokenOf(x, ` + fmt.Sprintf("%#016x", uint64(fhir.KeyOf(fhir.SearchToken, "Patient.extension('http://x/eye').value"))) + `, extension.Value)`},
+		{"index/patient.go", `tokenOf(x, ` + fmt.Sprintf("%#x", uint64(fhir.KeyOf(fhir.SearchToken, "Patient.extension('http://x/eye').value"))) + `, extension.Value)`},
 		{"index/patient.go", `{Code: "eye", Base: "Patient"`},
 		{"index/patient.go", `URL: "http://hl7.org/fhir/SearchParameter/individual-gender"`},
 		{"r4/widget.go", "Colour *CodeableConcept"},

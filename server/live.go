@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"kiln/server/access"
+	"kiln/server/fhir"
 	"kiln/server/interaction"
 	"kiln/server/notify"
 	"kiln/server/ratelimit"
@@ -133,7 +134,7 @@ func (s *Server) keepUp(ctx context.Context) {
 	if err != nil {
 		host = "unknown"
 	}
-	instance := store.Instance{ID: newID(), Address: host + " " + s.Config.Server.Listen, Version: s.version, Started: started}
+	instance := store.Instance{ID: fhir.NewID(), Address: host + " " + s.Config.Server.Listen, Version: s.version, Started: started}
 	var caches int64 = -1
 	var seen, tidied time.Time
 	var served int64

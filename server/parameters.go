@@ -7,6 +7,7 @@ import (
 
 	"kiln/gen/index"
 	"kiln/gen/r4"
+	"kiln/server/fhir"
 	"kiln/server/search"
 	"kiln/server/searchparam"
 )
@@ -32,7 +33,7 @@ func (s *Server) parameters(ctx context.Context) (*searchparam.Service, error) {
 	}
 	p := &searchparam.Service{
 		Base: base, Value: index.Value, Model: r4.Model, Store: s.Store, Extract: index.Extract, BaseURLs: s.Config.baseURLs(),
-		NewID: newID, Now: time.Now, Logger: s.Logger,
+		NewID: fhir.NewID, Now: time.Now, Logger: s.Logger,
 		// With what a search may wait for before and after.
 		SearchTime: func() time.Duration { return time.Duration(s.now().Search.TimeoutSeconds)*time.Second + time.Minute },
 		Forget: func() {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"kiln/server/admin"
+	"kiln/server/fhir"
 	"kiln/server/search"
 	"kiln/server/searchshape"
 	"kiln/server/store"
@@ -61,7 +62,7 @@ func (p searchesPart) Apply(ctx context.Context, id string) (string, error) {
 func (s *Server) searches() searchesPart {
 	wake := make(chan struct{}, 1)
 	s.background(func(ctx context.Context) { s.buildIndexes(ctx, wake) })
-	return searchesPart{s.recorder, &searchshape.Advisor{Recorder: s.recorder, Store: s.Store, Now: time.Now, NewID: newID, Logger: s.Logger,
+	return searchesPart{s.recorder, &searchshape.Advisor{Recorder: s.recorder, Store: s.Store, Now: time.Now, NewID: fhir.NewID, Logger: s.Logger,
 		Registry: func() *search.Registry { return s.Parameters.Current() }}, wake}
 }
 

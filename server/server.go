@@ -15,7 +15,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"kiln/definitions"
@@ -270,7 +269,7 @@ func (s *Server) interactions(o Options) *interaction.Service {
 		Store:          s.Store,
 		Parameters:     s.Parameters,
 		Now:            time.Now,
-		NewID:          newID,
+		NewID:          fhir.NewID,
 		Settings:       func() *interaction.Settings { return &s.derived.Load().interaction },
 		BaseURLs:       c.baseURLs(),
 		Validator:      writesValidator{s},
@@ -425,9 +424,6 @@ func (s *Server) ready(ctx context.Context) error {
 	}
 	return s.Parameters.Err()
 }
-
-// newID makes logical ids: UUIDs of version 7, which sort by time of creation.
-func newID() string { return uuid.Must(uuid.NewV7()).String() }
 
 // Run serves until ctx ends, then lets running requests finish. The address is
 // taken first, so that /health/live answers while the database starts.

@@ -262,7 +262,7 @@ func key(k fhir.Key) *jen.Statement {
 	if k == 0 {
 		return jen.Lit(0)
 	}
-	return jen.Id(fmt.Sprintf("%#016x", uint64(k)))
+	return jen.Id(fmt.Sprintf("%#x", uint64(k)))
 }
 
 // variable names the value of an element: the element's name, unless that would

@@ -10,28 +10,28 @@ import (
 // account adds what the search parameters say of r to x.
 func account(x *fhir.Index, r *r4.Account) {
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0x591e7a9d45c4b6e8, &r.Identifier[i]) // Account.identifier
+		tokenIdentifier(x, 0x9d45c4b6e8, &r.Identifier[i]) // Account.identifier
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x88c3f24e499020dd, meta.Profile[i].Text) // Account.meta.profile
+			x.URI(0x4e499020dd, meta.Profile[i].Text) // Account.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x55f80e9f05c9f928, &meta.Security[i]) // Account.meta.security
+			tokenCoding(x, 0x9f05c9f928, &meta.Security[i]) // Account.meta.security
 		}
-		x.URI(0x68d44f7518d9f5bf, meta.Source.Text) // Account.meta.source
+		x.URI(0x7518d9f5bf, meta.Source.Text) // Account.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0xba6a34c32f3ccab2, &meta.Tag[i]) // Account.meta.tag
+			tokenCoding(x, 0xc32f3ccab2, &meta.Tag[i]) // Account.meta.tag
 		}
 	}
-	x.String(0x800e31e236995e8e, r.Name.Text)                                         // Account.name
-	referenceReference(x, 0x41868fc7093bc90e, r.Owner)                                // Account.owner
-	datePeriod(x, 0xfee79fe01f4d2427, r.ServicePeriod)                                // Account.servicePeriod
-	x.CodeOf(0x4276454dad95208d, "http://hl7.org/fhir/account-status", r.Status.Text) // Account.status
+	x.String(0x800e31e236995e8e, r.Name.Text)                                   // Account.name
+	referenceReference(x, 0xc7093bc90e, r.Owner)                                // Account.owner
+	datePeriod(x, 0xfee79fe01f4d2427, r.ServicePeriod)                          // Account.servicePeriod
+	x.CodeOf(0x4dad95208d, "http://hl7.org/fhir/account-status", r.Status.Text) // Account.status
 	for i := range r.Subject {
-		referenceReference(x, 0xca27969d9d738a66, &r.Subject[i]) // Account.subject
+		referenceReference(x, 0x9d9d738a66, &r.Subject[i]) // Account.subject
 	}
-	tokenCodeableConcept(x, 0x46ce6b2d26221c1d, r.Type_) // Account.type
+	tokenCodeableConcept(x, 0x2d26221c1d, r.Type_) // Account.type
 }
 
 var parametersAccount = []fhir.Parameter{
@@ -39,18 +39,18 @@ var parametersAccount = []fhir.Parameter{
 	{Code: "_filter", Base: "Account", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Account", Type: fhir.SearchToken, Single: true, Expression: "Account.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Account", Type: fhir.SearchDate, Single: true, Expression: "Account.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "Account", Type: fhir.SearchURI, Keys: []fhir.Key{0x88c3f24e499020dd}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "Account", Type: fhir.SearchURI, Keys: []fhir.Key{0x4e499020dd}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "Account", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "Account", Type: fhir.SearchToken, Keys: []fhir.Key{0x55f80e9f05c9f928}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "Account", Type: fhir.SearchURI, Keys: []fhir.Key{0x68d44f7518d9f5bf}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "Account", Type: fhir.SearchToken, Keys: []fhir.Key{0xba6a34c32f3ccab2}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "Account", Type: fhir.SearchToken, Keys: []fhir.Key{0x9f05c9f928}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "Account", Type: fhir.SearchURI, Keys: []fhir.Key{0x7518d9f5bf}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "Account", Type: fhir.SearchToken, Keys: []fhir.Key{0xc32f3ccab2}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "Account", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "identifier", Base: "Account", Type: fhir.SearchToken, Keys: []fhir.Key{0x591e7a9d45c4b6e8}, Expression: "Account.identifier", URL: "http://hl7.org/fhir/SearchParameter/Account-identifier", Description: "Account number"},
+	{Code: "identifier", Base: "Account", Type: fhir.SearchToken, Keys: []fhir.Key{0x9d45c4b6e8}, Expression: "Account.identifier", URL: "http://hl7.org/fhir/SearchParameter/Account-identifier", Description: "Account number"},
 	{Code: "name", Base: "Account", Type: fhir.SearchString, Keys: []fhir.Key{0x800e31e236995e8e}, Single: true, Expression: "Account.name", URL: "http://hl7.org/fhir/SearchParameter/Account-name", Description: "Human-readable label"},
-	{Code: "owner", Base: "Account", Type: fhir.SearchReference, Keys: []fhir.Key{0x41868fc7093bc90e}, Targets: []string{"Organization"}, Single: true, Expression: "Account.owner", URL: "http://hl7.org/fhir/SearchParameter/Account-owner", Description: "Entity managing the Account"},
-	{Code: "patient", Base: "Account", Type: fhir.SearchReference, Keys: []fhir.Key{0xca27969d9d738a66}, Targets: []string{"Patient"}, Expression: "Account.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/Account-patient", Description: "The entity that caused the expenses"},
+	{Code: "owner", Base: "Account", Type: fhir.SearchReference, Keys: []fhir.Key{0xc7093bc90e}, Targets: []string{"Organization"}, Single: true, Expression: "Account.owner", URL: "http://hl7.org/fhir/SearchParameter/Account-owner", Description: "Entity managing the Account"},
+	{Code: "patient", Base: "Account", Type: fhir.SearchReference, Keys: []fhir.Key{0x9d9d738a66}, Targets: []string{"Patient"}, Expression: "Account.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/Account-patient", Description: "The entity that caused the expenses"},
 	{Code: "period", Base: "Account", Type: fhir.SearchDate, Keys: []fhir.Key{0xfee79fe01f4d2427}, Single: true, Expression: "Account.servicePeriod", URL: "http://hl7.org/fhir/SearchParameter/Account-period", Description: "Transaction window"},
-	{Code: "status", Base: "Account", Type: fhir.SearchToken, Keys: []fhir.Key{0x4276454dad95208d}, Single: true, Systems: []string{"http://hl7.org/fhir/account-status"}, Expression: "Account.status", URL: "http://hl7.org/fhir/SearchParameter/Account-status", Description: "active | inactive | entered-in-error | on-hold | unknown"},
-	{Code: "subject", Base: "Account", Type: fhir.SearchReference, Keys: []fhir.Key{0xca27969d9d738a66}, Targets: []string{"Device", "HealthcareService", "Location", "Organization", "Patient", "Practitioner", "PractitionerRole"}, Expression: "Account.subject", URL: "http://hl7.org/fhir/SearchParameter/Account-subject", Description: "The entity that caused the expenses"},
-	{Code: "type", Base: "Account", Type: fhir.SearchToken, Keys: []fhir.Key{0x46ce6b2d26221c1d}, Expression: "Account.type", URL: "http://hl7.org/fhir/SearchParameter/Account-type", Description: "E.g. patient, expense, depreciation"},
+	{Code: "status", Base: "Account", Type: fhir.SearchToken, Keys: []fhir.Key{0x4dad95208d}, Single: true, Systems: []string{"http://hl7.org/fhir/account-status"}, Expression: "Account.status", URL: "http://hl7.org/fhir/SearchParameter/Account-status", Description: "active | inactive | entered-in-error | on-hold | unknown"},
+	{Code: "subject", Base: "Account", Type: fhir.SearchReference, Keys: []fhir.Key{0x9d9d738a66}, Targets: []string{"Device", "HealthcareService", "Location", "Organization", "Patient", "Practitioner", "PractitionerRole"}, Expression: "Account.subject", URL: "http://hl7.org/fhir/SearchParameter/Account-subject", Description: "The entity that caused the expenses"},
+	{Code: "type", Base: "Account", Type: fhir.SearchToken, Keys: []fhir.Key{0x2d26221c1d}, Expression: "Account.type", URL: "http://hl7.org/fhir/SearchParameter/Account-type", Description: "E.g. patient, expense, depreciation"},
 }

@@ -9,28 +9,28 @@ import (
 
 // activityDefinition adds what the search parameters say of r to x.
 func activityDefinition(x *fhir.Index, r *r4.ActivityDefinition) {
-	x.Date(0x06270c3a550e294e, r.Date.Text)              // ActivityDefinition.date
+	x.Date(0x6270c3a550e294e, r.Date.Text)               // ActivityDefinition.date
 	x.String(0x7e0ad86c08684cb9, r.Description.Text)     // ActivityDefinition.description
 	datePeriod(x, 0xb50528378d46fe85, r.EffectivePeriod) // ActivityDefinition.effectivePeriod
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0x4e34cf71c7c8ee07, &r.Identifier[i]) // ActivityDefinition.identifier
+		tokenIdentifier(x, 0x71c7c8ee07, &r.Identifier[i]) // ActivityDefinition.identifier
 	}
 	for i := range r.Jurisdiction {
-		tokenCodeableConcept(x, 0x5b4ef2a55a609a06, &r.Jurisdiction[i]) // ActivityDefinition.jurisdiction
+		tokenCodeableConcept(x, 0xa55a609a06, &r.Jurisdiction[i]) // ActivityDefinition.jurisdiction
 	}
 	for i := range r.Library {
-		x.Canonical(0x250af0f020a22618, r.Library[i].Text) // ActivityDefinition.library
+		x.Canonical(0xf020a22618, r.Library[i].Text) // ActivityDefinition.library
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xad2ed790f25c3f8a, meta.Profile[i].Text) // ActivityDefinition.meta.profile
+			x.URI(0x90f25c3f8a, meta.Profile[i].Text) // ActivityDefinition.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x54f88174f2b319ff, &meta.Security[i]) // ActivityDefinition.meta.security
+			tokenCoding(x, 0x74f2b319ff, &meta.Security[i]) // ActivityDefinition.meta.security
 		}
-		x.URI(0x6b963fd031c67571, meta.Source.Text) // ActivityDefinition.meta.source
+		x.URI(0xd031c67571, meta.Source.Text) // ActivityDefinition.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x0f234cda9da11370, &meta.Tag[i]) // ActivityDefinition.meta.tag
+			tokenCoding(x, 0xda9da11370, &meta.Tag[i]) // ActivityDefinition.meta.tag
 		}
 	}
 	x.String(0xf7a8c348c86f7e0a, r.Name.Text)      // ActivityDefinition.name
@@ -38,27 +38,27 @@ func activityDefinition(x *fhir.Index, r *r4.ActivityDefinition) {
 	for i := range r.RelatedArtifact {
 		relatedArtifact := &r.RelatedArtifact[i]
 		if relatedArtifact.Type_.Text == "composed-of" {
-			x.Canonical(0xf75006104638447e, relatedArtifact.Resource.Text) // ActivityDefinition.relatedArtifact.where(type='composed-of').resource
+			x.Canonical(0x104638447e, relatedArtifact.Resource.Text) // ActivityDefinition.relatedArtifact.where(type='composed-of').resource
 		}
 		if relatedArtifact.Type_.Text == "depends-on" {
-			x.Canonical(0x95f38c580bea2db9, relatedArtifact.Resource.Text) // ActivityDefinition.relatedArtifact.where(type='depends-on').resource
+			x.Canonical(0x580bea2db9, relatedArtifact.Resource.Text) // ActivityDefinition.relatedArtifact.where(type='depends-on').resource
 		}
 		if relatedArtifact.Type_.Text == "derived-from" {
-			x.Canonical(0xd1bf706959661754, relatedArtifact.Resource.Text) // ActivityDefinition.relatedArtifact.where(type='derived-from').resource
+			x.Canonical(0x6959661754, relatedArtifact.Resource.Text) // ActivityDefinition.relatedArtifact.where(type='derived-from').resource
 		}
 		if relatedArtifact.Type_.Text == "predecessor" {
-			x.Canonical(0xcbf95cc3128f3d71, relatedArtifact.Resource.Text) // ActivityDefinition.relatedArtifact.where(type='predecessor').resource
+			x.Canonical(0xc3128f3d71, relatedArtifact.Resource.Text) // ActivityDefinition.relatedArtifact.where(type='predecessor').resource
 		}
 		if relatedArtifact.Type_.Text == "successor" {
-			x.Canonical(0x3a9ef3c692f18202, relatedArtifact.Resource.Text) // ActivityDefinition.relatedArtifact.where(type='successor').resource
+			x.Canonical(0xc692f18202, relatedArtifact.Resource.Text) // ActivityDefinition.relatedArtifact.where(type='successor').resource
 		}
 	}
-	x.CodeOf(0x046b7db1d74e590f, "http://hl7.org/fhir/publication-status", r.Status.Text) // ActivityDefinition.status
-	x.String(0xa79983aa32bcd2b4, r.Title.Text)                                            // ActivityDefinition.title
+	x.CodeOf(0xb1d74e590f, "http://hl7.org/fhir/publication-status", r.Status.Text) // ActivityDefinition.status
+	x.String(0xa79983aa32bcd2b4, r.Title.Text)                                      // ActivityDefinition.title
 	for i := range r.Topic {
-		tokenCodeableConcept(x, 0x1dec21d91aa0850c, &r.Topic[i]) // ActivityDefinition.topic
+		tokenCodeableConcept(x, 0xd91aa0850c, &r.Topic[i]) // ActivityDefinition.topic
 	}
-	x.URI(0xe9887f7cc2a23973, r.URL.Text) // ActivityDefinition.url
+	x.URI(0x7cc2a23973, r.URL.Text) // ActivityDefinition.url
 	for i := range r.UseContext {
 		useContext := &r.UseContext[i]
 		x.Open(0xb548e66f1df1c900, 2) // ActivityDefinition.useContext: code & value.ofType(CodeableConcept)
@@ -69,7 +69,7 @@ func activityDefinition(x *fhir.Index, r *r4.ActivityDefinition) {
 			tokenCodeableConcept(x, 0, v)
 		}
 		x.Close()
-		x.Open(0x044e6c2092493ea6, 2) // ActivityDefinition.useContext: code & value.ofType(Quantity) | value.ofType(Range)
+		x.Open(0x44e6c2092493ea6, 2) // ActivityDefinition.useContext: code & value.ofType(Quantity) | value.ofType(Range)
 		tokenCoding(x, 0, useContext.Code)
 		x.Next()
 		switch v := useContext.Value.(type) {
@@ -79,17 +79,17 @@ func activityDefinition(x *fhir.Index, r *r4.ActivityDefinition) {
 			quantityRange(x, 0, v)
 		}
 		x.Close()
-		tokenCoding(x, 0x1c5a48bf237b205c, useContext.Code) // ActivityDefinition.useContext.code
+		tokenCoding(x, 0xbf237b205c, useContext.Code) // ActivityDefinition.useContext.code
 		switch v := useContext.Value.(type) {
 		case *r4.CodeableConcept:
-			tokenCodeableConcept(x, 0x9921614e53d2d2c9, v) // ActivityDefinition.useContext.value.ofType(CodeableConcept)
+			tokenCodeableConcept(x, 0x4e53d2d2c9, v) // ActivityDefinition.useContext.value.ofType(CodeableConcept)
 		case *r4.Quantity:
 			quantityQuantity(x, 0xc91534ebb17c32cb, v) // ActivityDefinition.useContext.value.ofType(Quantity)
 		case *r4.Range:
 			quantityRange(x, 0xc024fe1d1ab54a3f, v) // ActivityDefinition.useContext.value.ofType(Range)
 		}
 	}
-	x.Code(0x8b6f4ef993586a8a, r.Version.Text) // ActivityDefinition.version
+	x.Code(0xf993586a8a, r.Version.Text) // ActivityDefinition.version
 }
 
 var parametersActivityDefinition = []fhir.Parameter{
@@ -97,32 +97,32 @@ var parametersActivityDefinition = []fhir.Parameter{
 	{Code: "_filter", Base: "ActivityDefinition", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "ActivityDefinition", Type: fhir.SearchToken, Single: true, Expression: "ActivityDefinition.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "ActivityDefinition", Type: fhir.SearchDate, Single: true, Expression: "ActivityDefinition.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "ActivityDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0xad2ed790f25c3f8a}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "ActivityDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0x90f25c3f8a}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "ActivityDefinition", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "ActivityDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x54f88174f2b319ff}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "ActivityDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0x6b963fd031c67571}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "ActivityDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x0f234cda9da11370}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "ActivityDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x74f2b319ff}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "ActivityDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0xd031c67571}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "ActivityDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xda9da11370}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "ActivityDefinition", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "composed-of", Base: "ActivityDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0xf75006104638447e}, Targets: anyType, Expression: "ActivityDefinition.relatedArtifact.where(type = 'composed-of').resource", URL: "http://hl7.org/fhir/SearchParameter/ActivityDefinition-composed-of", Description: "What resource is being referenced"},
-	{Code: "context", Base: "ActivityDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x9921614e53d2d2c9}, Expression: "ActivityDefinition.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/ActivityDefinition-context", Description: "A use context assigned to the activity definition"},
+	{Code: "composed-of", Base: "ActivityDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0x104638447e}, Targets: anyType, Expression: "ActivityDefinition.relatedArtifact.where(type = 'composed-of').resource", URL: "http://hl7.org/fhir/SearchParameter/ActivityDefinition-composed-of", Description: "What resource is being referenced"},
+	{Code: "context", Base: "ActivityDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x4e53d2d2c9}, Expression: "ActivityDefinition.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/ActivityDefinition-context", Description: "A use context assigned to the activity definition"},
 	{Code: "context-quantity", Base: "ActivityDefinition", Type: fhir.SearchQuantity, Keys: []fhir.Key{0xc91534ebb17c32cb, 0xc024fe1d1ab54a3f}, Expression: "ActivityDefinition.useContext.value as Quantity | ActivityDefinition.useContext.value as Range", URL: "http://hl7.org/fhir/SearchParameter/ActivityDefinition-context-quantity", Description: "A quantity- or range-valued use context assigned to the activity definition"},
-	{Code: "context-type", Base: "ActivityDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x1c5a48bf237b205c}, Expression: "ActivityDefinition.useContext.code", URL: "http://hl7.org/fhir/SearchParameter/ActivityDefinition-context-type", Description: "A type of use context assigned to the activity definition"},
-	{Code: "context-type-quantity", Base: "ActivityDefinition", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0x044e6c2092493ea6, Parts: []fhir.Part{{Code: "context-type", Type: fhir.SearchToken}, {Code: "context-quantity", Type: fhir.SearchQuantity}}}}, Expression: "ActivityDefinition.useContext", URL: "http://hl7.org/fhir/SearchParameter/ActivityDefinition-context-type-quantity", Description: "A use context type and quantity- or range-based value assigned to the activity definition"},
+	{Code: "context-type", Base: "ActivityDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xbf237b205c}, Expression: "ActivityDefinition.useContext.code", URL: "http://hl7.org/fhir/SearchParameter/ActivityDefinition-context-type", Description: "A type of use context assigned to the activity definition"},
+	{Code: "context-type-quantity", Base: "ActivityDefinition", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0x44e6c2092493ea6, Parts: []fhir.Part{{Code: "context-type", Type: fhir.SearchToken}, {Code: "context-quantity", Type: fhir.SearchQuantity}}}}, Expression: "ActivityDefinition.useContext", URL: "http://hl7.org/fhir/SearchParameter/ActivityDefinition-context-type-quantity", Description: "A use context type and quantity- or range-based value assigned to the activity definition"},
 	{Code: "context-type-value", Base: "ActivityDefinition", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0xb548e66f1df1c900, Parts: []fhir.Part{{Code: "context-type", Type: fhir.SearchToken}, {Code: "context", Type: fhir.SearchToken}}}}, Expression: "ActivityDefinition.useContext", URL: "http://hl7.org/fhir/SearchParameter/ActivityDefinition-context-type-value", Description: "A use context type and value assigned to the activity definition"},
-	{Code: "date", Base: "ActivityDefinition", Type: fhir.SearchDate, Keys: []fhir.Key{0x06270c3a550e294e}, Single: true, Expression: "ActivityDefinition.date", URL: "http://hl7.org/fhir/SearchParameter/ActivityDefinition-date", Description: "The activity definition publication date"},
-	{Code: "depends-on", Base: "ActivityDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0x95f38c580bea2db9, 0x250af0f020a22618}, Targets: anyType, Expression: "ActivityDefinition.relatedArtifact.where(type = 'depends-on').resource | ActivityDefinition.library", URL: "http://hl7.org/fhir/SearchParameter/ActivityDefinition-depends-on", Description: "What resource is being referenced"},
-	{Code: "derived-from", Base: "ActivityDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0xd1bf706959661754}, Targets: anyType, Expression: "ActivityDefinition.relatedArtifact.where(type = 'derived-from').resource", URL: "http://hl7.org/fhir/SearchParameter/ActivityDefinition-derived-from", Description: "What resource is being referenced"},
+	{Code: "date", Base: "ActivityDefinition", Type: fhir.SearchDate, Keys: []fhir.Key{0x6270c3a550e294e}, Single: true, Expression: "ActivityDefinition.date", URL: "http://hl7.org/fhir/SearchParameter/ActivityDefinition-date", Description: "The activity definition publication date"},
+	{Code: "depends-on", Base: "ActivityDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0x580bea2db9, 0xf020a22618}, Targets: anyType, Expression: "ActivityDefinition.relatedArtifact.where(type = 'depends-on').resource | ActivityDefinition.library", URL: "http://hl7.org/fhir/SearchParameter/ActivityDefinition-depends-on", Description: "What resource is being referenced"},
+	{Code: "derived-from", Base: "ActivityDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0x6959661754}, Targets: anyType, Expression: "ActivityDefinition.relatedArtifact.where(type = 'derived-from').resource", URL: "http://hl7.org/fhir/SearchParameter/ActivityDefinition-derived-from", Description: "What resource is being referenced"},
 	{Code: "description", Base: "ActivityDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0x7e0ad86c08684cb9}, Single: true, Expression: "ActivityDefinition.description", URL: "http://hl7.org/fhir/SearchParameter/ActivityDefinition-description", Description: "The description of the activity definition"},
 	{Code: "effective", Base: "ActivityDefinition", Type: fhir.SearchDate, Keys: []fhir.Key{0xb50528378d46fe85}, Single: true, Expression: "ActivityDefinition.effectivePeriod", URL: "http://hl7.org/fhir/SearchParameter/ActivityDefinition-effective", Description: "The time during which the activity definition is intended to be in use"},
-	{Code: "identifier", Base: "ActivityDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x4e34cf71c7c8ee07}, Expression: "ActivityDefinition.identifier", URL: "http://hl7.org/fhir/SearchParameter/ActivityDefinition-identifier", Description: "External identifier for the activity definition"},
-	{Code: "jurisdiction", Base: "ActivityDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x5b4ef2a55a609a06}, Expression: "ActivityDefinition.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/ActivityDefinition-jurisdiction", Description: "Intended jurisdiction for the activity definition"},
+	{Code: "identifier", Base: "ActivityDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x71c7c8ee07}, Expression: "ActivityDefinition.identifier", URL: "http://hl7.org/fhir/SearchParameter/ActivityDefinition-identifier", Description: "External identifier for the activity definition"},
+	{Code: "jurisdiction", Base: "ActivityDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xa55a609a06}, Expression: "ActivityDefinition.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/ActivityDefinition-jurisdiction", Description: "Intended jurisdiction for the activity definition"},
 	{Code: "name", Base: "ActivityDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0xf7a8c348c86f7e0a}, Single: true, Expression: "ActivityDefinition.name", URL: "http://hl7.org/fhir/SearchParameter/ActivityDefinition-name", Description: "Computationally friendly name of the activity definition"},
-	{Code: "predecessor", Base: "ActivityDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0xcbf95cc3128f3d71}, Targets: anyType, Expression: "ActivityDefinition.relatedArtifact.where(type = 'predecessor').resource", URL: "http://hl7.org/fhir/SearchParameter/ActivityDefinition-predecessor", Description: "What resource is being referenced"},
+	{Code: "predecessor", Base: "ActivityDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0xc3128f3d71}, Targets: anyType, Expression: "ActivityDefinition.relatedArtifact.where(type = 'predecessor').resource", URL: "http://hl7.org/fhir/SearchParameter/ActivityDefinition-predecessor", Description: "What resource is being referenced"},
 	{Code: "publisher", Base: "ActivityDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0x57c1f9e1cfd4184d}, Single: true, Expression: "ActivityDefinition.publisher", URL: "http://hl7.org/fhir/SearchParameter/ActivityDefinition-publisher", Description: "Name of the publisher of the activity definition"},
-	{Code: "status", Base: "ActivityDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x046b7db1d74e590f}, Single: true, Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "ActivityDefinition.status", URL: "http://hl7.org/fhir/SearchParameter/ActivityDefinition-status", Description: "The current status of the activity definition"},
-	{Code: "successor", Base: "ActivityDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0x3a9ef3c692f18202}, Targets: anyType, Expression: "ActivityDefinition.relatedArtifact.where(type = 'successor').resource", URL: "http://hl7.org/fhir/SearchParameter/ActivityDefinition-successor", Description: "What resource is being referenced"},
+	{Code: "status", Base: "ActivityDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xb1d74e590f}, Single: true, Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "ActivityDefinition.status", URL: "http://hl7.org/fhir/SearchParameter/ActivityDefinition-status", Description: "The current status of the activity definition"},
+	{Code: "successor", Base: "ActivityDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0xc692f18202}, Targets: anyType, Expression: "ActivityDefinition.relatedArtifact.where(type = 'successor').resource", URL: "http://hl7.org/fhir/SearchParameter/ActivityDefinition-successor", Description: "What resource is being referenced"},
 	{Code: "title", Base: "ActivityDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0xa79983aa32bcd2b4}, Single: true, Expression: "ActivityDefinition.title", URL: "http://hl7.org/fhir/SearchParameter/ActivityDefinition-title", Description: "The human-friendly name of the activity definition"},
-	{Code: "topic", Base: "ActivityDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x1dec21d91aa0850c}, Expression: "ActivityDefinition.topic", URL: "http://hl7.org/fhir/SearchParameter/ActivityDefinition-topic", Description: "Topics associated with the module"},
-	{Code: "url", Base: "ActivityDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0xe9887f7cc2a23973}, Single: true, Expression: "ActivityDefinition.url", URL: "http://hl7.org/fhir/SearchParameter/ActivityDefinition-url", Description: "The uri that identifies the activity definition"},
-	{Code: "version", Base: "ActivityDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x8b6f4ef993586a8a}, Single: true, Expression: "ActivityDefinition.version", URL: "http://hl7.org/fhir/SearchParameter/ActivityDefinition-version", Description: "The business version of the activity definition"},
+	{Code: "topic", Base: "ActivityDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xd91aa0850c}, Expression: "ActivityDefinition.topic", URL: "http://hl7.org/fhir/SearchParameter/ActivityDefinition-topic", Description: "Topics associated with the module"},
+	{Code: "url", Base: "ActivityDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0x7cc2a23973}, Single: true, Expression: "ActivityDefinition.url", URL: "http://hl7.org/fhir/SearchParameter/ActivityDefinition-url", Description: "The uri that identifies the activity definition"},
+	{Code: "version", Base: "ActivityDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xf993586a8a}, Single: true, Expression: "ActivityDefinition.version", URL: "http://hl7.org/fhir/SearchParameter/ActivityDefinition-version", Description: "The business version of the activity definition"},
 }

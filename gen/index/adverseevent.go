@@ -9,38 +9,38 @@ import (
 
 // adverseEvent adds what the search parameters say of r to x.
 func adverseEvent(x *fhir.Index, r *r4.AdverseEvent) {
-	x.CodeOf(0x2d523c37a0bab624, "http://hl7.org/fhir/adverse-event-actuality", r.Actuality.Text) // AdverseEvent.actuality
+	x.CodeOf(0x37a0bab624, "http://hl7.org/fhir/adverse-event-actuality", r.Actuality.Text) // AdverseEvent.actuality
 	for i := range r.Category {
-		tokenCodeableConcept(x, 0x8ded56e1b7443147, &r.Category[i]) // AdverseEvent.category
+		tokenCodeableConcept(x, 0xe1b7443147, &r.Category[i]) // AdverseEvent.category
 	}
-	x.Date(0x2eed0932c99ddb8d, r.Date.Text)               // AdverseEvent.date
-	tokenCodeableConcept(x, 0xe3131634754761b3, r.Event)  // AdverseEvent.event
-	referenceReference(x, 0xfec83edc212d8bfe, r.Location) // AdverseEvent.location
+	x.Date(0x2eed0932c99ddb8d, r.Date.Text)         // AdverseEvent.date
+	tokenCodeableConcept(x, 0x34754761b3, r.Event)  // AdverseEvent.event
+	referenceReference(x, 0xdc212d8bfe, r.Location) // AdverseEvent.location
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xacd5808289f4b1ef, meta.Profile[i].Text) // AdverseEvent.meta.profile
+			x.URI(0x8289f4b1ef, meta.Profile[i].Text) // AdverseEvent.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x950903c3a972ff5b, &meta.Security[i]) // AdverseEvent.meta.security
+			tokenCoding(x, 0xc3a972ff5b, &meta.Security[i]) // AdverseEvent.meta.security
 		}
-		x.URI(0x4a08ab4819bff0dd, meta.Source.Text) // AdverseEvent.meta.source
+		x.URI(0x4819bff0dd, meta.Source.Text) // AdverseEvent.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x4368cabce6aaaa6b, &meta.Tag[i]) // AdverseEvent.meta.tag
+			tokenCoding(x, 0xbce6aaaa6b, &meta.Tag[i]) // AdverseEvent.meta.tag
 		}
 	}
-	referenceReference(x, 0xa224db36f1c597b2, r.Recorder) // AdverseEvent.recorder
+	referenceReference(x, 0x36f1c597b2, r.Recorder) // AdverseEvent.recorder
 	for i := range r.ResultingCondition {
-		referenceReference(x, 0xdb1ca9f32ca3e584, &r.ResultingCondition[i]) // AdverseEvent.resultingCondition
+		referenceReference(x, 0xf32ca3e584, &r.ResultingCondition[i]) // AdverseEvent.resultingCondition
 	}
-	tokenCodeableConcept(x, 0x4fbfb62ecd88c2e2, r.Seriousness) // AdverseEvent.seriousness
-	tokenCodeableConcept(x, 0xc603f1f7032387da, r.Severity)    // AdverseEvent.severity
+	tokenCodeableConcept(x, 0x2ecd88c2e2, r.Seriousness) // AdverseEvent.seriousness
+	tokenCodeableConcept(x, 0xf7032387da, r.Severity)    // AdverseEvent.severity
 	for i := range r.Study {
-		referenceReference(x, 0x37a94f09a3caf43e, &r.Study[i]) // AdverseEvent.study
+		referenceReference(x, 0x9a3caf43e, &r.Study[i]) // AdverseEvent.study
 	}
-	referenceReference(x, 0xdd7f8d917d0132c9, r.Subject) // AdverseEvent.subject
+	referenceReference(x, 0x917d0132c9, r.Subject) // AdverseEvent.subject
 	for i := range r.SuspectEntity {
 		suspectEntity := &r.SuspectEntity[i]
-		referenceReference(x, 0xf3e3654160f4d82d, suspectEntity.Instance) // AdverseEvent.suspectEntity.instance
+		referenceReference(x, 0x4160f4d82d, suspectEntity.Instance) // AdverseEvent.suspectEntity.instance
 	}
 }
 
@@ -49,22 +49,22 @@ var parametersAdverseEvent = []fhir.Parameter{
 	{Code: "_filter", Base: "AdverseEvent", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "AdverseEvent", Type: fhir.SearchToken, Single: true, Expression: "AdverseEvent.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "AdverseEvent", Type: fhir.SearchDate, Single: true, Expression: "AdverseEvent.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "AdverseEvent", Type: fhir.SearchURI, Keys: []fhir.Key{0xacd5808289f4b1ef}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "AdverseEvent", Type: fhir.SearchURI, Keys: []fhir.Key{0x8289f4b1ef}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "AdverseEvent", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "AdverseEvent", Type: fhir.SearchToken, Keys: []fhir.Key{0x950903c3a972ff5b}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "AdverseEvent", Type: fhir.SearchURI, Keys: []fhir.Key{0x4a08ab4819bff0dd}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "AdverseEvent", Type: fhir.SearchToken, Keys: []fhir.Key{0x4368cabce6aaaa6b}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "AdverseEvent", Type: fhir.SearchToken, Keys: []fhir.Key{0xc3a972ff5b}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "AdverseEvent", Type: fhir.SearchURI, Keys: []fhir.Key{0x4819bff0dd}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "AdverseEvent", Type: fhir.SearchToken, Keys: []fhir.Key{0xbce6aaaa6b}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "AdverseEvent", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "actuality", Base: "AdverseEvent", Type: fhir.SearchToken, Keys: []fhir.Key{0x2d523c37a0bab624}, Single: true, Systems: []string{"http://hl7.org/fhir/adverse-event-actuality"}, Expression: "AdverseEvent.actuality", URL: "http://hl7.org/fhir/SearchParameter/AdverseEvent-actuality", Description: "actual | potential"},
-	{Code: "category", Base: "AdverseEvent", Type: fhir.SearchToken, Keys: []fhir.Key{0x8ded56e1b7443147}, Expression: "AdverseEvent.category", URL: "http://hl7.org/fhir/SearchParameter/AdverseEvent-category", Description: "product-problem | product-quality | product-use-error | wrong-dose | incorrect-prescribing-information | wrong-technique | wrong-route-of-administration | wrong-rate | wrong-duration | wrong-time | expired-drug | medical-device-use-error | problem-different-manufacturer | unsafe-physical-environment"},
+	{Code: "actuality", Base: "AdverseEvent", Type: fhir.SearchToken, Keys: []fhir.Key{0x37a0bab624}, Single: true, Systems: []string{"http://hl7.org/fhir/adverse-event-actuality"}, Expression: "AdverseEvent.actuality", URL: "http://hl7.org/fhir/SearchParameter/AdverseEvent-actuality", Description: "actual | potential"},
+	{Code: "category", Base: "AdverseEvent", Type: fhir.SearchToken, Keys: []fhir.Key{0xe1b7443147}, Expression: "AdverseEvent.category", URL: "http://hl7.org/fhir/SearchParameter/AdverseEvent-category", Description: "product-problem | product-quality | product-use-error | wrong-dose | incorrect-prescribing-information | wrong-technique | wrong-route-of-administration | wrong-rate | wrong-duration | wrong-time | expired-drug | medical-device-use-error | problem-different-manufacturer | unsafe-physical-environment"},
 	{Code: "date", Base: "AdverseEvent", Type: fhir.SearchDate, Keys: []fhir.Key{0x2eed0932c99ddb8d}, Single: true, Expression: "AdverseEvent.date", URL: "http://hl7.org/fhir/SearchParameter/AdverseEvent-date", Description: "When the event occurred"},
-	{Code: "event", Base: "AdverseEvent", Type: fhir.SearchToken, Keys: []fhir.Key{0xe3131634754761b3}, Expression: "AdverseEvent.event", URL: "http://hl7.org/fhir/SearchParameter/AdverseEvent-event", Description: "Type of the event itself in relation to the subject"},
-	{Code: "location", Base: "AdverseEvent", Type: fhir.SearchReference, Keys: []fhir.Key{0xfec83edc212d8bfe}, Targets: []string{"Location"}, Single: true, Expression: "AdverseEvent.location", URL: "http://hl7.org/fhir/SearchParameter/AdverseEvent-location", Description: "Location where adverse event occurred"},
-	{Code: "recorder", Base: "AdverseEvent", Type: fhir.SearchReference, Keys: []fhir.Key{0xa224db36f1c597b2}, Targets: []string{"Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "AdverseEvent.recorder", URL: "http://hl7.org/fhir/SearchParameter/AdverseEvent-recorder", Description: "Who recorded the adverse event"},
-	{Code: "resultingcondition", Base: "AdverseEvent", Type: fhir.SearchReference, Keys: []fhir.Key{0xdb1ca9f32ca3e584}, Targets: []string{"Condition"}, Expression: "AdverseEvent.resultingCondition", URL: "http://hl7.org/fhir/SearchParameter/AdverseEvent-resultingcondition", Description: "Effect on the subject due to this event"},
-	{Code: "seriousness", Base: "AdverseEvent", Type: fhir.SearchToken, Keys: []fhir.Key{0x4fbfb62ecd88c2e2}, Expression: "AdverseEvent.seriousness", URL: "http://hl7.org/fhir/SearchParameter/AdverseEvent-seriousness", Description: "Seriousness of the event"},
-	{Code: "severity", Base: "AdverseEvent", Type: fhir.SearchToken, Keys: []fhir.Key{0xc603f1f7032387da}, Expression: "AdverseEvent.severity", URL: "http://hl7.org/fhir/SearchParameter/AdverseEvent-severity", Description: "mild | moderate | severe"},
-	{Code: "study", Base: "AdverseEvent", Type: fhir.SearchReference, Keys: []fhir.Key{0x37a94f09a3caf43e}, Targets: []string{"ResearchStudy"}, Expression: "AdverseEvent.study", URL: "http://hl7.org/fhir/SearchParameter/AdverseEvent-study", Description: "AdverseEvent.study"},
-	{Code: "subject", Base: "AdverseEvent", Type: fhir.SearchReference, Keys: []fhir.Key{0xdd7f8d917d0132c9}, Targets: []string{"Group", "Patient", "Practitioner", "RelatedPerson"}, Single: true, Expression: "AdverseEvent.subject", URL: "http://hl7.org/fhir/SearchParameter/AdverseEvent-subject", Description: "Subject impacted by event"},
-	{Code: "substance", Base: "AdverseEvent", Type: fhir.SearchReference, Keys: []fhir.Key{0xf3e3654160f4d82d}, Targets: []string{"Device", "Immunization", "Medication", "MedicationAdministration", "MedicationStatement", "Procedure", "Substance"}, Expression: "AdverseEvent.suspectEntity.instance", URL: "http://hl7.org/fhir/SearchParameter/AdverseEvent-substance", Description: "Refers to the specific entity that caused the adverse event"},
+	{Code: "event", Base: "AdverseEvent", Type: fhir.SearchToken, Keys: []fhir.Key{0x34754761b3}, Expression: "AdverseEvent.event", URL: "http://hl7.org/fhir/SearchParameter/AdverseEvent-event", Description: "Type of the event itself in relation to the subject"},
+	{Code: "location", Base: "AdverseEvent", Type: fhir.SearchReference, Keys: []fhir.Key{0xdc212d8bfe}, Targets: []string{"Location"}, Single: true, Expression: "AdverseEvent.location", URL: "http://hl7.org/fhir/SearchParameter/AdverseEvent-location", Description: "Location where adverse event occurred"},
+	{Code: "recorder", Base: "AdverseEvent", Type: fhir.SearchReference, Keys: []fhir.Key{0x36f1c597b2}, Targets: []string{"Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "AdverseEvent.recorder", URL: "http://hl7.org/fhir/SearchParameter/AdverseEvent-recorder", Description: "Who recorded the adverse event"},
+	{Code: "resultingcondition", Base: "AdverseEvent", Type: fhir.SearchReference, Keys: []fhir.Key{0xf32ca3e584}, Targets: []string{"Condition"}, Expression: "AdverseEvent.resultingCondition", URL: "http://hl7.org/fhir/SearchParameter/AdverseEvent-resultingcondition", Description: "Effect on the subject due to this event"},
+	{Code: "seriousness", Base: "AdverseEvent", Type: fhir.SearchToken, Keys: []fhir.Key{0x2ecd88c2e2}, Expression: "AdverseEvent.seriousness", URL: "http://hl7.org/fhir/SearchParameter/AdverseEvent-seriousness", Description: "Seriousness of the event"},
+	{Code: "severity", Base: "AdverseEvent", Type: fhir.SearchToken, Keys: []fhir.Key{0xf7032387da}, Expression: "AdverseEvent.severity", URL: "http://hl7.org/fhir/SearchParameter/AdverseEvent-severity", Description: "mild | moderate | severe"},
+	{Code: "study", Base: "AdverseEvent", Type: fhir.SearchReference, Keys: []fhir.Key{0x9a3caf43e}, Targets: []string{"ResearchStudy"}, Expression: "AdverseEvent.study", URL: "http://hl7.org/fhir/SearchParameter/AdverseEvent-study", Description: "AdverseEvent.study"},
+	{Code: "subject", Base: "AdverseEvent", Type: fhir.SearchReference, Keys: []fhir.Key{0x917d0132c9}, Targets: []string{"Group", "Patient", "Practitioner", "RelatedPerson"}, Single: true, Expression: "AdverseEvent.subject", URL: "http://hl7.org/fhir/SearchParameter/AdverseEvent-subject", Description: "Subject impacted by event"},
+	{Code: "substance", Base: "AdverseEvent", Type: fhir.SearchReference, Keys: []fhir.Key{0x4160f4d82d}, Targets: []string{"Device", "Immunization", "Medication", "MedicationAdministration", "MedicationStatement", "Procedure", "Substance"}, Expression: "AdverseEvent.suspectEntity.instance", URL: "http://hl7.org/fhir/SearchParameter/AdverseEvent-substance", Description: "Refers to the specific entity that caused the adverse event"},
 }

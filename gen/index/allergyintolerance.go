@@ -9,44 +9,44 @@ import (
 
 // allergyIntolerance adds what the search parameters say of r to x.
 func allergyIntolerance(x *fhir.Index, r *r4.AllergyIntolerance) {
-	referenceReference(x, 0x54627c8cbe301344, r.Asserter) // AllergyIntolerance.asserter
+	referenceReference(x, 0x8cbe301344, r.Asserter) // AllergyIntolerance.asserter
 	for i := range r.Category {
-		x.CodeOf(0x67f39f223a809b7b, "http://hl7.org/fhir/allergy-intolerance-category", r.Category[i].Text) // AllergyIntolerance.category
+		x.CodeOf(0x223a809b7b, "http://hl7.org/fhir/allergy-intolerance-category", r.Category[i].Text) // AllergyIntolerance.category
 	}
-	tokenCodeableConcept(x, 0x474904a615d52c55, r.ClinicalStatus)                                           // AllergyIntolerance.clinicalStatus
-	tokenCodeableConcept(x, 0x5aeacc99526eaf98, r.Code)                                                     // AllergyIntolerance.code
-	x.CodeOf(0xb6ea9d476e54ea81, "http://hl7.org/fhir/allergy-intolerance-criticality", r.Criticality.Text) // AllergyIntolerance.criticality
+	tokenCodeableConcept(x, 0xa615d52c55, r.ClinicalStatus)                                           // AllergyIntolerance.clinicalStatus
+	tokenCodeableConcept(x, 0x99526eaf98, r.Code)                                                     // AllergyIntolerance.code
+	x.CodeOf(0x476e54ea81, "http://hl7.org/fhir/allergy-intolerance-criticality", r.Criticality.Text) // AllergyIntolerance.criticality
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0x8abf4cdaf11679bc, &r.Identifier[i]) // AllergyIntolerance.identifier
+		tokenIdentifier(x, 0xdaf11679bc, &r.Identifier[i]) // AllergyIntolerance.identifier
 	}
 	x.Date(0xa24c60cdf5369ae1, r.LastOccurrence.Text) // AllergyIntolerance.lastOccurrence
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x39bbb60bbf73c455, meta.Profile[i].Text) // AllergyIntolerance.meta.profile
+			x.URI(0xbbf73c455, meta.Profile[i].Text) // AllergyIntolerance.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0xf5681a6a721fcd7b, &meta.Security[i]) // AllergyIntolerance.meta.security
+			tokenCoding(x, 0x6a721fcd7b, &meta.Security[i]) // AllergyIntolerance.meta.security
 		}
-		x.URI(0x1ae3043bdffe1bdd, meta.Source.Text) // AllergyIntolerance.meta.source
+		x.URI(0x3bdffe1bdd, meta.Source.Text) // AllergyIntolerance.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0xa44db4848b6e4ae0, &meta.Tag[i]) // AllergyIntolerance.meta.tag
+			tokenCoding(x, 0x848b6e4ae0, &meta.Tag[i]) // AllergyIntolerance.meta.tag
 		}
 	}
-	referenceReference(x, 0xe90c0104008e6466, r.Patient) // AllergyIntolerance.patient
+	referenceReference(x, 0x4008e6466, r.Patient) // AllergyIntolerance.patient
 	for i := range r.Reaction {
 		reaction := &r.Reaction[i]
-		tokenCodeableConcept(x, 0x340e1d8117f662ee, reaction.ExposureRoute) // AllergyIntolerance.reaction.exposureRoute
+		tokenCodeableConcept(x, 0x8117f662ee, reaction.ExposureRoute) // AllergyIntolerance.reaction.exposureRoute
 		for i := range reaction.Manifestation {
-			tokenCodeableConcept(x, 0x6a7bbdd00eff4216, &reaction.Manifestation[i]) // AllergyIntolerance.reaction.manifestation
+			tokenCodeableConcept(x, 0xd00eff4216, &reaction.Manifestation[i]) // AllergyIntolerance.reaction.manifestation
 		}
-		x.Date(0x00ff2cf1e1eac7e2, reaction.Onset.Text)                                                     // AllergyIntolerance.reaction.onset
-		x.CodeOf(0x1529c3cb5e5f91ac, "http://hl7.org/fhir/reaction-event-severity", reaction.Severity.Text) // AllergyIntolerance.reaction.severity
-		tokenCodeableConcept(x, 0xcb84741f0c1cdee8, reaction.Substance)                                     // AllergyIntolerance.reaction.substance
+		x.Date(0xff2cf1e1eac7e2, reaction.Onset.Text)                                                 // AllergyIntolerance.reaction.onset
+		x.CodeOf(0xcb5e5f91ac, "http://hl7.org/fhir/reaction-event-severity", reaction.Severity.Text) // AllergyIntolerance.reaction.severity
+		tokenCodeableConcept(x, 0x1f0c1cdee8, reaction.Substance)                                     // AllergyIntolerance.reaction.substance
 	}
-	x.Date(0x8b2f9cbe5d025b4a, r.RecordedDate.Text)                                            // AllergyIntolerance.recordedDate
-	referenceReference(x, 0xb99ce00ae8de1d4d, r.Recorder)                                      // AllergyIntolerance.recorder
-	x.CodeOf(0x59c6457f38f0de04, "http://hl7.org/fhir/allergy-intolerance-type", r.Type_.Text) // AllergyIntolerance.type
-	tokenCodeableConcept(x, 0x41a98cf19ca0e94f, r.VerificationStatus)                          // AllergyIntolerance.verificationStatus
+	x.Date(0x8b2f9cbe5d025b4a, r.RecordedDate.Text)                                      // AllergyIntolerance.recordedDate
+	referenceReference(x, 0xae8de1d4d, r.Recorder)                                       // AllergyIntolerance.recorder
+	x.CodeOf(0x7f38f0de04, "http://hl7.org/fhir/allergy-intolerance-type", r.Type_.Text) // AllergyIntolerance.type
+	tokenCodeableConcept(x, 0xf19ca0e94f, r.VerificationStatus)                          // AllergyIntolerance.verificationStatus
 }
 
 var parametersAllergyIntolerance = []fhir.Parameter{
@@ -54,26 +54,26 @@ var parametersAllergyIntolerance = []fhir.Parameter{
 	{Code: "_filter", Base: "AllergyIntolerance", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "AllergyIntolerance", Type: fhir.SearchToken, Single: true, Expression: "AllergyIntolerance.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "AllergyIntolerance", Type: fhir.SearchDate, Single: true, Expression: "AllergyIntolerance.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "AllergyIntolerance", Type: fhir.SearchURI, Keys: []fhir.Key{0x39bbb60bbf73c455}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "AllergyIntolerance", Type: fhir.SearchURI, Keys: []fhir.Key{0xbbf73c455}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "AllergyIntolerance", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "AllergyIntolerance", Type: fhir.SearchToken, Keys: []fhir.Key{0xf5681a6a721fcd7b}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "AllergyIntolerance", Type: fhir.SearchURI, Keys: []fhir.Key{0x1ae3043bdffe1bdd}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "AllergyIntolerance", Type: fhir.SearchToken, Keys: []fhir.Key{0xa44db4848b6e4ae0}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "AllergyIntolerance", Type: fhir.SearchToken, Keys: []fhir.Key{0x6a721fcd7b}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "AllergyIntolerance", Type: fhir.SearchURI, Keys: []fhir.Key{0x3bdffe1bdd}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "AllergyIntolerance", Type: fhir.SearchToken, Keys: []fhir.Key{0x848b6e4ae0}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "AllergyIntolerance", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "asserter", Base: "AllergyIntolerance", Type: fhir.SearchReference, Keys: []fhir.Key{0x54627c8cbe301344}, Targets: []string{"Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "AllergyIntolerance.asserter", URL: "http://hl7.org/fhir/SearchParameter/AllergyIntolerance-asserter", Description: "Source of the information about the allergy"},
-	{Code: "category", Base: "AllergyIntolerance", Type: fhir.SearchToken, Keys: []fhir.Key{0x67f39f223a809b7b}, Systems: []string{"http://hl7.org/fhir/allergy-intolerance-category"}, Expression: "AllergyIntolerance.category", URL: "http://hl7.org/fhir/SearchParameter/AllergyIntolerance-category", Description: "food | medication | environment | biologic"},
-	{Code: "clinical-status", Base: "AllergyIntolerance", Type: fhir.SearchToken, Keys: []fhir.Key{0x474904a615d52c55}, Expression: "AllergyIntolerance.clinicalStatus", URL: "http://hl7.org/fhir/SearchParameter/AllergyIntolerance-clinical-status", Description: "active | inactive | resolved"},
-	{Code: "code", Base: "AllergyIntolerance", Type: fhir.SearchToken, Keys: []fhir.Key{0x5aeacc99526eaf98, 0xcb84741f0c1cdee8}, Expression: "AllergyIntolerance.code | AllergyIntolerance.reaction.substance", URL: "http://hl7.org/fhir/SearchParameter/clinical-code", Description: "Code that identifies the allergy or intolerance"},
-	{Code: "criticality", Base: "AllergyIntolerance", Type: fhir.SearchToken, Keys: []fhir.Key{0xb6ea9d476e54ea81}, Single: true, Systems: []string{"http://hl7.org/fhir/allergy-intolerance-criticality"}, Expression: "AllergyIntolerance.criticality", URL: "http://hl7.org/fhir/SearchParameter/AllergyIntolerance-criticality", Description: "low | high | unable-to-assess"},
+	{Code: "asserter", Base: "AllergyIntolerance", Type: fhir.SearchReference, Keys: []fhir.Key{0x8cbe301344}, Targets: []string{"Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "AllergyIntolerance.asserter", URL: "http://hl7.org/fhir/SearchParameter/AllergyIntolerance-asserter", Description: "Source of the information about the allergy"},
+	{Code: "category", Base: "AllergyIntolerance", Type: fhir.SearchToken, Keys: []fhir.Key{0x223a809b7b}, Systems: []string{"http://hl7.org/fhir/allergy-intolerance-category"}, Expression: "AllergyIntolerance.category", URL: "http://hl7.org/fhir/SearchParameter/AllergyIntolerance-category", Description: "food | medication | environment | biologic"},
+	{Code: "clinical-status", Base: "AllergyIntolerance", Type: fhir.SearchToken, Keys: []fhir.Key{0xa615d52c55}, Expression: "AllergyIntolerance.clinicalStatus", URL: "http://hl7.org/fhir/SearchParameter/AllergyIntolerance-clinical-status", Description: "active | inactive | resolved"},
+	{Code: "code", Base: "AllergyIntolerance", Type: fhir.SearchToken, Keys: []fhir.Key{0x99526eaf98, 0x1f0c1cdee8}, Expression: "AllergyIntolerance.code | AllergyIntolerance.reaction.substance", URL: "http://hl7.org/fhir/SearchParameter/clinical-code", Description: "Code that identifies the allergy or intolerance"},
+	{Code: "criticality", Base: "AllergyIntolerance", Type: fhir.SearchToken, Keys: []fhir.Key{0x476e54ea81}, Single: true, Systems: []string{"http://hl7.org/fhir/allergy-intolerance-criticality"}, Expression: "AllergyIntolerance.criticality", URL: "http://hl7.org/fhir/SearchParameter/AllergyIntolerance-criticality", Description: "low | high | unable-to-assess"},
 	{Code: "date", Base: "AllergyIntolerance", Type: fhir.SearchDate, Keys: []fhir.Key{0x8b2f9cbe5d025b4a}, Single: true, Expression: "AllergyIntolerance.recordedDate", URL: "http://hl7.org/fhir/SearchParameter/clinical-date", Description: "Date first version of the resource instance was recorded"},
-	{Code: "identifier", Base: "AllergyIntolerance", Type: fhir.SearchToken, Keys: []fhir.Key{0x8abf4cdaf11679bc}, Expression: "AllergyIntolerance.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "External ids for this item"},
+	{Code: "identifier", Base: "AllergyIntolerance", Type: fhir.SearchToken, Keys: []fhir.Key{0xdaf11679bc}, Expression: "AllergyIntolerance.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "External ids for this item"},
 	{Code: "last-date", Base: "AllergyIntolerance", Type: fhir.SearchDate, Keys: []fhir.Key{0xa24c60cdf5369ae1}, Single: true, Expression: "AllergyIntolerance.lastOccurrence", URL: "http://hl7.org/fhir/SearchParameter/AllergyIntolerance-last-date", Description: "Date(/time) of last known occurrence of a reaction"},
-	{Code: "manifestation", Base: "AllergyIntolerance", Type: fhir.SearchToken, Keys: []fhir.Key{0x6a7bbdd00eff4216}, Expression: "AllergyIntolerance.reaction.manifestation", URL: "http://hl7.org/fhir/SearchParameter/AllergyIntolerance-manifestation", Description: "Clinical symptoms/signs associated with the Event"},
-	{Code: "onset", Base: "AllergyIntolerance", Type: fhir.SearchDate, Keys: []fhir.Key{0x00ff2cf1e1eac7e2}, Expression: "AllergyIntolerance.reaction.onset", URL: "http://hl7.org/fhir/SearchParameter/AllergyIntolerance-onset", Description: "Date(/time) when manifestations showed"},
-	{Code: "patient", Base: "AllergyIntolerance", Type: fhir.SearchReference, Keys: []fhir.Key{0xe90c0104008e6466}, Targets: []string{"Patient"}, Single: true, Expression: "AllergyIntolerance.patient", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "Who the sensitivity is for"},
-	{Code: "recorder", Base: "AllergyIntolerance", Type: fhir.SearchReference, Keys: []fhir.Key{0xb99ce00ae8de1d4d}, Targets: []string{"Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "AllergyIntolerance.recorder", URL: "http://hl7.org/fhir/SearchParameter/AllergyIntolerance-recorder", Description: "Who recorded the sensitivity"},
-	{Code: "route", Base: "AllergyIntolerance", Type: fhir.SearchToken, Keys: []fhir.Key{0x340e1d8117f662ee}, Expression: "AllergyIntolerance.reaction.exposureRoute", URL: "http://hl7.org/fhir/SearchParameter/AllergyIntolerance-route", Description: "How the subject was exposed to the substance"},
-	{Code: "severity", Base: "AllergyIntolerance", Type: fhir.SearchToken, Keys: []fhir.Key{0x1529c3cb5e5f91ac}, Systems: []string{"http://hl7.org/fhir/reaction-event-severity"}, Expression: "AllergyIntolerance.reaction.severity", URL: "http://hl7.org/fhir/SearchParameter/AllergyIntolerance-severity", Description: "mild | moderate | severe (of event as a whole)"},
-	{Code: "type", Base: "AllergyIntolerance", Type: fhir.SearchToken, Keys: []fhir.Key{0x59c6457f38f0de04}, Single: true, Systems: []string{"http://hl7.org/fhir/allergy-intolerance-type"}, Expression: "AllergyIntolerance.type", URL: "http://hl7.org/fhir/SearchParameter/clinical-type", Description: "allergy | intolerance - Underlying mechanism (if known)"},
-	{Code: "verification-status", Base: "AllergyIntolerance", Type: fhir.SearchToken, Keys: []fhir.Key{0x41a98cf19ca0e94f}, Expression: "AllergyIntolerance.verificationStatus", URL: "http://hl7.org/fhir/SearchParameter/AllergyIntolerance-verification-status", Description: "unconfirmed | confirmed | refuted | entered-in-error"},
+	{Code: "manifestation", Base: "AllergyIntolerance", Type: fhir.SearchToken, Keys: []fhir.Key{0xd00eff4216}, Expression: "AllergyIntolerance.reaction.manifestation", URL: "http://hl7.org/fhir/SearchParameter/AllergyIntolerance-manifestation", Description: "Clinical symptoms/signs associated with the Event"},
+	{Code: "onset", Base: "AllergyIntolerance", Type: fhir.SearchDate, Keys: []fhir.Key{0xff2cf1e1eac7e2}, Expression: "AllergyIntolerance.reaction.onset", URL: "http://hl7.org/fhir/SearchParameter/AllergyIntolerance-onset", Description: "Date(/time) when manifestations showed"},
+	{Code: "patient", Base: "AllergyIntolerance", Type: fhir.SearchReference, Keys: []fhir.Key{0x4008e6466}, Targets: []string{"Patient"}, Single: true, Expression: "AllergyIntolerance.patient", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "Who the sensitivity is for"},
+	{Code: "recorder", Base: "AllergyIntolerance", Type: fhir.SearchReference, Keys: []fhir.Key{0xae8de1d4d}, Targets: []string{"Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "AllergyIntolerance.recorder", URL: "http://hl7.org/fhir/SearchParameter/AllergyIntolerance-recorder", Description: "Who recorded the sensitivity"},
+	{Code: "route", Base: "AllergyIntolerance", Type: fhir.SearchToken, Keys: []fhir.Key{0x8117f662ee}, Expression: "AllergyIntolerance.reaction.exposureRoute", URL: "http://hl7.org/fhir/SearchParameter/AllergyIntolerance-route", Description: "How the subject was exposed to the substance"},
+	{Code: "severity", Base: "AllergyIntolerance", Type: fhir.SearchToken, Keys: []fhir.Key{0xcb5e5f91ac}, Systems: []string{"http://hl7.org/fhir/reaction-event-severity"}, Expression: "AllergyIntolerance.reaction.severity", URL: "http://hl7.org/fhir/SearchParameter/AllergyIntolerance-severity", Description: "mild | moderate | severe (of event as a whole)"},
+	{Code: "type", Base: "AllergyIntolerance", Type: fhir.SearchToken, Keys: []fhir.Key{0x7f38f0de04}, Single: true, Systems: []string{"http://hl7.org/fhir/allergy-intolerance-type"}, Expression: "AllergyIntolerance.type", URL: "http://hl7.org/fhir/SearchParameter/clinical-type", Description: "allergy | intolerance - Underlying mechanism (if known)"},
+	{Code: "verification-status", Base: "AllergyIntolerance", Type: fhir.SearchToken, Keys: []fhir.Key{0xf19ca0e94f}, Expression: "AllergyIntolerance.verificationStatus", URL: "http://hl7.org/fhir/SearchParameter/AllergyIntolerance-verification-status", Description: "unconfirmed | confirmed | refuted | entered-in-error"},
 }

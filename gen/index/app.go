@@ -11,23 +11,23 @@ import (
 func app(x *fhir.Index, r *r4.App) {
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x3f01463edb7c845f, meta.Profile[i].Text) // App.meta.profile
+			x.URI(0x3edb7c845f, meta.Profile[i].Text) // App.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x0734c3296d0f7a80, &meta.Security[i]) // App.meta.security
+			tokenCoding(x, 0x296d0f7a80, &meta.Security[i]) // App.meta.security
 		}
-		x.URI(0x8c33156ac6a5781a, meta.Source.Text) // App.meta.source
+		x.URI(0x6ac6a5781a, meta.Source.Text) // App.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x1f174cb163f00558, &meta.Tag[i]) // App.meta.tag
+			tokenCoding(x, 0xb163f00558, &meta.Tag[i]) // App.meta.tag
 		}
 	}
 	x.String(0xb8c5271fe8ca8ec7, r.Name.Text) // App.name
 	for i := range r.Operations {
 		operations := &r.Operations[i]
-		x.Code(0x29c86e810a1eb220, operations.Name.Text) // App.operations.name
+		x.Code(0x810a1eb220, operations.Name.Text) // App.operations.name
 	}
-	x.CodeOf(0x48b5fe0465d186fd, "http://kiln/fhir/CodeSystem/app-status", r.Status.Text) // App.status
-	x.Code(0x905d6f8a66ca3fb2, r.Version.Text)                                            // App.version
+	x.CodeOf(0x465d186fd, "http://kiln/fhir/CodeSystem/app-status", r.Status.Text) // App.status
+	x.Code(0x8a66ca3fb2, r.Version.Text)                                           // App.version
 }
 
 var parametersApp = []fhir.Parameter{
@@ -35,14 +35,14 @@ var parametersApp = []fhir.Parameter{
 	{Code: "_filter", Base: "App", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "App", Type: fhir.SearchToken, Single: true, Expression: "App.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "App", Type: fhir.SearchDate, Single: true, Expression: "App.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "App", Type: fhir.SearchURI, Keys: []fhir.Key{0x3f01463edb7c845f}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "App", Type: fhir.SearchURI, Keys: []fhir.Key{0x3edb7c845f}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "App", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "App", Type: fhir.SearchToken, Keys: []fhir.Key{0x0734c3296d0f7a80}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "App", Type: fhir.SearchURI, Keys: []fhir.Key{0x8c33156ac6a5781a}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "App", Type: fhir.SearchToken, Keys: []fhir.Key{0x1f174cb163f00558}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "App", Type: fhir.SearchToken, Keys: []fhir.Key{0x296d0f7a80}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "App", Type: fhir.SearchURI, Keys: []fhir.Key{0x6ac6a5781a}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "App", Type: fhir.SearchToken, Keys: []fhir.Key{0xb163f00558}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "App", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "name", Base: "App", Type: fhir.SearchString, Keys: []fhir.Key{0xb8c5271fe8ca8ec7}, Single: true, Expression: "App.name", URL: "http://kiln/fhir/SearchParameter/App-name", Description: "Name of the application"},
-	{Code: "operation", Base: "App", Type: fhir.SearchToken, Keys: []fhir.Key{0x29c86e810a1eb220}, Expression: "App.operations.name", URL: "http://kiln/fhir/SearchParameter/App-operation", Description: "Name of an operation of the application"},
-	{Code: "status", Base: "App", Type: fhir.SearchToken, Keys: []fhir.Key{0x48b5fe0465d186fd}, Single: true, Systems: []string{"http://kiln/fhir/CodeSystem/app-status"}, Expression: "App.status", URL: "http://kiln/fhir/SearchParameter/App-status", Description: "Status of the application"},
-	{Code: "version", Base: "App", Type: fhir.SearchToken, Keys: []fhir.Key{0x905d6f8a66ca3fb2}, Single: true, Expression: "App.version", URL: "http://kiln/fhir/SearchParameter/App-version", Description: "Version of the application"},
+	{Code: "operation", Base: "App", Type: fhir.SearchToken, Keys: []fhir.Key{0x810a1eb220}, Expression: "App.operations.name", URL: "http://kiln/fhir/SearchParameter/App-operation", Description: "Name of an operation of the application"},
+	{Code: "status", Base: "App", Type: fhir.SearchToken, Keys: []fhir.Key{0x465d186fd}, Single: true, Systems: []string{"http://kiln/fhir/CodeSystem/app-status"}, Expression: "App.status", URL: "http://kiln/fhir/SearchParameter/App-status", Description: "Status of the application"},
+	{Code: "version", Base: "App", Type: fhir.SearchToken, Keys: []fhir.Key{0x8a66ca3fb2}, Single: true, Expression: "App.version", URL: "http://kiln/fhir/SearchParameter/App-version", Description: "Version of the application"},
 }

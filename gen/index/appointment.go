@@ -9,52 +9,52 @@ import (
 
 // appointment adds what the search parameters say of r to x.
 func appointment(x *fhir.Index, r *r4.Appointment) {
-	tokenCodeableConcept(x, 0xa70da7ff35d451bd, r.AppointmentType) // Appointment.appointmentType
+	tokenCodeableConcept(x, 0xff35d451bd, r.AppointmentType) // Appointment.appointmentType
 	for i := range r.BasedOn {
-		referenceReference(x, 0xef1c20ca12572c80, &r.BasedOn[i]) // Appointment.basedOn
+		referenceReference(x, 0xca12572c80, &r.BasedOn[i]) // Appointment.basedOn
 	}
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0xef2be5645a0b8196, &r.Identifier[i]) // Appointment.identifier
+		tokenIdentifier(x, 0x645a0b8196, &r.Identifier[i]) // Appointment.identifier
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xdb2a48b7ba7d060b, meta.Profile[i].Text) // Appointment.meta.profile
+			x.URI(0xb7ba7d060b, meta.Profile[i].Text) // Appointment.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0xf72c9b7671e7970d, &meta.Security[i]) // Appointment.meta.security
+			tokenCoding(x, 0x7671e7970d, &meta.Security[i]) // Appointment.meta.security
 		}
-		x.URI(0x2f33430281461edb, meta.Source.Text) // Appointment.meta.source
+		x.URI(0x281461edb, meta.Source.Text) // Appointment.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x96a716dae2b69462, &meta.Tag[i]) // Appointment.meta.tag
+			tokenCoding(x, 0xdae2b69462, &meta.Tag[i]) // Appointment.meta.tag
 		}
 	}
 	for i := range r.Participant {
 		participant := &r.Participant[i]
-		referenceReference(x, 0x6da59924eac12197, participant.Actor)                                     // Appointment.participant.actor
-		x.CodeOf(0x7692a5daf62350b8, "http://hl7.org/fhir/participationstatus", participant.Status.Text) // Appointment.participant.status
+		referenceReference(x, 0x24eac12197, participant.Actor)                                     // Appointment.participant.actor
+		x.CodeOf(0xdaf62350b8, "http://hl7.org/fhir/participationstatus", participant.Status.Text) // Appointment.participant.status
 	}
 	for i := range r.ReasonCode {
-		tokenCodeableConcept(x, 0xeec11cc5e8c7516f, &r.ReasonCode[i]) // Appointment.reasonCode
+		tokenCodeableConcept(x, 0xc5e8c7516f, &r.ReasonCode[i]) // Appointment.reasonCode
 	}
 	for i := range r.ReasonReference {
-		referenceReference(x, 0xfef7d04be9a828bf, &r.ReasonReference[i]) // Appointment.reasonReference
+		referenceReference(x, 0x4be9a828bf, &r.ReasonReference[i]) // Appointment.reasonReference
 	}
 	for i := range r.ServiceCategory {
-		tokenCodeableConcept(x, 0xb49b59b0e80f9561, &r.ServiceCategory[i]) // Appointment.serviceCategory
+		tokenCodeableConcept(x, 0xb0e80f9561, &r.ServiceCategory[i]) // Appointment.serviceCategory
 	}
 	for i := range r.ServiceType {
-		tokenCodeableConcept(x, 0x80b1ce6acba4cdcf, &r.ServiceType[i]) // Appointment.serviceType
+		tokenCodeableConcept(x, 0x6acba4cdcf, &r.ServiceType[i]) // Appointment.serviceType
 	}
 	for i := range r.Slot {
-		referenceReference(x, 0xfa60ae852cbd4fe1, &r.Slot[i]) // Appointment.slot
+		referenceReference(x, 0x852cbd4fe1, &r.Slot[i]) // Appointment.slot
 	}
 	for i := range r.Specialty {
-		tokenCodeableConcept(x, 0xc825bac410b04164, &r.Specialty[i]) // Appointment.specialty
+		tokenCodeableConcept(x, 0xc410b04164, &r.Specialty[i]) // Appointment.specialty
 	}
-	x.Date(0x284edb5b0f13dbe5, r.Start.Text)                                             // Appointment.start
-	x.CodeOf(0xb4080346ab65bfb5, "http://hl7.org/fhir/appointmentstatus", r.Status.Text) // Appointment.status
+	x.Date(0x284edb5b0f13dbe5, r.Start.Text)                                       // Appointment.start
+	x.CodeOf(0x46ab65bfb5, "http://hl7.org/fhir/appointmentstatus", r.Status.Text) // Appointment.status
 	for i := range r.SupportingInformation {
-		referenceReference(x, 0xf24e967fefaf294e, &r.SupportingInformation[i]) // Appointment.supportingInformation
+		referenceReference(x, 0x7fefaf294e, &r.SupportingInformation[i]) // Appointment.supportingInformation
 	}
 }
 
@@ -63,27 +63,27 @@ var parametersAppointment = []fhir.Parameter{
 	{Code: "_filter", Base: "Appointment", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Appointment", Type: fhir.SearchToken, Single: true, Expression: "Appointment.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Appointment", Type: fhir.SearchDate, Single: true, Expression: "Appointment.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "Appointment", Type: fhir.SearchURI, Keys: []fhir.Key{0xdb2a48b7ba7d060b}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "Appointment", Type: fhir.SearchURI, Keys: []fhir.Key{0xb7ba7d060b}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "Appointment", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "Appointment", Type: fhir.SearchToken, Keys: []fhir.Key{0xf72c9b7671e7970d}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "Appointment", Type: fhir.SearchURI, Keys: []fhir.Key{0x2f33430281461edb}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "Appointment", Type: fhir.SearchToken, Keys: []fhir.Key{0x96a716dae2b69462}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "Appointment", Type: fhir.SearchToken, Keys: []fhir.Key{0x7671e7970d}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "Appointment", Type: fhir.SearchURI, Keys: []fhir.Key{0x281461edb}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "Appointment", Type: fhir.SearchToken, Keys: []fhir.Key{0xdae2b69462}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "Appointment", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "actor", Base: "Appointment", Type: fhir.SearchReference, Keys: []fhir.Key{0x6da59924eac12197}, Targets: []string{"Device", "HealthcareService", "Location", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "Appointment.participant.actor", URL: "http://hl7.org/fhir/SearchParameter/Appointment-actor", Description: "Any one of the individuals participating in the appointment"},
-	{Code: "appointment-type", Base: "Appointment", Type: fhir.SearchToken, Keys: []fhir.Key{0xa70da7ff35d451bd}, Expression: "Appointment.appointmentType", URL: "http://hl7.org/fhir/SearchParameter/Appointment-appointment-type", Description: "The style of appointment or patient that has been booked in the slot (not service type)"},
-	{Code: "based-on", Base: "Appointment", Type: fhir.SearchReference, Keys: []fhir.Key{0xef1c20ca12572c80}, Targets: []string{"ServiceRequest"}, Expression: "Appointment.basedOn", URL: "http://hl7.org/fhir/SearchParameter/Appointment-based-on", Description: "The service request this appointment is allocated to assess"},
+	{Code: "actor", Base: "Appointment", Type: fhir.SearchReference, Keys: []fhir.Key{0x24eac12197}, Targets: []string{"Device", "HealthcareService", "Location", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "Appointment.participant.actor", URL: "http://hl7.org/fhir/SearchParameter/Appointment-actor", Description: "Any one of the individuals participating in the appointment"},
+	{Code: "appointment-type", Base: "Appointment", Type: fhir.SearchToken, Keys: []fhir.Key{0xff35d451bd}, Expression: "Appointment.appointmentType", URL: "http://hl7.org/fhir/SearchParameter/Appointment-appointment-type", Description: "The style of appointment or patient that has been booked in the slot (not service type)"},
+	{Code: "based-on", Base: "Appointment", Type: fhir.SearchReference, Keys: []fhir.Key{0xca12572c80}, Targets: []string{"ServiceRequest"}, Expression: "Appointment.basedOn", URL: "http://hl7.org/fhir/SearchParameter/Appointment-based-on", Description: "The service request this appointment is allocated to assess"},
 	{Code: "date", Base: "Appointment", Type: fhir.SearchDate, Keys: []fhir.Key{0x284edb5b0f13dbe5}, Single: true, Expression: "Appointment.start", URL: "http://hl7.org/fhir/SearchParameter/Appointment-date", Description: "Appointment date/time."},
-	{Code: "identifier", Base: "Appointment", Type: fhir.SearchToken, Keys: []fhir.Key{0xef2be5645a0b8196}, Expression: "Appointment.identifier", URL: "http://hl7.org/fhir/SearchParameter/Appointment-identifier", Description: "An Identifier of the Appointment"},
-	{Code: "location", Base: "Appointment", Type: fhir.SearchReference, Keys: []fhir.Key{0x6da59924eac12197}, Targets: []string{"Location"}, Expression: "Appointment.participant.actor.where(resolve() is Location)", URL: "http://hl7.org/fhir/SearchParameter/Appointment-location", Description: "This location is listed in the participants of the appointment"},
-	{Code: "part-status", Base: "Appointment", Type: fhir.SearchToken, Keys: []fhir.Key{0x7692a5daf62350b8}, Systems: []string{"http://hl7.org/fhir/participationstatus"}, Expression: "Appointment.participant.status", URL: "http://hl7.org/fhir/SearchParameter/Appointment-part-status", Description: "The Participation status of the subject, or other participant on the appointment. Can be used to locate participants that have not responded to meeting requests."},
-	{Code: "patient", Base: "Appointment", Type: fhir.SearchReference, Keys: []fhir.Key{0x6da59924eac12197}, Targets: []string{"Patient"}, Expression: "Appointment.participant.actor.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/Appointment-patient", Description: "One of the individuals of the appointment is this patient"},
-	{Code: "practitioner", Base: "Appointment", Type: fhir.SearchReference, Keys: []fhir.Key{0x6da59924eac12197}, Targets: []string{"Practitioner"}, Expression: "Appointment.participant.actor.where(resolve() is Practitioner)", URL: "http://hl7.org/fhir/SearchParameter/Appointment-practitioner", Description: "One of the individuals of the appointment is this practitioner"},
-	{Code: "reason-code", Base: "Appointment", Type: fhir.SearchToken, Keys: []fhir.Key{0xeec11cc5e8c7516f}, Expression: "Appointment.reasonCode", URL: "http://hl7.org/fhir/SearchParameter/Appointment-reason-code", Description: "Coded reason this appointment is scheduled"},
-	{Code: "reason-reference", Base: "Appointment", Type: fhir.SearchReference, Keys: []fhir.Key{0xfef7d04be9a828bf}, Targets: []string{"Condition", "ImmunizationRecommendation", "Observation", "Procedure"}, Expression: "Appointment.reasonReference", URL: "http://hl7.org/fhir/SearchParameter/Appointment-reason-reference", Description: "Reason the appointment is to take place (resource)"},
-	{Code: "service-category", Base: "Appointment", Type: fhir.SearchToken, Keys: []fhir.Key{0xb49b59b0e80f9561}, Expression: "Appointment.serviceCategory", URL: "http://hl7.org/fhir/SearchParameter/Appointment-service-category", Description: "A broad categorization of the service that is to be performed during this appointment"},
-	{Code: "service-type", Base: "Appointment", Type: fhir.SearchToken, Keys: []fhir.Key{0x80b1ce6acba4cdcf}, Expression: "Appointment.serviceType", URL: "http://hl7.org/fhir/SearchParameter/Appointment-service-type", Description: "The specific service that is to be performed during this appointment"},
-	{Code: "slot", Base: "Appointment", Type: fhir.SearchReference, Keys: []fhir.Key{0xfa60ae852cbd4fe1}, Targets: []string{"Slot"}, Expression: "Appointment.slot", URL: "http://hl7.org/fhir/SearchParameter/Appointment-slot", Description: "The slots that this appointment is filling"},
-	{Code: "specialty", Base: "Appointment", Type: fhir.SearchToken, Keys: []fhir.Key{0xc825bac410b04164}, Expression: "Appointment.specialty", URL: "http://hl7.org/fhir/SearchParameter/Appointment-specialty", Description: "The specialty of a practitioner that would be required to perform the service requested in this appointment"},
-	{Code: "status", Base: "Appointment", Type: fhir.SearchToken, Keys: []fhir.Key{0xb4080346ab65bfb5}, Single: true, Systems: []string{"http://hl7.org/fhir/appointmentstatus"}, Expression: "Appointment.status", URL: "http://hl7.org/fhir/SearchParameter/Appointment-status", Description: "The overall status of the appointment"},
-	{Code: "supporting-info", Base: "Appointment", Type: fhir.SearchReference, Keys: []fhir.Key{0xf24e967fefaf294e}, Targets: anyType, Expression: "Appointment.supportingInformation", URL: "http://hl7.org/fhir/SearchParameter/Appointment-supporting-info", Description: "Additional information to support the appointment"},
+	{Code: "identifier", Base: "Appointment", Type: fhir.SearchToken, Keys: []fhir.Key{0x645a0b8196}, Expression: "Appointment.identifier", URL: "http://hl7.org/fhir/SearchParameter/Appointment-identifier", Description: "An Identifier of the Appointment"},
+	{Code: "location", Base: "Appointment", Type: fhir.SearchReference, Keys: []fhir.Key{0x24eac12197}, Targets: []string{"Location"}, Expression: "Appointment.participant.actor.where(resolve() is Location)", URL: "http://hl7.org/fhir/SearchParameter/Appointment-location", Description: "This location is listed in the participants of the appointment"},
+	{Code: "part-status", Base: "Appointment", Type: fhir.SearchToken, Keys: []fhir.Key{0xdaf62350b8}, Systems: []string{"http://hl7.org/fhir/participationstatus"}, Expression: "Appointment.participant.status", URL: "http://hl7.org/fhir/SearchParameter/Appointment-part-status", Description: "The Participation status of the subject, or other participant on the appointment. Can be used to locate participants that have not responded to meeting requests."},
+	{Code: "patient", Base: "Appointment", Type: fhir.SearchReference, Keys: []fhir.Key{0x24eac12197}, Targets: []string{"Patient"}, Expression: "Appointment.participant.actor.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/Appointment-patient", Description: "One of the individuals of the appointment is this patient"},
+	{Code: "practitioner", Base: "Appointment", Type: fhir.SearchReference, Keys: []fhir.Key{0x24eac12197}, Targets: []string{"Practitioner"}, Expression: "Appointment.participant.actor.where(resolve() is Practitioner)", URL: "http://hl7.org/fhir/SearchParameter/Appointment-practitioner", Description: "One of the individuals of the appointment is this practitioner"},
+	{Code: "reason-code", Base: "Appointment", Type: fhir.SearchToken, Keys: []fhir.Key{0xc5e8c7516f}, Expression: "Appointment.reasonCode", URL: "http://hl7.org/fhir/SearchParameter/Appointment-reason-code", Description: "Coded reason this appointment is scheduled"},
+	{Code: "reason-reference", Base: "Appointment", Type: fhir.SearchReference, Keys: []fhir.Key{0x4be9a828bf}, Targets: []string{"Condition", "ImmunizationRecommendation", "Observation", "Procedure"}, Expression: "Appointment.reasonReference", URL: "http://hl7.org/fhir/SearchParameter/Appointment-reason-reference", Description: "Reason the appointment is to take place (resource)"},
+	{Code: "service-category", Base: "Appointment", Type: fhir.SearchToken, Keys: []fhir.Key{0xb0e80f9561}, Expression: "Appointment.serviceCategory", URL: "http://hl7.org/fhir/SearchParameter/Appointment-service-category", Description: "A broad categorization of the service that is to be performed during this appointment"},
+	{Code: "service-type", Base: "Appointment", Type: fhir.SearchToken, Keys: []fhir.Key{0x6acba4cdcf}, Expression: "Appointment.serviceType", URL: "http://hl7.org/fhir/SearchParameter/Appointment-service-type", Description: "The specific service that is to be performed during this appointment"},
+	{Code: "slot", Base: "Appointment", Type: fhir.SearchReference, Keys: []fhir.Key{0x852cbd4fe1}, Targets: []string{"Slot"}, Expression: "Appointment.slot", URL: "http://hl7.org/fhir/SearchParameter/Appointment-slot", Description: "The slots that this appointment is filling"},
+	{Code: "specialty", Base: "Appointment", Type: fhir.SearchToken, Keys: []fhir.Key{0xc410b04164}, Expression: "Appointment.specialty", URL: "http://hl7.org/fhir/SearchParameter/Appointment-specialty", Description: "The specialty of a practitioner that would be required to perform the service requested in this appointment"},
+	{Code: "status", Base: "Appointment", Type: fhir.SearchToken, Keys: []fhir.Key{0x46ab65bfb5}, Single: true, Systems: []string{"http://hl7.org/fhir/appointmentstatus"}, Expression: "Appointment.status", URL: "http://hl7.org/fhir/SearchParameter/Appointment-status", Description: "The overall status of the appointment"},
+	{Code: "supporting-info", Base: "Appointment", Type: fhir.SearchReference, Keys: []fhir.Key{0x7fefaf294e}, Targets: anyType, Expression: "Appointment.supportingInformation", URL: "http://hl7.org/fhir/SearchParameter/Appointment-supporting-info", Description: "Additional information to support the appointment"},
 }

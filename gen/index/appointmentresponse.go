@@ -9,24 +9,24 @@ import (
 
 // appointmentResponse adds what the search parameters say of r to x.
 func appointmentResponse(x *fhir.Index, r *r4.AppointmentResponse) {
-	referenceReference(x, 0x6af1241f3fd888f6, r.Actor)       // AppointmentResponse.actor
-	referenceReference(x, 0xc3187ee9269858d3, r.Appointment) // AppointmentResponse.appointment
+	referenceReference(x, 0x1f3fd888f6, r.Actor)       // AppointmentResponse.actor
+	referenceReference(x, 0xe9269858d3, r.Appointment) // AppointmentResponse.appointment
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0x3cbe9ed19bc05d41, &r.Identifier[i]) // AppointmentResponse.identifier
+		tokenIdentifier(x, 0xd19bc05d41, &r.Identifier[i]) // AppointmentResponse.identifier
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xad7a9c0e91932411, meta.Profile[i].Text) // AppointmentResponse.meta.profile
+			x.URI(0xe91932411, meta.Profile[i].Text) // AppointmentResponse.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x7ca4cef492ac0dac, &meta.Security[i]) // AppointmentResponse.meta.security
+			tokenCoding(x, 0xf492ac0dac, &meta.Security[i]) // AppointmentResponse.meta.security
 		}
-		x.URI(0x804974dc8386e47e, meta.Source.Text) // AppointmentResponse.meta.source
+		x.URI(0xdc8386e47e, meta.Source.Text) // AppointmentResponse.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x05e73cb44ee5d8a6, &meta.Tag[i]) // AppointmentResponse.meta.tag
+			tokenCoding(x, 0xb44ee5d8a6, &meta.Tag[i]) // AppointmentResponse.meta.tag
 		}
 	}
-	x.CodeOf(0x73b2c03a8e3169b3, "http://hl7.org/fhir/participationstatus", r.ParticipantStatus.Text) // AppointmentResponse.participantStatus
+	x.CodeOf(0x3a8e3169b3, "http://hl7.org/fhir/participationstatus", r.ParticipantStatus.Text) // AppointmentResponse.participantStatus
 }
 
 var parametersAppointmentResponse = []fhir.Parameter{
@@ -34,17 +34,17 @@ var parametersAppointmentResponse = []fhir.Parameter{
 	{Code: "_filter", Base: "AppointmentResponse", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "AppointmentResponse", Type: fhir.SearchToken, Single: true, Expression: "AppointmentResponse.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "AppointmentResponse", Type: fhir.SearchDate, Single: true, Expression: "AppointmentResponse.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "AppointmentResponse", Type: fhir.SearchURI, Keys: []fhir.Key{0xad7a9c0e91932411}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "AppointmentResponse", Type: fhir.SearchURI, Keys: []fhir.Key{0xe91932411}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "AppointmentResponse", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "AppointmentResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0x7ca4cef492ac0dac}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "AppointmentResponse", Type: fhir.SearchURI, Keys: []fhir.Key{0x804974dc8386e47e}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "AppointmentResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0x05e73cb44ee5d8a6}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "AppointmentResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0xf492ac0dac}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "AppointmentResponse", Type: fhir.SearchURI, Keys: []fhir.Key{0xdc8386e47e}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "AppointmentResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0xb44ee5d8a6}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "AppointmentResponse", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "actor", Base: "AppointmentResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0x6af1241f3fd888f6}, Targets: []string{"Device", "HealthcareService", "Location", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "AppointmentResponse.actor", URL: "http://hl7.org/fhir/SearchParameter/AppointmentResponse-actor", Description: "The Person, Location/HealthcareService or Device that this appointment response replies for"},
-	{Code: "appointment", Base: "AppointmentResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0xc3187ee9269858d3}, Targets: []string{"Appointment"}, Single: true, Expression: "AppointmentResponse.appointment", URL: "http://hl7.org/fhir/SearchParameter/AppointmentResponse-appointment", Description: "The appointment that the response is attached to"},
-	{Code: "identifier", Base: "AppointmentResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0x3cbe9ed19bc05d41}, Expression: "AppointmentResponse.identifier", URL: "http://hl7.org/fhir/SearchParameter/AppointmentResponse-identifier", Description: "An Identifier in this appointment response"},
-	{Code: "location", Base: "AppointmentResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0x6af1241f3fd888f6}, Targets: []string{"Location"}, Single: true, Expression: "AppointmentResponse.actor.where(resolve() is Location)", URL: "http://hl7.org/fhir/SearchParameter/AppointmentResponse-location", Description: "This Response is for this Location"},
-	{Code: "part-status", Base: "AppointmentResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0x73b2c03a8e3169b3}, Single: true, Systems: []string{"http://hl7.org/fhir/participationstatus"}, Expression: "AppointmentResponse.participantStatus", URL: "http://hl7.org/fhir/SearchParameter/AppointmentResponse-part-status", Description: "The participants acceptance status for this appointment"},
-	{Code: "patient", Base: "AppointmentResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0x6af1241f3fd888f6}, Targets: []string{"Patient"}, Single: true, Expression: "AppointmentResponse.actor.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/AppointmentResponse-patient", Description: "This Response is for this Patient"},
-	{Code: "practitioner", Base: "AppointmentResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0x6af1241f3fd888f6}, Targets: []string{"Practitioner"}, Single: true, Expression: "AppointmentResponse.actor.where(resolve() is Practitioner)", URL: "http://hl7.org/fhir/SearchParameter/AppointmentResponse-practitioner", Description: "This Response is for this Practitioner"},
+	{Code: "actor", Base: "AppointmentResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0x1f3fd888f6}, Targets: []string{"Device", "HealthcareService", "Location", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "AppointmentResponse.actor", URL: "http://hl7.org/fhir/SearchParameter/AppointmentResponse-actor", Description: "The Person, Location/HealthcareService or Device that this appointment response replies for"},
+	{Code: "appointment", Base: "AppointmentResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0xe9269858d3}, Targets: []string{"Appointment"}, Single: true, Expression: "AppointmentResponse.appointment", URL: "http://hl7.org/fhir/SearchParameter/AppointmentResponse-appointment", Description: "The appointment that the response is attached to"},
+	{Code: "identifier", Base: "AppointmentResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0xd19bc05d41}, Expression: "AppointmentResponse.identifier", URL: "http://hl7.org/fhir/SearchParameter/AppointmentResponse-identifier", Description: "An Identifier in this appointment response"},
+	{Code: "location", Base: "AppointmentResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0x1f3fd888f6}, Targets: []string{"Location"}, Single: true, Expression: "AppointmentResponse.actor.where(resolve() is Location)", URL: "http://hl7.org/fhir/SearchParameter/AppointmentResponse-location", Description: "This Response is for this Location"},
+	{Code: "part-status", Base: "AppointmentResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0x3a8e3169b3}, Single: true, Systems: []string{"http://hl7.org/fhir/participationstatus"}, Expression: "AppointmentResponse.participantStatus", URL: "http://hl7.org/fhir/SearchParameter/AppointmentResponse-part-status", Description: "The participants acceptance status for this appointment"},
+	{Code: "patient", Base: "AppointmentResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0x1f3fd888f6}, Targets: []string{"Patient"}, Single: true, Expression: "AppointmentResponse.actor.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/AppointmentResponse-patient", Description: "This Response is for this Patient"},
+	{Code: "practitioner", Base: "AppointmentResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0x1f3fd888f6}, Targets: []string{"Practitioner"}, Single: true, Expression: "AppointmentResponse.actor.where(resolve() is Practitioner)", URL: "http://hl7.org/fhir/SearchParameter/AppointmentResponse-practitioner", Description: "This Response is for this Practitioner"},
 }

@@ -9,51 +9,51 @@ import (
 
 // auditEvent adds what the search parameters say of r to x.
 func auditEvent(x *fhir.Index, r *r4.AuditEvent) {
-	x.CodeOf(0x255ab376f036ce84, "http://hl7.org/fhir/audit-event-action", r.Action.Text) // AuditEvent.action
+	x.CodeOf(0x76f036ce84, "http://hl7.org/fhir/audit-event-action", r.Action.Text) // AuditEvent.action
 	for i := range r.Agent {
 		agent := &r.Agent[i]
-		x.Code(0x35c659ee1db793ba, agent.AltID.Text)  // AuditEvent.agent.altId
+		x.Code(0xee1db793ba, agent.AltID.Text)        // AuditEvent.agent.altId
 		x.String(0xe144a4ee56a64fea, agent.Name.Text) // AuditEvent.agent.name
 		if network := agent.Network; network != nil {
 			x.String(0xb51a3cd0866c9a4c, network.Address.Text) // AuditEvent.agent.network.address
 		}
 		for i := range agent.Policy {
-			x.URI(0x91d1c9632c3c662a, agent.Policy[i].Text) // AuditEvent.agent.policy
+			x.URI(0x632c3c662a, agent.Policy[i].Text) // AuditEvent.agent.policy
 		}
 		for i := range agent.Role {
-			tokenCodeableConcept(x, 0x767380aa2cee4dac, &agent.Role[i]) // AuditEvent.agent.role
+			tokenCodeableConcept(x, 0xaa2cee4dac, &agent.Role[i]) // AuditEvent.agent.role
 		}
-		referenceReference(x, 0x23940c1a4a03c80d, agent.Who) // AuditEvent.agent.who
+		referenceReference(x, 0x1a4a03c80d, agent.Who) // AuditEvent.agent.who
 	}
 	for i := range r.Entity {
 		entity := &r.Entity[i]
-		x.String(0x942b4f2581039e59, entity.Name.Text)         // AuditEvent.entity.name
-		tokenCoding(x, 0xfc8fba4d18772c65, entity.Role)        // AuditEvent.entity.role
-		tokenCoding(x, 0xbc180b1f2a9274da, entity.Type_)       // AuditEvent.entity.type
-		referenceReference(x, 0x94349eb0601cdc3a, entity.What) // AuditEvent.entity.what
+		x.String(0x942b4f2581039e59, entity.Name.Text)   // AuditEvent.entity.name
+		tokenCoding(x, 0x4d18772c65, entity.Role)        // AuditEvent.entity.role
+		tokenCoding(x, 0x1f2a9274da, entity.Type_)       // AuditEvent.entity.type
+		referenceReference(x, 0xb0601cdc3a, entity.What) // AuditEvent.entity.what
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x2980956267ef34c4, meta.Profile[i].Text) // AuditEvent.meta.profile
+			x.URI(0x6267ef34c4, meta.Profile[i].Text) // AuditEvent.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x10c35903e3919946, &meta.Security[i]) // AuditEvent.meta.security
+			tokenCoding(x, 0x3e3919946, &meta.Security[i]) // AuditEvent.meta.security
 		}
-		x.URI(0x8da6aebeef3822ee, meta.Source.Text) // AuditEvent.meta.source
+		x.URI(0xbeef3822ee, meta.Source.Text) // AuditEvent.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x080d0d21a71d0050, &meta.Tag[i]) // AuditEvent.meta.tag
+			tokenCoding(x, 0x21a71d0050, &meta.Tag[i]) // AuditEvent.meta.tag
 		}
 	}
-	x.CodeOf(0xdd7f4e9432303136, "http://hl7.org/fhir/audit-event-outcome", r.Outcome.Text) // AuditEvent.outcome
-	x.Date(0x3fac2ad03a414ec6, r.Recorded.Text)                                             // AuditEvent.recorded
+	x.CodeOf(0x9432303136, "http://hl7.org/fhir/audit-event-outcome", r.Outcome.Text) // AuditEvent.outcome
+	x.Date(0x3fac2ad03a414ec6, r.Recorded.Text)                                       // AuditEvent.recorded
 	if source := r.Source; source != nil {
-		referenceReference(x, 0xac944027a71975c2, source.Observer) // AuditEvent.source.observer
-		x.Code(0x241466ec4e912446, source.Site.Text)               // AuditEvent.source.site
+		referenceReference(x, 0x27a71975c2, source.Observer) // AuditEvent.source.observer
+		x.Code(0xec4e912446, source.Site.Text)               // AuditEvent.source.site
 	}
 	for i := range r.Subtype {
-		tokenCoding(x, 0x3b14f73dfcf472b4, &r.Subtype[i]) // AuditEvent.subtype
+		tokenCoding(x, 0x3dfcf472b4, &r.Subtype[i]) // AuditEvent.subtype
 	}
-	tokenCoding(x, 0x7ea66b6b513969c6, r.Type_) // AuditEvent.type
+	tokenCoding(x, 0x6b513969c6, r.Type_) // AuditEvent.type
 }
 
 var parametersAuditEvent = []fhir.Parameter{
@@ -61,28 +61,28 @@ var parametersAuditEvent = []fhir.Parameter{
 	{Code: "_filter", Base: "AuditEvent", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "AuditEvent", Type: fhir.SearchToken, Single: true, Expression: "AuditEvent.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "AuditEvent", Type: fhir.SearchDate, Single: true, Expression: "AuditEvent.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "AuditEvent", Type: fhir.SearchURI, Keys: []fhir.Key{0x2980956267ef34c4}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "AuditEvent", Type: fhir.SearchURI, Keys: []fhir.Key{0x6267ef34c4}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "AuditEvent", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "AuditEvent", Type: fhir.SearchToken, Keys: []fhir.Key{0x10c35903e3919946}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "AuditEvent", Type: fhir.SearchURI, Keys: []fhir.Key{0x8da6aebeef3822ee}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "AuditEvent", Type: fhir.SearchToken, Keys: []fhir.Key{0x080d0d21a71d0050}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "AuditEvent", Type: fhir.SearchToken, Keys: []fhir.Key{0x3e3919946}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "AuditEvent", Type: fhir.SearchURI, Keys: []fhir.Key{0xbeef3822ee}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "AuditEvent", Type: fhir.SearchToken, Keys: []fhir.Key{0x21a71d0050}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "AuditEvent", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "action", Base: "AuditEvent", Type: fhir.SearchToken, Keys: []fhir.Key{0x255ab376f036ce84}, Single: true, Systems: []string{"http://hl7.org/fhir/audit-event-action"}, Expression: "AuditEvent.action", URL: "http://hl7.org/fhir/SearchParameter/AuditEvent-action", Description: "Type of action performed during the event"},
+	{Code: "action", Base: "AuditEvent", Type: fhir.SearchToken, Keys: []fhir.Key{0x76f036ce84}, Single: true, Systems: []string{"http://hl7.org/fhir/audit-event-action"}, Expression: "AuditEvent.action", URL: "http://hl7.org/fhir/SearchParameter/AuditEvent-action", Description: "Type of action performed during the event"},
 	{Code: "address", Base: "AuditEvent", Type: fhir.SearchString, Keys: []fhir.Key{0xb51a3cd0866c9a4c}, Expression: "AuditEvent.agent.network.address", URL: "http://hl7.org/fhir/SearchParameter/AuditEvent-address", Description: "Identifier for the network access point of the user device"},
-	{Code: "agent", Base: "AuditEvent", Type: fhir.SearchReference, Keys: []fhir.Key{0x23940c1a4a03c80d}, Targets: []string{"Device", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "AuditEvent.agent.who", URL: "http://hl7.org/fhir/SearchParameter/AuditEvent-agent", Description: "Identifier of who"},
+	{Code: "agent", Base: "AuditEvent", Type: fhir.SearchReference, Keys: []fhir.Key{0x1a4a03c80d}, Targets: []string{"Device", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "AuditEvent.agent.who", URL: "http://hl7.org/fhir/SearchParameter/AuditEvent-agent", Description: "Identifier of who"},
 	{Code: "agent-name", Base: "AuditEvent", Type: fhir.SearchString, Keys: []fhir.Key{0xe144a4ee56a64fea}, Expression: "AuditEvent.agent.name", URL: "http://hl7.org/fhir/SearchParameter/AuditEvent-agent-name", Description: "Human friendly name for the agent"},
-	{Code: "agent-role", Base: "AuditEvent", Type: fhir.SearchToken, Keys: []fhir.Key{0x767380aa2cee4dac}, Expression: "AuditEvent.agent.role", URL: "http://hl7.org/fhir/SearchParameter/AuditEvent-agent-role", Description: "Agent role in the event"},
-	{Code: "altid", Base: "AuditEvent", Type: fhir.SearchToken, Keys: []fhir.Key{0x35c659ee1db793ba}, Expression: "AuditEvent.agent.altId", URL: "http://hl7.org/fhir/SearchParameter/AuditEvent-altid", Description: "Alternative User identity"},
+	{Code: "agent-role", Base: "AuditEvent", Type: fhir.SearchToken, Keys: []fhir.Key{0xaa2cee4dac}, Expression: "AuditEvent.agent.role", URL: "http://hl7.org/fhir/SearchParameter/AuditEvent-agent-role", Description: "Agent role in the event"},
+	{Code: "altid", Base: "AuditEvent", Type: fhir.SearchToken, Keys: []fhir.Key{0xee1db793ba}, Expression: "AuditEvent.agent.altId", URL: "http://hl7.org/fhir/SearchParameter/AuditEvent-altid", Description: "Alternative User identity"},
 	{Code: "date", Base: "AuditEvent", Type: fhir.SearchDate, Keys: []fhir.Key{0x3fac2ad03a414ec6}, Single: true, Expression: "AuditEvent.recorded", URL: "http://hl7.org/fhir/SearchParameter/AuditEvent-date", Description: "Time when the event was recorded"},
-	{Code: "entity", Base: "AuditEvent", Type: fhir.SearchReference, Keys: []fhir.Key{0x94349eb0601cdc3a}, Targets: anyType, Expression: "AuditEvent.entity.what", URL: "http://hl7.org/fhir/SearchParameter/AuditEvent-entity", Description: "Specific instance of resource"},
+	{Code: "entity", Base: "AuditEvent", Type: fhir.SearchReference, Keys: []fhir.Key{0xb0601cdc3a}, Targets: anyType, Expression: "AuditEvent.entity.what", URL: "http://hl7.org/fhir/SearchParameter/AuditEvent-entity", Description: "Specific instance of resource"},
 	{Code: "entity-name", Base: "AuditEvent", Type: fhir.SearchString, Keys: []fhir.Key{0x942b4f2581039e59}, Expression: "AuditEvent.entity.name", URL: "http://hl7.org/fhir/SearchParameter/AuditEvent-entity-name", Description: "Descriptor for entity"},
-	{Code: "entity-role", Base: "AuditEvent", Type: fhir.SearchToken, Keys: []fhir.Key{0xfc8fba4d18772c65}, Expression: "AuditEvent.entity.role", URL: "http://hl7.org/fhir/SearchParameter/AuditEvent-entity-role", Description: "What role the entity played"},
-	{Code: "entity-type", Base: "AuditEvent", Type: fhir.SearchToken, Keys: []fhir.Key{0xbc180b1f2a9274da}, Expression: "AuditEvent.entity.type", URL: "http://hl7.org/fhir/SearchParameter/AuditEvent-entity-type", Description: "Type of entity involved"},
-	{Code: "outcome", Base: "AuditEvent", Type: fhir.SearchToken, Keys: []fhir.Key{0xdd7f4e9432303136}, Single: true, Systems: []string{"http://hl7.org/fhir/audit-event-outcome"}, Expression: "AuditEvent.outcome", URL: "http://hl7.org/fhir/SearchParameter/AuditEvent-outcome", Description: "Whether the event succeeded or failed"},
-	{Code: "patient", Base: "AuditEvent", Type: fhir.SearchReference, Keys: []fhir.Key{0x23940c1a4a03c80d, 0x94349eb0601cdc3a}, Targets: []string{"Patient"}, Expression: "AuditEvent.agent.who.where(resolve() is Patient) | AuditEvent.entity.what.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/AuditEvent-patient", Description: "Identifier of who"},
-	{Code: "policy", Base: "AuditEvent", Type: fhir.SearchURI, Keys: []fhir.Key{0x91d1c9632c3c662a}, Expression: "AuditEvent.agent.policy", URL: "http://hl7.org/fhir/SearchParameter/AuditEvent-policy", Description: "Policy that authorized event"},
-	{Code: "site", Base: "AuditEvent", Type: fhir.SearchToken, Keys: []fhir.Key{0x241466ec4e912446}, Single: true, Expression: "AuditEvent.source.site", URL: "http://hl7.org/fhir/SearchParameter/AuditEvent-site", Description: "Logical source location within the enterprise"},
-	{Code: "source", Base: "AuditEvent", Type: fhir.SearchReference, Keys: []fhir.Key{0xac944027a71975c2}, Targets: []string{"Device", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "AuditEvent.source.observer", URL: "http://hl7.org/fhir/SearchParameter/AuditEvent-source", Description: "The identity of source detecting the event"},
-	{Code: "subtype", Base: "AuditEvent", Type: fhir.SearchToken, Keys: []fhir.Key{0x3b14f73dfcf472b4}, Expression: "AuditEvent.subtype", URL: "http://hl7.org/fhir/SearchParameter/AuditEvent-subtype", Description: "More specific type/id for the event"},
-	{Code: "type", Base: "AuditEvent", Type: fhir.SearchToken, Keys: []fhir.Key{0x7ea66b6b513969c6}, Single: true, Expression: "AuditEvent.type", URL: "http://hl7.org/fhir/SearchParameter/AuditEvent-type", Description: "Type/identifier of event"},
+	{Code: "entity-role", Base: "AuditEvent", Type: fhir.SearchToken, Keys: []fhir.Key{0x4d18772c65}, Expression: "AuditEvent.entity.role", URL: "http://hl7.org/fhir/SearchParameter/AuditEvent-entity-role", Description: "What role the entity played"},
+	{Code: "entity-type", Base: "AuditEvent", Type: fhir.SearchToken, Keys: []fhir.Key{0x1f2a9274da}, Expression: "AuditEvent.entity.type", URL: "http://hl7.org/fhir/SearchParameter/AuditEvent-entity-type", Description: "Type of entity involved"},
+	{Code: "outcome", Base: "AuditEvent", Type: fhir.SearchToken, Keys: []fhir.Key{0x9432303136}, Single: true, Systems: []string{"http://hl7.org/fhir/audit-event-outcome"}, Expression: "AuditEvent.outcome", URL: "http://hl7.org/fhir/SearchParameter/AuditEvent-outcome", Description: "Whether the event succeeded or failed"},
+	{Code: "patient", Base: "AuditEvent", Type: fhir.SearchReference, Keys: []fhir.Key{0x1a4a03c80d, 0xb0601cdc3a}, Targets: []string{"Patient"}, Expression: "AuditEvent.agent.who.where(resolve() is Patient) | AuditEvent.entity.what.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/AuditEvent-patient", Description: "Identifier of who"},
+	{Code: "policy", Base: "AuditEvent", Type: fhir.SearchURI, Keys: []fhir.Key{0x632c3c662a}, Expression: "AuditEvent.agent.policy", URL: "http://hl7.org/fhir/SearchParameter/AuditEvent-policy", Description: "Policy that authorized event"},
+	{Code: "site", Base: "AuditEvent", Type: fhir.SearchToken, Keys: []fhir.Key{0xec4e912446}, Single: true, Expression: "AuditEvent.source.site", URL: "http://hl7.org/fhir/SearchParameter/AuditEvent-site", Description: "Logical source location within the enterprise"},
+	{Code: "source", Base: "AuditEvent", Type: fhir.SearchReference, Keys: []fhir.Key{0x27a71975c2}, Targets: []string{"Device", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "AuditEvent.source.observer", URL: "http://hl7.org/fhir/SearchParameter/AuditEvent-source", Description: "The identity of source detecting the event"},
+	{Code: "subtype", Base: "AuditEvent", Type: fhir.SearchToken, Keys: []fhir.Key{0x3dfcf472b4}, Expression: "AuditEvent.subtype", URL: "http://hl7.org/fhir/SearchParameter/AuditEvent-subtype", Description: "More specific type/id for the event"},
+	{Code: "type", Base: "AuditEvent", Type: fhir.SearchToken, Keys: []fhir.Key{0x6b513969c6}, Single: true, Expression: "AuditEvent.type", URL: "http://hl7.org/fhir/SearchParameter/AuditEvent-type", Description: "Type/identifier of event"},
 }

@@ -9,25 +9,25 @@ import (
 
 // basic adds what the search parameters say of r to x.
 func basic(x *fhir.Index, r *r4.Basic) {
-	referenceReference(x, 0xe1e9c5f880496e4b, r.Author) // Basic.author
-	tokenCodeableConcept(x, 0xf0889a29387a3193, r.Code) // Basic.code
-	x.Date(0x8e79ce7cc7cf5a3d, r.Created.Text)          // Basic.created
+	referenceReference(x, 0xf880496e4b, r.Author) // Basic.author
+	tokenCodeableConcept(x, 0x29387a3193, r.Code) // Basic.code
+	x.Date(0x8e79ce7cc7cf5a3d, r.Created.Text)    // Basic.created
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0x2cebf87b6c2b2c7e, &r.Identifier[i]) // Basic.identifier
+		tokenIdentifier(x, 0x7b6c2b2c7e, &r.Identifier[i]) // Basic.identifier
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xd36c6553f2ec9e08, meta.Profile[i].Text) // Basic.meta.profile
+			x.URI(0x53f2ec9e08, meta.Profile[i].Text) // Basic.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x6457c463ce6ed262, &meta.Security[i]) // Basic.meta.security
+			tokenCoding(x, 0x63ce6ed262, &meta.Security[i]) // Basic.meta.security
 		}
-		x.URI(0xb3f28ef93b69e0a6, meta.Source.Text) // Basic.meta.source
+		x.URI(0xf93b69e0a6, meta.Source.Text) // Basic.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x7dba9e92056e3101, &meta.Tag[i]) // Basic.meta.tag
+			tokenCoding(x, 0x92056e3101, &meta.Tag[i]) // Basic.meta.tag
 		}
 	}
-	referenceReference(x, 0x167bb957731c1638, r.Subject) // Basic.subject
+	referenceReference(x, 0x57731c1638, r.Subject) // Basic.subject
 }
 
 var parametersBasic = []fhir.Parameter{
@@ -35,16 +35,16 @@ var parametersBasic = []fhir.Parameter{
 	{Code: "_filter", Base: "Basic", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Basic", Type: fhir.SearchToken, Single: true, Expression: "Basic.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Basic", Type: fhir.SearchDate, Single: true, Expression: "Basic.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "Basic", Type: fhir.SearchURI, Keys: []fhir.Key{0xd36c6553f2ec9e08}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "Basic", Type: fhir.SearchURI, Keys: []fhir.Key{0x53f2ec9e08}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "Basic", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "Basic", Type: fhir.SearchToken, Keys: []fhir.Key{0x6457c463ce6ed262}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "Basic", Type: fhir.SearchURI, Keys: []fhir.Key{0xb3f28ef93b69e0a6}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "Basic", Type: fhir.SearchToken, Keys: []fhir.Key{0x7dba9e92056e3101}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "Basic", Type: fhir.SearchToken, Keys: []fhir.Key{0x63ce6ed262}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "Basic", Type: fhir.SearchURI, Keys: []fhir.Key{0xf93b69e0a6}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "Basic", Type: fhir.SearchToken, Keys: []fhir.Key{0x92056e3101}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "Basic", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "author", Base: "Basic", Type: fhir.SearchReference, Keys: []fhir.Key{0xe1e9c5f880496e4b}, Targets: []string{"Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "Basic.author", URL: "http://hl7.org/fhir/SearchParameter/Basic-author", Description: "Who created"},
-	{Code: "code", Base: "Basic", Type: fhir.SearchToken, Keys: []fhir.Key{0xf0889a29387a3193}, Expression: "Basic.code", URL: "http://hl7.org/fhir/SearchParameter/Basic-code", Description: "Kind of Resource"},
+	{Code: "author", Base: "Basic", Type: fhir.SearchReference, Keys: []fhir.Key{0xf880496e4b}, Targets: []string{"Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "Basic.author", URL: "http://hl7.org/fhir/SearchParameter/Basic-author", Description: "Who created"},
+	{Code: "code", Base: "Basic", Type: fhir.SearchToken, Keys: []fhir.Key{0x29387a3193}, Expression: "Basic.code", URL: "http://hl7.org/fhir/SearchParameter/Basic-code", Description: "Kind of Resource"},
 	{Code: "created", Base: "Basic", Type: fhir.SearchDate, Keys: []fhir.Key{0x8e79ce7cc7cf5a3d}, Single: true, Expression: "Basic.created", URL: "http://hl7.org/fhir/SearchParameter/Basic-created", Description: "When created"},
-	{Code: "identifier", Base: "Basic", Type: fhir.SearchToken, Keys: []fhir.Key{0x2cebf87b6c2b2c7e}, Expression: "Basic.identifier", URL: "http://hl7.org/fhir/SearchParameter/Basic-identifier", Description: "Business identifier"},
-	{Code: "patient", Base: "Basic", Type: fhir.SearchReference, Keys: []fhir.Key{0x167bb957731c1638}, Targets: []string{"Patient"}, Single: true, Expression: "Basic.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/Basic-patient", Description: "Identifies the focus of this resource"},
-	{Code: "subject", Base: "Basic", Type: fhir.SearchReference, Keys: []fhir.Key{0x167bb957731c1638}, Targets: anyType, Single: true, Expression: "Basic.subject", URL: "http://hl7.org/fhir/SearchParameter/Basic-subject", Description: "Identifies the focus of this resource"},
+	{Code: "identifier", Base: "Basic", Type: fhir.SearchToken, Keys: []fhir.Key{0x7b6c2b2c7e}, Expression: "Basic.identifier", URL: "http://hl7.org/fhir/SearchParameter/Basic-identifier", Description: "Business identifier"},
+	{Code: "patient", Base: "Basic", Type: fhir.SearchReference, Keys: []fhir.Key{0x57731c1638}, Targets: []string{"Patient"}, Single: true, Expression: "Basic.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/Basic-patient", Description: "Identifies the focus of this resource"},
+	{Code: "subject", Base: "Basic", Type: fhir.SearchReference, Keys: []fhir.Key{0x57731c1638}, Targets: anyType, Single: true, Expression: "Basic.subject", URL: "http://hl7.org/fhir/SearchParameter/Basic-subject", Description: "Identifies the focus of this resource"},
 }

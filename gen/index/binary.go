@@ -11,14 +11,14 @@ import (
 func binary(x *fhir.Index, r *r4.Binary) {
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x38c7e3b5c276329f, meta.Profile[i].Text) // Binary.meta.profile
+			x.URI(0xb5c276329f, meta.Profile[i].Text) // Binary.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x1436504a135e7a73, &meta.Security[i]) // Binary.meta.security
+			tokenCoding(x, 0x4a135e7a73, &meta.Security[i]) // Binary.meta.security
 		}
-		x.URI(0x579eb5d25f1b59e2, meta.Source.Text) // Binary.meta.source
+		x.URI(0xd25f1b59e2, meta.Source.Text) // Binary.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x68ef1e9bc8ac9bbb, &meta.Tag[i]) // Binary.meta.tag
+			tokenCoding(x, 0x9bc8ac9bbb, &meta.Tag[i]) // Binary.meta.tag
 		}
 	}
 }
@@ -28,9 +28,9 @@ var parametersBinary = []fhir.Parameter{
 	{Code: "_filter", Base: "Binary", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Binary", Type: fhir.SearchToken, Single: true, Expression: "Binary.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Binary", Type: fhir.SearchDate, Single: true, Expression: "Binary.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "Binary", Type: fhir.SearchURI, Keys: []fhir.Key{0x38c7e3b5c276329f}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "Binary", Type: fhir.SearchURI, Keys: []fhir.Key{0xb5c276329f}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "Binary", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "Binary", Type: fhir.SearchToken, Keys: []fhir.Key{0x1436504a135e7a73}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "Binary", Type: fhir.SearchURI, Keys: []fhir.Key{0x579eb5d25f1b59e2}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "Binary", Type: fhir.SearchToken, Keys: []fhir.Key{0x68ef1e9bc8ac9bbb}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "Binary", Type: fhir.SearchToken, Keys: []fhir.Key{0x4a135e7a73}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "Binary", Type: fhir.SearchURI, Keys: []fhir.Key{0xd25f1b59e2}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "Binary", Type: fhir.SearchToken, Keys: []fhir.Key{0x9bc8ac9bbb}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 }

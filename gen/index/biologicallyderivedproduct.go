@@ -11,14 +11,14 @@ import (
 func biologicallyDerivedProduct(x *fhir.Index, r *r4.BiologicallyDerivedProduct) {
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xb65c5b706c8bce81, meta.Profile[i].Text) // BiologicallyDerivedProduct.meta.profile
+			x.URI(0x706c8bce81, meta.Profile[i].Text) // BiologicallyDerivedProduct.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x3d6386c65a57235a, &meta.Security[i]) // BiologicallyDerivedProduct.meta.security
+			tokenCoding(x, 0xc65a57235a, &meta.Security[i]) // BiologicallyDerivedProduct.meta.security
 		}
-		x.URI(0x4c183a466dd68a55, meta.Source.Text) // BiologicallyDerivedProduct.meta.source
+		x.URI(0x466dd68a55, meta.Source.Text) // BiologicallyDerivedProduct.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x4e3e8473931a6200, &meta.Tag[i]) // BiologicallyDerivedProduct.meta.tag
+			tokenCoding(x, 0x73931a6200, &meta.Tag[i]) // BiologicallyDerivedProduct.meta.tag
 		}
 	}
 }
@@ -28,10 +28,10 @@ var parametersBiologicallyDerivedProduct = []fhir.Parameter{
 	{Code: "_filter", Base: "BiologicallyDerivedProduct", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "BiologicallyDerivedProduct", Type: fhir.SearchToken, Single: true, Expression: "BiologicallyDerivedProduct.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "BiologicallyDerivedProduct", Type: fhir.SearchDate, Single: true, Expression: "BiologicallyDerivedProduct.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "BiologicallyDerivedProduct", Type: fhir.SearchURI, Keys: []fhir.Key{0xb65c5b706c8bce81}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "BiologicallyDerivedProduct", Type: fhir.SearchURI, Keys: []fhir.Key{0x706c8bce81}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "BiologicallyDerivedProduct", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "BiologicallyDerivedProduct", Type: fhir.SearchToken, Keys: []fhir.Key{0x3d6386c65a57235a}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "BiologicallyDerivedProduct", Type: fhir.SearchURI, Keys: []fhir.Key{0x4c183a466dd68a55}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "BiologicallyDerivedProduct", Type: fhir.SearchToken, Keys: []fhir.Key{0x4e3e8473931a6200}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "BiologicallyDerivedProduct", Type: fhir.SearchToken, Keys: []fhir.Key{0xc65a57235a}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "BiologicallyDerivedProduct", Type: fhir.SearchURI, Keys: []fhir.Key{0x466dd68a55}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "BiologicallyDerivedProduct", Type: fhir.SearchToken, Keys: []fhir.Key{0x73931a6200}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "BiologicallyDerivedProduct", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 }

@@ -10,23 +10,23 @@ import (
 // bodyStructure adds what the search parameters say of r to x.
 func bodyStructure(x *fhir.Index, r *r4.BodyStructure) {
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0x3cfa96aa5f90e5a7, &r.Identifier[i]) // BodyStructure.identifier
+		tokenIdentifier(x, 0xaa5f90e5a7, &r.Identifier[i]) // BodyStructure.identifier
 	}
-	tokenCodeableConcept(x, 0x969967c48ecaa50a, r.Location) // BodyStructure.location
+	tokenCodeableConcept(x, 0xc48ecaa50a, r.Location) // BodyStructure.location
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x80f6e49b9b74c3c0, meta.Profile[i].Text) // BodyStructure.meta.profile
+			x.URI(0x9b9b74c3c0, meta.Profile[i].Text) // BodyStructure.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x63c93275d3008c6d, &meta.Security[i]) // BodyStructure.meta.security
+			tokenCoding(x, 0x75d3008c6d, &meta.Security[i]) // BodyStructure.meta.security
 		}
-		x.URI(0x2bd953b278663926, meta.Source.Text) // BodyStructure.meta.source
+		x.URI(0xb278663926, meta.Source.Text) // BodyStructure.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x813dcdea5f30038b, &meta.Tag[i]) // BodyStructure.meta.tag
+			tokenCoding(x, 0xea5f30038b, &meta.Tag[i]) // BodyStructure.meta.tag
 		}
 	}
-	tokenCodeableConcept(x, 0x076076f46adfce1a, r.Morphology) // BodyStructure.morphology
-	referenceReference(x, 0x53e28132c1557381, r.Patient)      // BodyStructure.patient
+	tokenCodeableConcept(x, 0xf46adfce1a, r.Morphology) // BodyStructure.morphology
+	referenceReference(x, 0x32c1557381, r.Patient)      // BodyStructure.patient
 }
 
 var parametersBodyStructure = []fhir.Parameter{
@@ -34,14 +34,14 @@ var parametersBodyStructure = []fhir.Parameter{
 	{Code: "_filter", Base: "BodyStructure", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "BodyStructure", Type: fhir.SearchToken, Single: true, Expression: "BodyStructure.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "BodyStructure", Type: fhir.SearchDate, Single: true, Expression: "BodyStructure.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "BodyStructure", Type: fhir.SearchURI, Keys: []fhir.Key{0x80f6e49b9b74c3c0}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "BodyStructure", Type: fhir.SearchURI, Keys: []fhir.Key{0x9b9b74c3c0}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "BodyStructure", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "BodyStructure", Type: fhir.SearchToken, Keys: []fhir.Key{0x63c93275d3008c6d}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "BodyStructure", Type: fhir.SearchURI, Keys: []fhir.Key{0x2bd953b278663926}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "BodyStructure", Type: fhir.SearchToken, Keys: []fhir.Key{0x813dcdea5f30038b}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "BodyStructure", Type: fhir.SearchToken, Keys: []fhir.Key{0x75d3008c6d}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "BodyStructure", Type: fhir.SearchURI, Keys: []fhir.Key{0xb278663926}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "BodyStructure", Type: fhir.SearchToken, Keys: []fhir.Key{0xea5f30038b}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "BodyStructure", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "identifier", Base: "BodyStructure", Type: fhir.SearchToken, Keys: []fhir.Key{0x3cfa96aa5f90e5a7}, Expression: "BodyStructure.identifier", URL: "http://hl7.org/fhir/SearchParameter/BodyStructure-identifier", Description: "Bodystructure identifier"},
-	{Code: "location", Base: "BodyStructure", Type: fhir.SearchToken, Keys: []fhir.Key{0x969967c48ecaa50a}, Expression: "BodyStructure.location", URL: "http://hl7.org/fhir/SearchParameter/BodyStructure-location", Description: "Body site"},
-	{Code: "morphology", Base: "BodyStructure", Type: fhir.SearchToken, Keys: []fhir.Key{0x076076f46adfce1a}, Expression: "BodyStructure.morphology", URL: "http://hl7.org/fhir/SearchParameter/BodyStructure-morphology", Description: "Kind of Structure"},
-	{Code: "patient", Base: "BodyStructure", Type: fhir.SearchReference, Keys: []fhir.Key{0x53e28132c1557381}, Targets: []string{"Patient"}, Single: true, Expression: "BodyStructure.patient", URL: "http://hl7.org/fhir/SearchParameter/BodyStructure-patient", Description: "Who this is about"},
+	{Code: "identifier", Base: "BodyStructure", Type: fhir.SearchToken, Keys: []fhir.Key{0xaa5f90e5a7}, Expression: "BodyStructure.identifier", URL: "http://hl7.org/fhir/SearchParameter/BodyStructure-identifier", Description: "Bodystructure identifier"},
+	{Code: "location", Base: "BodyStructure", Type: fhir.SearchToken, Keys: []fhir.Key{0xc48ecaa50a}, Expression: "BodyStructure.location", URL: "http://hl7.org/fhir/SearchParameter/BodyStructure-location", Description: "Body site"},
+	{Code: "morphology", Base: "BodyStructure", Type: fhir.SearchToken, Keys: []fhir.Key{0xf46adfce1a}, Expression: "BodyStructure.morphology", URL: "http://hl7.org/fhir/SearchParameter/BodyStructure-morphology", Description: "Kind of Structure"},
+	{Code: "patient", Base: "BodyStructure", Type: fhir.SearchReference, Keys: []fhir.Key{0x32c1557381}, Targets: []string{"Patient"}, Single: true, Expression: "BodyStructure.patient", URL: "http://hl7.org/fhir/SearchParameter/BodyStructure-patient", Description: "Who this is about"},
 }

@@ -11,23 +11,23 @@ import (
 func bundle(x *fhir.Index, r *r4.Bundle) {
 	if len(r.Entry) > 0 {
 		entry := &r.Entry[0]
-		referenceResource(x, 0xc3b7613cc294b843, entry.Resource) // Bundle.entry[0].resource
+		referenceResource(x, 0x3cc294b843, entry.Resource) // Bundle.entry[0].resource
 	}
-	tokenIdentifier(x, 0xd4fa45437c805cb0, r.Identifier) // Bundle.identifier
+	tokenIdentifier(x, 0x437c805cb0, r.Identifier) // Bundle.identifier
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x6cd0e7cea67de32f, meta.Profile[i].Text) // Bundle.meta.profile
+			x.URI(0xcea67de32f, meta.Profile[i].Text) // Bundle.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x315f60236c13553f, &meta.Security[i]) // Bundle.meta.security
+			tokenCoding(x, 0x236c13553f, &meta.Security[i]) // Bundle.meta.security
 		}
-		x.URI(0x1d1de8759d88c815, meta.Source.Text) // Bundle.meta.source
+		x.URI(0x759d88c815, meta.Source.Text) // Bundle.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x784e3a71725779ce, &meta.Tag[i]) // Bundle.meta.tag
+			tokenCoding(x, 0x71725779ce, &meta.Tag[i]) // Bundle.meta.tag
 		}
 	}
-	x.Date(0x88c22515c05492ed, r.Timestamp.Text)                                  // Bundle.timestamp
-	x.CodeOf(0x956fa30c226ad162, "http://hl7.org/fhir/bundle-type", r.Type_.Text) // Bundle.type
+	x.Date(0x88c22515c05492ed, r.Timestamp.Text)                           // Bundle.timestamp
+	x.CodeOf(0xc226ad162, "http://hl7.org/fhir/bundle-type", r.Type_.Text) // Bundle.type
 }
 
 var parametersBundle = []fhir.Parameter{
@@ -35,14 +35,14 @@ var parametersBundle = []fhir.Parameter{
 	{Code: "_filter", Base: "Bundle", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Bundle", Type: fhir.SearchToken, Single: true, Expression: "Bundle.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Bundle", Type: fhir.SearchDate, Single: true, Expression: "Bundle.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "Bundle", Type: fhir.SearchURI, Keys: []fhir.Key{0x6cd0e7cea67de32f}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "Bundle", Type: fhir.SearchURI, Keys: []fhir.Key{0xcea67de32f}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "Bundle", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "Bundle", Type: fhir.SearchToken, Keys: []fhir.Key{0x315f60236c13553f}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "Bundle", Type: fhir.SearchURI, Keys: []fhir.Key{0x1d1de8759d88c815}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "Bundle", Type: fhir.SearchToken, Keys: []fhir.Key{0x784e3a71725779ce}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
-	{Code: "composition", Base: "Bundle", Type: fhir.SearchReference, Keys: []fhir.Key{0xc3b7613cc294b843}, Targets: []string{"Composition"}, Single: true, Expression: "Bundle.entry[0].resource", URL: "http://hl7.org/fhir/SearchParameter/Bundle-composition", Description: "The first resource in the bundle, if the bundle type is \"document\" - this is a composition, and this parameter provides access to search its contents"},
-	{Code: "identifier", Base: "Bundle", Type: fhir.SearchToken, Keys: []fhir.Key{0xd4fa45437c805cb0}, Single: true, Expression: "Bundle.identifier", URL: "http://hl7.org/fhir/SearchParameter/Bundle-identifier", Description: "Persistent identifier for the bundle"},
-	{Code: "message", Base: "Bundle", Type: fhir.SearchReference, Keys: []fhir.Key{0xc3b7613cc294b843}, Targets: []string{"MessageHeader"}, Single: true, Expression: "Bundle.entry[0].resource", URL: "http://hl7.org/fhir/SearchParameter/Bundle-message", Description: "The first resource in the bundle, if the bundle type is \"message\" - this is a message header, and this parameter provides access to search its contents"},
+	{Code: "_security", Base: "Bundle", Type: fhir.SearchToken, Keys: []fhir.Key{0x236c13553f}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "Bundle", Type: fhir.SearchURI, Keys: []fhir.Key{0x759d88c815}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "Bundle", Type: fhir.SearchToken, Keys: []fhir.Key{0x71725779ce}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "composition", Base: "Bundle", Type: fhir.SearchReference, Keys: []fhir.Key{0x3cc294b843}, Targets: []string{"Composition"}, Single: true, Expression: "Bundle.entry[0].resource", URL: "http://hl7.org/fhir/SearchParameter/Bundle-composition", Description: "The first resource in the bundle, if the bundle type is \"document\" - this is a composition, and this parameter provides access to search its contents"},
+	{Code: "identifier", Base: "Bundle", Type: fhir.SearchToken, Keys: []fhir.Key{0x437c805cb0}, Single: true, Expression: "Bundle.identifier", URL: "http://hl7.org/fhir/SearchParameter/Bundle-identifier", Description: "Persistent identifier for the bundle"},
+	{Code: "message", Base: "Bundle", Type: fhir.SearchReference, Keys: []fhir.Key{0x3cc294b843}, Targets: []string{"MessageHeader"}, Single: true, Expression: "Bundle.entry[0].resource", URL: "http://hl7.org/fhir/SearchParameter/Bundle-message", Description: "The first resource in the bundle, if the bundle type is \"message\" - this is a message header, and this parameter provides access to search its contents"},
 	{Code: "timestamp", Base: "Bundle", Type: fhir.SearchDate, Keys: []fhir.Key{0x88c22515c05492ed}, Single: true, Expression: "Bundle.timestamp", URL: "http://hl7.org/fhir/SearchParameter/Bundle-timestamp", Description: "When the bundle was assembled"},
-	{Code: "type", Base: "Bundle", Type: fhir.SearchToken, Keys: []fhir.Key{0x956fa30c226ad162}, Single: true, Systems: []string{"http://hl7.org/fhir/bundle-type"}, Expression: "Bundle.type", URL: "http://hl7.org/fhir/SearchParameter/Bundle-type", Description: "document | message | transaction | transaction-response | batch | batch-response | history | searchset | collection"},
+	{Code: "type", Base: "Bundle", Type: fhir.SearchToken, Keys: []fhir.Key{0xc226ad162}, Single: true, Systems: []string{"http://hl7.org/fhir/bundle-type"}, Expression: "Bundle.type", URL: "http://hl7.org/fhir/SearchParameter/Bundle-type", Description: "document | message | transaction | transaction-response | batch | batch-response | history | searchset | collection"},
 }

@@ -12,51 +12,51 @@ func capabilityStatement(x *fhir.Index, r *r4.CapabilityStatement) {
 	x.Date(0xa6226dd8e83159d8, r.Date.Text)          // CapabilityStatement.date
 	x.String(0x1c5dac7ba2e88355, r.Description.Text) // CapabilityStatement.description
 	for i := range r.Format {
-		x.CodeOf(0xe4db53ee7ff4db8b, "urn:ietf:bcp:13", r.Format[i].Text) // CapabilityStatement.format
+		x.CodeOf(0xee7ff4db8b, "urn:ietf:bcp:13", r.Format[i].Text) // CapabilityStatement.format
 	}
 	for i := range r.ImplementationGuide {
-		x.Canonical(0xa597dde403c0792f, r.ImplementationGuide[i].Text) // CapabilityStatement.implementationGuide
+		x.Canonical(0xe403c0792f, r.ImplementationGuide[i].Text) // CapabilityStatement.implementationGuide
 	}
 	for i := range r.Jurisdiction {
-		tokenCodeableConcept(x, 0xb315cbc09316b328, &r.Jurisdiction[i]) // CapabilityStatement.jurisdiction
+		tokenCodeableConcept(x, 0xc09316b328, &r.Jurisdiction[i]) // CapabilityStatement.jurisdiction
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x8278a51e5c262ffa, meta.Profile[i].Text) // CapabilityStatement.meta.profile
+			x.URI(0x1e5c262ffa, meta.Profile[i].Text) // CapabilityStatement.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x027cddee217499fa, &meta.Security[i]) // CapabilityStatement.meta.security
+			tokenCoding(x, 0xee217499fa, &meta.Security[i]) // CapabilityStatement.meta.security
 		}
-		x.URI(0x428a960cc1e448e1, meta.Source.Text) // CapabilityStatement.meta.source
+		x.URI(0xcc1e448e1, meta.Source.Text) // CapabilityStatement.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x7832d5c76f78ac44, &meta.Tag[i]) // CapabilityStatement.meta.tag
+			tokenCoding(x, 0xc76f78ac44, &meta.Tag[i]) // CapabilityStatement.meta.tag
 		}
 	}
 	x.String(0x3edef7bd201ea6c2, r.Name.Text)      // CapabilityStatement.name
 	x.String(0x12aea3c551e5e670, r.Publisher.Text) // CapabilityStatement.publisher
 	for i := range r.Rest {
 		rest := &r.Rest[i]
-		x.CodeOf(0x721ba0756183326a, "http://hl7.org/fhir/restful-capability-mode", rest.Mode.Text) // CapabilityStatement.rest.mode
+		x.CodeOf(0x756183326a, "http://hl7.org/fhir/restful-capability-mode", rest.Mode.Text) // CapabilityStatement.rest.mode
 		for i := range rest.Resource {
 			resource := &rest.Resource[i]
-			x.Canonical(0xf5a165a895e2b808, resource.Profile.Text) // CapabilityStatement.rest.resource.profile
+			x.Canonical(0xa895e2b808, resource.Profile.Text) // CapabilityStatement.rest.resource.profile
 			for i := range resource.SupportedProfile {
-				x.Canonical(0x3f90639ead7b3d76, resource.SupportedProfile[i].Text) // CapabilityStatement.rest.resource.supportedProfile
+				x.Canonical(0x9ead7b3d76, resource.SupportedProfile[i].Text) // CapabilityStatement.rest.resource.supportedProfile
 			}
-			x.CodeOf(0x9771570a9487bf90, "http://hl7.org/fhir/resource-types", resource.Type_.Text) // CapabilityStatement.rest.resource.type
+			x.CodeOf(0xa9487bf90, "http://hl7.org/fhir/resource-types", resource.Type_.Text) // CapabilityStatement.rest.resource.type
 		}
 		if security := rest.Security; security != nil {
 			for i := range security.Service {
-				tokenCodeableConcept(x, 0x15272c6d58c93bdb, &security.Service[i]) // CapabilityStatement.rest.security.service
+				tokenCodeableConcept(x, 0x6d58c93bdb, &security.Service[i]) // CapabilityStatement.rest.security.service
 			}
 		}
 	}
 	if software := r.Software; software != nil {
 		x.String(0x9732c67adb62badd, software.Name.Text) // CapabilityStatement.software.name
 	}
-	x.CodeOf(0x4d87248ff708c626, "http://hl7.org/fhir/publication-status", r.Status.Text) // CapabilityStatement.status
-	x.String(0xea34db75cfad296c, r.Title.Text)                                            // CapabilityStatement.title
-	x.URI(0xd3be291efb1408ac, r.URL.Text)                                                 // CapabilityStatement.url
+	x.CodeOf(0x8ff708c626, "http://hl7.org/fhir/publication-status", r.Status.Text) // CapabilityStatement.status
+	x.String(0xea34db75cfad296c, r.Title.Text)                                      // CapabilityStatement.title
+	x.URI(0x1efb1408ac, r.URL.Text)                                                 // CapabilityStatement.url
 	for i := range r.UseContext {
 		useContext := &r.UseContext[i]
 		x.Open(0x38c04fe881278a09, 2) // CapabilityStatement.useContext: code & value.ofType(CodeableConcept)
@@ -77,17 +77,17 @@ func capabilityStatement(x *fhir.Index, r *r4.CapabilityStatement) {
 			quantityRange(x, 0, v)
 		}
 		x.Close()
-		tokenCoding(x, 0xd76ed18fabbe13a8, useContext.Code) // CapabilityStatement.useContext.code
+		tokenCoding(x, 0x8fabbe13a8, useContext.Code) // CapabilityStatement.useContext.code
 		switch v := useContext.Value.(type) {
 		case *r4.CodeableConcept:
-			tokenCodeableConcept(x, 0x24dceb22c0bcbfc6, v) // CapabilityStatement.useContext.value.ofType(CodeableConcept)
+			tokenCodeableConcept(x, 0x22c0bcbfc6, v) // CapabilityStatement.useContext.value.ofType(CodeableConcept)
 		case *r4.Quantity:
 			quantityQuantity(x, 0x9c6323ce8b9fa910, v) // CapabilityStatement.useContext.value.ofType(Quantity)
 		case *r4.Range:
 			quantityRange(x, 0x9bfec6920c849423, v) // CapabilityStatement.useContext.value.ofType(Range)
 		}
 	}
-	x.Code(0xd39f8d5f3148b8c4, r.Version.Text) // CapabilityStatement.version
+	x.Code(0x5f3148b8c4, r.Version.Text) // CapabilityStatement.version
 }
 
 var parametersCapabilityStatement = []fhir.Parameter{
@@ -95,33 +95,33 @@ var parametersCapabilityStatement = []fhir.Parameter{
 	{Code: "_filter", Base: "CapabilityStatement", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "CapabilityStatement", Type: fhir.SearchToken, Single: true, Expression: "CapabilityStatement.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "CapabilityStatement", Type: fhir.SearchDate, Single: true, Expression: "CapabilityStatement.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "CapabilityStatement", Type: fhir.SearchURI, Keys: []fhir.Key{0x8278a51e5c262ffa}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "CapabilityStatement", Type: fhir.SearchURI, Keys: []fhir.Key{0x1e5c262ffa}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "CapabilityStatement", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "CapabilityStatement", Type: fhir.SearchToken, Keys: []fhir.Key{0x027cddee217499fa}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "CapabilityStatement", Type: fhir.SearchURI, Keys: []fhir.Key{0x428a960cc1e448e1}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "CapabilityStatement", Type: fhir.SearchToken, Keys: []fhir.Key{0x7832d5c76f78ac44}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "CapabilityStatement", Type: fhir.SearchToken, Keys: []fhir.Key{0xee217499fa}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "CapabilityStatement", Type: fhir.SearchURI, Keys: []fhir.Key{0xcc1e448e1}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "CapabilityStatement", Type: fhir.SearchToken, Keys: []fhir.Key{0xc76f78ac44}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "CapabilityStatement", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "context", Base: "CapabilityStatement", Type: fhir.SearchToken, Keys: []fhir.Key{0x24dceb22c0bcbfc6}, Expression: "CapabilityStatement.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/conformance-context", Description: "A use context assigned to the capability statement"},
+	{Code: "context", Base: "CapabilityStatement", Type: fhir.SearchToken, Keys: []fhir.Key{0x22c0bcbfc6}, Expression: "CapabilityStatement.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/conformance-context", Description: "A use context assigned to the capability statement"},
 	{Code: "context-quantity", Base: "CapabilityStatement", Type: fhir.SearchQuantity, Keys: []fhir.Key{0x9c6323ce8b9fa910, 0x9bfec6920c849423}, Expression: "CapabilityStatement.useContext.value as Quantity | CapabilityStatement.useContext.value as Range", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-quantity", Description: "A quantity- or range-valued use context assigned to the capability statement"},
-	{Code: "context-type", Base: "CapabilityStatement", Type: fhir.SearchToken, Keys: []fhir.Key{0xd76ed18fabbe13a8}, Expression: "CapabilityStatement.useContext.code", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-type", Description: "A type of use context assigned to the capability statement"},
+	{Code: "context-type", Base: "CapabilityStatement", Type: fhir.SearchToken, Keys: []fhir.Key{0x8fabbe13a8}, Expression: "CapabilityStatement.useContext.code", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-type", Description: "A type of use context assigned to the capability statement"},
 	{Code: "context-type-quantity", Base: "CapabilityStatement", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0xe23756920bbfb4fb, Parts: []fhir.Part{{Code: "context-type", Type: fhir.SearchToken}, {Code: "context-quantity", Type: fhir.SearchQuantity}}}}, Expression: "CapabilityStatement.useContext", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-type-quantity", Description: "A use context type and quantity- or range-based value assigned to the capability statement"},
 	{Code: "context-type-value", Base: "CapabilityStatement", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0x38c04fe881278a09, Parts: []fhir.Part{{Code: "context-type", Type: fhir.SearchToken}, {Code: "context", Type: fhir.SearchToken}}}}, Expression: "CapabilityStatement.useContext", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-type-value", Description: "A use context type and value assigned to the capability statement"},
 	{Code: "date", Base: "CapabilityStatement", Type: fhir.SearchDate, Keys: []fhir.Key{0xa6226dd8e83159d8}, Single: true, Expression: "CapabilityStatement.date", URL: "http://hl7.org/fhir/SearchParameter/conformance-date", Description: "The capability statement publication date"},
 	{Code: "description", Base: "CapabilityStatement", Type: fhir.SearchString, Keys: []fhir.Key{0x1c5dac7ba2e88355}, Single: true, Expression: "CapabilityStatement.description", URL: "http://hl7.org/fhir/SearchParameter/conformance-description", Description: "The description of the capability statement"},
-	{Code: "fhirversion", Base: "CapabilityStatement", Type: fhir.SearchToken, Keys: []fhir.Key{0xd39f8d5f3148b8c4}, Single: true, Expression: "CapabilityStatement.version", URL: "http://hl7.org/fhir/SearchParameter/CapabilityStatement-fhirversion", Description: "The version of FHIR"},
-	{Code: "format", Base: "CapabilityStatement", Type: fhir.SearchToken, Keys: []fhir.Key{0xe4db53ee7ff4db8b}, Systems: []string{"urn:ietf:bcp:13"}, Expression: "CapabilityStatement.format", URL: "http://hl7.org/fhir/SearchParameter/CapabilityStatement-format", Description: "formats supported (xml | json | ttl | mime type)"},
-	{Code: "guide", Base: "CapabilityStatement", Type: fhir.SearchReference, Keys: []fhir.Key{0xa597dde403c0792f}, Targets: []string{"ImplementationGuide"}, Expression: "CapabilityStatement.implementationGuide", URL: "http://hl7.org/fhir/SearchParameter/CapabilityStatement-guide", Description: "Implementation guides supported"},
-	{Code: "jurisdiction", Base: "CapabilityStatement", Type: fhir.SearchToken, Keys: []fhir.Key{0xb315cbc09316b328}, Expression: "CapabilityStatement.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/conformance-jurisdiction", Description: "Intended jurisdiction for the capability statement"},
-	{Code: "mode", Base: "CapabilityStatement", Type: fhir.SearchToken, Keys: []fhir.Key{0x721ba0756183326a}, Systems: []string{"http://hl7.org/fhir/restful-capability-mode"}, Expression: "CapabilityStatement.rest.mode", URL: "http://hl7.org/fhir/SearchParameter/CapabilityStatement-mode", Description: "Mode - restful (server/client) or messaging (sender/receiver)"},
+	{Code: "fhirversion", Base: "CapabilityStatement", Type: fhir.SearchToken, Keys: []fhir.Key{0x5f3148b8c4}, Single: true, Expression: "CapabilityStatement.version", URL: "http://hl7.org/fhir/SearchParameter/CapabilityStatement-fhirversion", Description: "The version of FHIR"},
+	{Code: "format", Base: "CapabilityStatement", Type: fhir.SearchToken, Keys: []fhir.Key{0xee7ff4db8b}, Systems: []string{"urn:ietf:bcp:13"}, Expression: "CapabilityStatement.format", URL: "http://hl7.org/fhir/SearchParameter/CapabilityStatement-format", Description: "formats supported (xml | json | ttl | mime type)"},
+	{Code: "guide", Base: "CapabilityStatement", Type: fhir.SearchReference, Keys: []fhir.Key{0xe403c0792f}, Targets: []string{"ImplementationGuide"}, Expression: "CapabilityStatement.implementationGuide", URL: "http://hl7.org/fhir/SearchParameter/CapabilityStatement-guide", Description: "Implementation guides supported"},
+	{Code: "jurisdiction", Base: "CapabilityStatement", Type: fhir.SearchToken, Keys: []fhir.Key{0xc09316b328}, Expression: "CapabilityStatement.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/conformance-jurisdiction", Description: "Intended jurisdiction for the capability statement"},
+	{Code: "mode", Base: "CapabilityStatement", Type: fhir.SearchToken, Keys: []fhir.Key{0x756183326a}, Systems: []string{"http://hl7.org/fhir/restful-capability-mode"}, Expression: "CapabilityStatement.rest.mode", URL: "http://hl7.org/fhir/SearchParameter/CapabilityStatement-mode", Description: "Mode - restful (server/client) or messaging (sender/receiver)"},
 	{Code: "name", Base: "CapabilityStatement", Type: fhir.SearchString, Keys: []fhir.Key{0x3edef7bd201ea6c2}, Single: true, Expression: "CapabilityStatement.name", URL: "http://hl7.org/fhir/SearchParameter/conformance-name", Description: "Computationally friendly name of the capability statement"},
 	{Code: "publisher", Base: "CapabilityStatement", Type: fhir.SearchString, Keys: []fhir.Key{0x12aea3c551e5e670}, Single: true, Expression: "CapabilityStatement.publisher", URL: "http://hl7.org/fhir/SearchParameter/conformance-publisher", Description: "Name of the publisher of the capability statement"},
-	{Code: "resource", Base: "CapabilityStatement", Type: fhir.SearchToken, Keys: []fhir.Key{0x9771570a9487bf90}, Systems: []string{"http://hl7.org/fhir/resource-types"}, Expression: "CapabilityStatement.rest.resource.type", URL: "http://hl7.org/fhir/SearchParameter/CapabilityStatement-resource", Description: "Name of a resource mentioned in a capability statement"},
-	{Code: "resource-profile", Base: "CapabilityStatement", Type: fhir.SearchReference, Keys: []fhir.Key{0xf5a165a895e2b808}, Targets: []string{"StructureDefinition"}, Expression: "CapabilityStatement.rest.resource.profile", URL: "http://hl7.org/fhir/SearchParameter/CapabilityStatement-resource-profile", Description: "A profile id invoked in a capability statement"},
-	{Code: "security-service", Base: "CapabilityStatement", Type: fhir.SearchToken, Keys: []fhir.Key{0x15272c6d58c93bdb}, Expression: "CapabilityStatement.rest.security.service", URL: "http://hl7.org/fhir/SearchParameter/CapabilityStatement-security-service", Description: "OAuth | SMART-on-FHIR | NTLM | Basic | Kerberos | Certificates"},
+	{Code: "resource", Base: "CapabilityStatement", Type: fhir.SearchToken, Keys: []fhir.Key{0xa9487bf90}, Systems: []string{"http://hl7.org/fhir/resource-types"}, Expression: "CapabilityStatement.rest.resource.type", URL: "http://hl7.org/fhir/SearchParameter/CapabilityStatement-resource", Description: "Name of a resource mentioned in a capability statement"},
+	{Code: "resource-profile", Base: "CapabilityStatement", Type: fhir.SearchReference, Keys: []fhir.Key{0xa895e2b808}, Targets: []string{"StructureDefinition"}, Expression: "CapabilityStatement.rest.resource.profile", URL: "http://hl7.org/fhir/SearchParameter/CapabilityStatement-resource-profile", Description: "A profile id invoked in a capability statement"},
+	{Code: "security-service", Base: "CapabilityStatement", Type: fhir.SearchToken, Keys: []fhir.Key{0x6d58c93bdb}, Expression: "CapabilityStatement.rest.security.service", URL: "http://hl7.org/fhir/SearchParameter/CapabilityStatement-security-service", Description: "OAuth | SMART-on-FHIR | NTLM | Basic | Kerberos | Certificates"},
 	{Code: "software", Base: "CapabilityStatement", Type: fhir.SearchString, Keys: []fhir.Key{0x9732c67adb62badd}, Single: true, Expression: "CapabilityStatement.software.name", URL: "http://hl7.org/fhir/SearchParameter/CapabilityStatement-software", Description: "Part of the name of a software application"},
-	{Code: "status", Base: "CapabilityStatement", Type: fhir.SearchToken, Keys: []fhir.Key{0x4d87248ff708c626}, Single: true, Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "CapabilityStatement.status", URL: "http://hl7.org/fhir/SearchParameter/conformance-status", Description: "The current status of the capability statement"},
-	{Code: "supported-profile", Base: "CapabilityStatement", Type: fhir.SearchReference, Keys: []fhir.Key{0x3f90639ead7b3d76}, Targets: []string{"StructureDefinition"}, Expression: "CapabilityStatement.rest.resource.supportedProfile", URL: "http://hl7.org/fhir/SearchParameter/CapabilityStatement-supported-profile", Description: "Profiles for use cases supported"},
+	{Code: "status", Base: "CapabilityStatement", Type: fhir.SearchToken, Keys: []fhir.Key{0x8ff708c626}, Single: true, Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "CapabilityStatement.status", URL: "http://hl7.org/fhir/SearchParameter/conformance-status", Description: "The current status of the capability statement"},
+	{Code: "supported-profile", Base: "CapabilityStatement", Type: fhir.SearchReference, Keys: []fhir.Key{0x9ead7b3d76}, Targets: []string{"StructureDefinition"}, Expression: "CapabilityStatement.rest.resource.supportedProfile", URL: "http://hl7.org/fhir/SearchParameter/CapabilityStatement-supported-profile", Description: "Profiles for use cases supported"},
 	{Code: "title", Base: "CapabilityStatement", Type: fhir.SearchString, Keys: []fhir.Key{0xea34db75cfad296c}, Single: true, Expression: "CapabilityStatement.title", URL: "http://hl7.org/fhir/SearchParameter/conformance-title", Description: "The human-friendly name of the capability statement"},
-	{Code: "url", Base: "CapabilityStatement", Type: fhir.SearchURI, Keys: []fhir.Key{0xd3be291efb1408ac}, Single: true, Expression: "CapabilityStatement.url", URL: "http://hl7.org/fhir/SearchParameter/conformance-url", Description: "The uri that identifies the capability statement"},
-	{Code: "version", Base: "CapabilityStatement", Type: fhir.SearchToken, Keys: []fhir.Key{0xd39f8d5f3148b8c4}, Single: true, Expression: "CapabilityStatement.version", URL: "http://hl7.org/fhir/SearchParameter/conformance-version", Description: "The business version of the capability statement"},
+	{Code: "url", Base: "CapabilityStatement", Type: fhir.SearchURI, Keys: []fhir.Key{0x1efb1408ac}, Single: true, Expression: "CapabilityStatement.url", URL: "http://hl7.org/fhir/SearchParameter/conformance-url", Description: "The uri that identifies the capability statement"},
+	{Code: "version", Base: "CapabilityStatement", Type: fhir.SearchToken, Keys: []fhir.Key{0x5f3148b8c4}, Single: true, Expression: "CapabilityStatement.version", URL: "http://hl7.org/fhir/SearchParameter/conformance-version", Description: "The business version of the capability statement"},
 }

@@ -12,61 +12,61 @@ func carePlan(x *fhir.Index, r *r4.CarePlan) {
 	for i := range r.Activity {
 		activity := &r.Activity[i]
 		if detail := activity.Detail; detail != nil {
-			tokenCodeableConcept(x, 0x273b33838c51ba4b, detail.Code) // CarePlan.activity.detail.code
+			tokenCodeableConcept(x, 0x838c51ba4b, detail.Code) // CarePlan.activity.detail.code
 			for i := range detail.Performer {
-				referenceReference(x, 0x655ee0a06503abd7, &detail.Performer[i]) // CarePlan.activity.detail.performer
+				referenceReference(x, 0xa06503abd7, &detail.Performer[i]) // CarePlan.activity.detail.performer
 			}
 			dateOf(x, 0x9635918d35604597, detail.Scheduled) // CarePlan.activity.detail.scheduled
 		}
-		referenceReference(x, 0xbfda5a732821d15d, activity.Reference) // CarePlan.activity.reference
+		referenceReference(x, 0x732821d15d, activity.Reference) // CarePlan.activity.reference
 	}
 	for i := range r.Addresses {
-		referenceReference(x, 0xed29488a2fb2f071, &r.Addresses[i]) // CarePlan.addresses
+		referenceReference(x, 0x8a2fb2f071, &r.Addresses[i]) // CarePlan.addresses
 	}
 	for i := range r.BasedOn {
-		referenceReference(x, 0x2f2c69c772a3657f, &r.BasedOn[i]) // CarePlan.basedOn
+		referenceReference(x, 0xc772a3657f, &r.BasedOn[i]) // CarePlan.basedOn
 	}
 	for i := range r.CareTeam {
-		referenceReference(x, 0x0258644d587a4163, &r.CareTeam[i]) // CarePlan.careTeam
+		referenceReference(x, 0x4d587a4163, &r.CareTeam[i]) // CarePlan.careTeam
 	}
 	for i := range r.Category {
-		tokenCodeableConcept(x, 0xc91e3aa5c3fc5876, &r.Category[i]) // CarePlan.category
+		tokenCodeableConcept(x, 0xa5c3fc5876, &r.Category[i]) // CarePlan.category
 	}
-	referenceReference(x, 0x17759a882385926f, r.Encounter) // CarePlan.encounter
+	referenceReference(x, 0x882385926f, r.Encounter) // CarePlan.encounter
 	for i := range r.Goal {
-		referenceReference(x, 0x74b9491cb496bd19, &r.Goal[i]) // CarePlan.goal
+		referenceReference(x, 0x1cb496bd19, &r.Goal[i]) // CarePlan.goal
 	}
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0x57ff4ec0aa81374a, &r.Identifier[i]) // CarePlan.identifier
+		tokenIdentifier(x, 0xc0aa81374a, &r.Identifier[i]) // CarePlan.identifier
 	}
 	for i := range r.InstantiatesCanonical {
-		x.Canonical(0xc12538676eaef46d, r.InstantiatesCanonical[i].Text) // CarePlan.instantiatesCanonical
+		x.Canonical(0x676eaef46d, r.InstantiatesCanonical[i].Text) // CarePlan.instantiatesCanonical
 	}
 	for i := range r.InstantiatesURI {
-		x.URI(0x340f9da06ead4735, r.InstantiatesURI[i].Text) // CarePlan.instantiatesUri
+		x.URI(0xa06ead4735, r.InstantiatesURI[i].Text) // CarePlan.instantiatesUri
 	}
-	x.CodeOf(0x9afe3aa53d2a35e8, "http://hl7.org/fhir/request-intent", r.Intent.Text) // CarePlan.intent
+	x.CodeOf(0xa53d2a35e8, "http://hl7.org/fhir/request-intent", r.Intent.Text) // CarePlan.intent
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xd1b4b4feafe7c5be, meta.Profile[i].Text) // CarePlan.meta.profile
+			x.URI(0xfeafe7c5be, meta.Profile[i].Text) // CarePlan.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0xb1fc1353e22d49ed, &meta.Security[i]) // CarePlan.meta.security
+			tokenCoding(x, 0x53e22d49ed, &meta.Security[i]) // CarePlan.meta.security
 		}
-		x.URI(0xe5a4a4ac07daeec3, meta.Source.Text) // CarePlan.meta.source
+		x.URI(0xac07daeec3, meta.Source.Text) // CarePlan.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x1cd713e89cc04b6a, &meta.Tag[i]) // CarePlan.meta.tag
+			tokenCoding(x, 0xe89cc04b6a, &meta.Tag[i]) // CarePlan.meta.tag
 		}
 	}
 	for i := range r.PartOf {
-		referenceReference(x, 0x562e72cc7bc87a58, &r.PartOf[i]) // CarePlan.partOf
+		referenceReference(x, 0xcc7bc87a58, &r.PartOf[i]) // CarePlan.partOf
 	}
 	datePeriod(x, 0x3d5b48f0f5d8331a, r.Period) // CarePlan.period
 	for i := range r.Replaces {
-		referenceReference(x, 0x4ab54bb769f007ca, &r.Replaces[i]) // CarePlan.replaces
+		referenceReference(x, 0xb769f007ca, &r.Replaces[i]) // CarePlan.replaces
 	}
-	x.CodeOf(0xe9be2109399c0108, "http://hl7.org/fhir/request-status", r.Status.Text) // CarePlan.status
-	referenceReference(x, 0x9c4645bc15909c9e, r.Subject)                              // CarePlan.subject
+	x.CodeOf(0x9399c0108, "http://hl7.org/fhir/request-status", r.Status.Text) // CarePlan.status
+	referenceReference(x, 0xbc15909c9e, r.Subject)                             // CarePlan.subject
 }
 
 var parametersCarePlan = []fhir.Parameter{
@@ -74,30 +74,30 @@ var parametersCarePlan = []fhir.Parameter{
 	{Code: "_filter", Base: "CarePlan", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "CarePlan", Type: fhir.SearchToken, Single: true, Expression: "CarePlan.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "CarePlan", Type: fhir.SearchDate, Single: true, Expression: "CarePlan.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "CarePlan", Type: fhir.SearchURI, Keys: []fhir.Key{0xd1b4b4feafe7c5be}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "CarePlan", Type: fhir.SearchURI, Keys: []fhir.Key{0xfeafe7c5be}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "CarePlan", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "CarePlan", Type: fhir.SearchToken, Keys: []fhir.Key{0xb1fc1353e22d49ed}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "CarePlan", Type: fhir.SearchURI, Keys: []fhir.Key{0xe5a4a4ac07daeec3}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "CarePlan", Type: fhir.SearchToken, Keys: []fhir.Key{0x1cd713e89cc04b6a}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "CarePlan", Type: fhir.SearchToken, Keys: []fhir.Key{0x53e22d49ed}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "CarePlan", Type: fhir.SearchURI, Keys: []fhir.Key{0xac07daeec3}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "CarePlan", Type: fhir.SearchToken, Keys: []fhir.Key{0xe89cc04b6a}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "CarePlan", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "activity-code", Base: "CarePlan", Type: fhir.SearchToken, Keys: []fhir.Key{0x273b33838c51ba4b}, Expression: "CarePlan.activity.detail.code", URL: "http://hl7.org/fhir/SearchParameter/CarePlan-activity-code", Description: "Detail type of activity"},
+	{Code: "activity-code", Base: "CarePlan", Type: fhir.SearchToken, Keys: []fhir.Key{0x838c51ba4b}, Expression: "CarePlan.activity.detail.code", URL: "http://hl7.org/fhir/SearchParameter/CarePlan-activity-code", Description: "Detail type of activity"},
 	{Code: "activity-date", Base: "CarePlan", Type: fhir.SearchDate, Keys: []fhir.Key{0x9635918d35604597}, Expression: "CarePlan.activity.detail.scheduled", URL: "http://hl7.org/fhir/SearchParameter/CarePlan-activity-date", Description: "Specified date occurs within period specified by CarePlan.activity.detail.scheduled[x]"},
-	{Code: "activity-reference", Base: "CarePlan", Type: fhir.SearchReference, Keys: []fhir.Key{0xbfda5a732821d15d}, Targets: []string{"Appointment", "CommunicationRequest", "DeviceRequest", "MedicationRequest", "NutritionOrder", "RequestGroup", "ServiceRequest", "Task", "VisionPrescription"}, Expression: "CarePlan.activity.reference", URL: "http://hl7.org/fhir/SearchParameter/CarePlan-activity-reference", Description: "Activity details defined in specific resource"},
-	{Code: "based-on", Base: "CarePlan", Type: fhir.SearchReference, Keys: []fhir.Key{0x2f2c69c772a3657f}, Targets: []string{"CarePlan"}, Expression: "CarePlan.basedOn", URL: "http://hl7.org/fhir/SearchParameter/CarePlan-based-on", Description: "Fulfills CarePlan"},
-	{Code: "care-team", Base: "CarePlan", Type: fhir.SearchReference, Keys: []fhir.Key{0x0258644d587a4163}, Targets: []string{"CareTeam"}, Expression: "CarePlan.careTeam", URL: "http://hl7.org/fhir/SearchParameter/CarePlan-care-team", Description: "Who's involved in plan?"},
-	{Code: "category", Base: "CarePlan", Type: fhir.SearchToken, Keys: []fhir.Key{0xc91e3aa5c3fc5876}, Expression: "CarePlan.category", URL: "http://hl7.org/fhir/SearchParameter/CarePlan-category", Description: "Type of plan"},
-	{Code: "condition", Base: "CarePlan", Type: fhir.SearchReference, Keys: []fhir.Key{0xed29488a2fb2f071}, Targets: []string{"Condition"}, Expression: "CarePlan.addresses", URL: "http://hl7.org/fhir/SearchParameter/CarePlan-condition", Description: "Health issues this plan addresses"},
+	{Code: "activity-reference", Base: "CarePlan", Type: fhir.SearchReference, Keys: []fhir.Key{0x732821d15d}, Targets: []string{"Appointment", "CommunicationRequest", "DeviceRequest", "MedicationRequest", "NutritionOrder", "RequestGroup", "ServiceRequest", "Task", "VisionPrescription"}, Expression: "CarePlan.activity.reference", URL: "http://hl7.org/fhir/SearchParameter/CarePlan-activity-reference", Description: "Activity details defined in specific resource"},
+	{Code: "based-on", Base: "CarePlan", Type: fhir.SearchReference, Keys: []fhir.Key{0xc772a3657f}, Targets: []string{"CarePlan"}, Expression: "CarePlan.basedOn", URL: "http://hl7.org/fhir/SearchParameter/CarePlan-based-on", Description: "Fulfills CarePlan"},
+	{Code: "care-team", Base: "CarePlan", Type: fhir.SearchReference, Keys: []fhir.Key{0x4d587a4163}, Targets: []string{"CareTeam"}, Expression: "CarePlan.careTeam", URL: "http://hl7.org/fhir/SearchParameter/CarePlan-care-team", Description: "Who's involved in plan?"},
+	{Code: "category", Base: "CarePlan", Type: fhir.SearchToken, Keys: []fhir.Key{0xa5c3fc5876}, Expression: "CarePlan.category", URL: "http://hl7.org/fhir/SearchParameter/CarePlan-category", Description: "Type of plan"},
+	{Code: "condition", Base: "CarePlan", Type: fhir.SearchReference, Keys: []fhir.Key{0x8a2fb2f071}, Targets: []string{"Condition"}, Expression: "CarePlan.addresses", URL: "http://hl7.org/fhir/SearchParameter/CarePlan-condition", Description: "Health issues this plan addresses"},
 	{Code: "date", Base: "CarePlan", Type: fhir.SearchDate, Keys: []fhir.Key{0x3d5b48f0f5d8331a}, Single: true, Expression: "CarePlan.period", URL: "http://hl7.org/fhir/SearchParameter/clinical-date", Description: "Time period plan covers"},
-	{Code: "encounter", Base: "CarePlan", Type: fhir.SearchReference, Keys: []fhir.Key{0x17759a882385926f}, Targets: []string{"Encounter"}, Single: true, Expression: "CarePlan.encounter", URL: "http://hl7.org/fhir/SearchParameter/CarePlan-encounter", Description: "Encounter created as part of"},
-	{Code: "goal", Base: "CarePlan", Type: fhir.SearchReference, Keys: []fhir.Key{0x74b9491cb496bd19}, Targets: []string{"Goal"}, Expression: "CarePlan.goal", URL: "http://hl7.org/fhir/SearchParameter/CarePlan-goal", Description: "Desired outcome of plan"},
-	{Code: "identifier", Base: "CarePlan", Type: fhir.SearchToken, Keys: []fhir.Key{0x57ff4ec0aa81374a}, Expression: "CarePlan.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "External Ids for this plan"},
-	{Code: "instantiates-canonical", Base: "CarePlan", Type: fhir.SearchReference, Keys: []fhir.Key{0xc12538676eaef46d}, Targets: []string{"ActivityDefinition", "Measure", "OperationDefinition", "PlanDefinition", "Questionnaire"}, Expression: "CarePlan.instantiatesCanonical", URL: "http://hl7.org/fhir/SearchParameter/CarePlan-instantiates-canonical", Description: "Instantiates FHIR protocol or definition"},
-	{Code: "instantiates-uri", Base: "CarePlan", Type: fhir.SearchURI, Keys: []fhir.Key{0x340f9da06ead4735}, Expression: "CarePlan.instantiatesUri", URL: "http://hl7.org/fhir/SearchParameter/CarePlan-instantiates-uri", Description: "Instantiates external protocol or definition"},
-	{Code: "intent", Base: "CarePlan", Type: fhir.SearchToken, Keys: []fhir.Key{0x9afe3aa53d2a35e8}, Single: true, Systems: []string{"http://hl7.org/fhir/request-intent"}, Expression: "CarePlan.intent", URL: "http://hl7.org/fhir/SearchParameter/CarePlan-intent", Description: "proposal | plan | order | option"},
-	{Code: "part-of", Base: "CarePlan", Type: fhir.SearchReference, Keys: []fhir.Key{0x562e72cc7bc87a58}, Targets: []string{"CarePlan"}, Expression: "CarePlan.partOf", URL: "http://hl7.org/fhir/SearchParameter/CarePlan-part-of", Description: "Part of referenced CarePlan"},
-	{Code: "patient", Base: "CarePlan", Type: fhir.SearchReference, Keys: []fhir.Key{0x9c4645bc15909c9e}, Targets: []string{"Patient"}, Single: true, Expression: "CarePlan.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "Who the care plan is for"},
-	{Code: "performer", Base: "CarePlan", Type: fhir.SearchReference, Keys: []fhir.Key{0x655ee0a06503abd7}, Targets: []string{"CareTeam", "Device", "HealthcareService", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "CarePlan.activity.detail.performer", URL: "http://hl7.org/fhir/SearchParameter/CarePlan-performer", Description: "Matches if the practitioner is listed as a performer in any of the \"simple\" activities. (For performers of the detailed activities, chain through the activitydetail search parameter.)"},
-	{Code: "replaces", Base: "CarePlan", Type: fhir.SearchReference, Keys: []fhir.Key{0x4ab54bb769f007ca}, Targets: []string{"CarePlan"}, Expression: "CarePlan.replaces", URL: "http://hl7.org/fhir/SearchParameter/CarePlan-replaces", Description: "CarePlan replaced by this CarePlan"},
-	{Code: "status", Base: "CarePlan", Type: fhir.SearchToken, Keys: []fhir.Key{0xe9be2109399c0108}, Single: true, Systems: []string{"http://hl7.org/fhir/request-status"}, Expression: "CarePlan.status", URL: "http://hl7.org/fhir/SearchParameter/CarePlan-status", Description: "draft | active | on-hold | revoked | completed | entered-in-error | unknown"},
-	{Code: "subject", Base: "CarePlan", Type: fhir.SearchReference, Keys: []fhir.Key{0x9c4645bc15909c9e}, Targets: []string{"Group", "Patient"}, Single: true, Expression: "CarePlan.subject", URL: "http://hl7.org/fhir/SearchParameter/CarePlan-subject", Description: "Who the care plan is for"},
+	{Code: "encounter", Base: "CarePlan", Type: fhir.SearchReference, Keys: []fhir.Key{0x882385926f}, Targets: []string{"Encounter"}, Single: true, Expression: "CarePlan.encounter", URL: "http://hl7.org/fhir/SearchParameter/CarePlan-encounter", Description: "Encounter created as part of"},
+	{Code: "goal", Base: "CarePlan", Type: fhir.SearchReference, Keys: []fhir.Key{0x1cb496bd19}, Targets: []string{"Goal"}, Expression: "CarePlan.goal", URL: "http://hl7.org/fhir/SearchParameter/CarePlan-goal", Description: "Desired outcome of plan"},
+	{Code: "identifier", Base: "CarePlan", Type: fhir.SearchToken, Keys: []fhir.Key{0xc0aa81374a}, Expression: "CarePlan.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "External Ids for this plan"},
+	{Code: "instantiates-canonical", Base: "CarePlan", Type: fhir.SearchReference, Keys: []fhir.Key{0x676eaef46d}, Targets: []string{"ActivityDefinition", "Measure", "OperationDefinition", "PlanDefinition", "Questionnaire"}, Expression: "CarePlan.instantiatesCanonical", URL: "http://hl7.org/fhir/SearchParameter/CarePlan-instantiates-canonical", Description: "Instantiates FHIR protocol or definition"},
+	{Code: "instantiates-uri", Base: "CarePlan", Type: fhir.SearchURI, Keys: []fhir.Key{0xa06ead4735}, Expression: "CarePlan.instantiatesUri", URL: "http://hl7.org/fhir/SearchParameter/CarePlan-instantiates-uri", Description: "Instantiates external protocol or definition"},
+	{Code: "intent", Base: "CarePlan", Type: fhir.SearchToken, Keys: []fhir.Key{0xa53d2a35e8}, Single: true, Systems: []string{"http://hl7.org/fhir/request-intent"}, Expression: "CarePlan.intent", URL: "http://hl7.org/fhir/SearchParameter/CarePlan-intent", Description: "proposal | plan | order | option"},
+	{Code: "part-of", Base: "CarePlan", Type: fhir.SearchReference, Keys: []fhir.Key{0xcc7bc87a58}, Targets: []string{"CarePlan"}, Expression: "CarePlan.partOf", URL: "http://hl7.org/fhir/SearchParameter/CarePlan-part-of", Description: "Part of referenced CarePlan"},
+	{Code: "patient", Base: "CarePlan", Type: fhir.SearchReference, Keys: []fhir.Key{0xbc15909c9e}, Targets: []string{"Patient"}, Single: true, Expression: "CarePlan.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "Who the care plan is for"},
+	{Code: "performer", Base: "CarePlan", Type: fhir.SearchReference, Keys: []fhir.Key{0xa06503abd7}, Targets: []string{"CareTeam", "Device", "HealthcareService", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "CarePlan.activity.detail.performer", URL: "http://hl7.org/fhir/SearchParameter/CarePlan-performer", Description: "Matches if the practitioner is listed as a performer in any of the \"simple\" activities. (For performers of the detailed activities, chain through the activitydetail search parameter.)"},
+	{Code: "replaces", Base: "CarePlan", Type: fhir.SearchReference, Keys: []fhir.Key{0xb769f007ca}, Targets: []string{"CarePlan"}, Expression: "CarePlan.replaces", URL: "http://hl7.org/fhir/SearchParameter/CarePlan-replaces", Description: "CarePlan replaced by this CarePlan"},
+	{Code: "status", Base: "CarePlan", Type: fhir.SearchToken, Keys: []fhir.Key{0x9399c0108}, Single: true, Systems: []string{"http://hl7.org/fhir/request-status"}, Expression: "CarePlan.status", URL: "http://hl7.org/fhir/SearchParameter/CarePlan-status", Description: "draft | active | on-hold | revoked | completed | entered-in-error | unknown"},
+	{Code: "subject", Base: "CarePlan", Type: fhir.SearchReference, Keys: []fhir.Key{0xbc15909c9e}, Targets: []string{"Group", "Patient"}, Single: true, Expression: "CarePlan.subject", URL: "http://hl7.org/fhir/SearchParameter/CarePlan-subject", Description: "Who the care plan is for"},
 }

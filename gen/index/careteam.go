@@ -10,31 +10,31 @@ import (
 // careTeam adds what the search parameters say of r to x.
 func careTeam(x *fhir.Index, r *r4.CareTeam) {
 	for i := range r.Category {
-		tokenCodeableConcept(x, 0x77be08e371879106, &r.Category[i]) // CareTeam.category
+		tokenCodeableConcept(x, 0xe371879106, &r.Category[i]) // CareTeam.category
 	}
-	referenceReference(x, 0xcc97998e3f8de9c0, r.Encounter) // CareTeam.encounter
+	referenceReference(x, 0x8e3f8de9c0, r.Encounter) // CareTeam.encounter
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0x5ffcf6a5cd2b2d6c, &r.Identifier[i]) // CareTeam.identifier
+		tokenIdentifier(x, 0xa5cd2b2d6c, &r.Identifier[i]) // CareTeam.identifier
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xaa40ea254ada8f93, meta.Profile[i].Text) // CareTeam.meta.profile
+			x.URI(0x254ada8f93, meta.Profile[i].Text) // CareTeam.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0xdeae9a8e24c87e02, &meta.Security[i]) // CareTeam.meta.security
+			tokenCoding(x, 0x8e24c87e02, &meta.Security[i]) // CareTeam.meta.security
 		}
-		x.URI(0x9eb4beaf93e7787e, meta.Source.Text) // CareTeam.meta.source
+		x.URI(0xaf93e7787e, meta.Source.Text) // CareTeam.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x4c83ecc94a5f0714, &meta.Tag[i]) // CareTeam.meta.tag
+			tokenCoding(x, 0xc94a5f0714, &meta.Tag[i]) // CareTeam.meta.tag
 		}
 	}
 	for i := range r.Participant {
 		participant := &r.Participant[i]
-		referenceReference(x, 0x5bed68a2593da48e, participant.Member) // CareTeam.participant.member
+		referenceReference(x, 0xa2593da48e, participant.Member) // CareTeam.participant.member
 	}
-	datePeriod(x, 0xcfa188bea78a53ff, r.Period)                                         // CareTeam.period
-	x.CodeOf(0x0138da108aa1e7d3, "http://hl7.org/fhir/care-team-status", r.Status.Text) // CareTeam.status
-	referenceReference(x, 0xc06388089d473acc, r.Subject)                                // CareTeam.subject
+	datePeriod(x, 0xcfa188bea78a53ff, r.Period)                                   // CareTeam.period
+	x.CodeOf(0x108aa1e7d3, "http://hl7.org/fhir/care-team-status", r.Status.Text) // CareTeam.status
+	referenceReference(x, 0x89d473acc, r.Subject)                                 // CareTeam.subject
 }
 
 var parametersCareTeam = []fhir.Parameter{
@@ -42,18 +42,18 @@ var parametersCareTeam = []fhir.Parameter{
 	{Code: "_filter", Base: "CareTeam", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "CareTeam", Type: fhir.SearchToken, Single: true, Expression: "CareTeam.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "CareTeam", Type: fhir.SearchDate, Single: true, Expression: "CareTeam.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "CareTeam", Type: fhir.SearchURI, Keys: []fhir.Key{0xaa40ea254ada8f93}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "CareTeam", Type: fhir.SearchURI, Keys: []fhir.Key{0x254ada8f93}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "CareTeam", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "CareTeam", Type: fhir.SearchToken, Keys: []fhir.Key{0xdeae9a8e24c87e02}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "CareTeam", Type: fhir.SearchURI, Keys: []fhir.Key{0x9eb4beaf93e7787e}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "CareTeam", Type: fhir.SearchToken, Keys: []fhir.Key{0x4c83ecc94a5f0714}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "CareTeam", Type: fhir.SearchToken, Keys: []fhir.Key{0x8e24c87e02}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "CareTeam", Type: fhir.SearchURI, Keys: []fhir.Key{0xaf93e7787e}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "CareTeam", Type: fhir.SearchToken, Keys: []fhir.Key{0xc94a5f0714}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "CareTeam", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "category", Base: "CareTeam", Type: fhir.SearchToken, Keys: []fhir.Key{0x77be08e371879106}, Expression: "CareTeam.category", URL: "http://hl7.org/fhir/SearchParameter/CareTeam-category", Description: "Type of team"},
+	{Code: "category", Base: "CareTeam", Type: fhir.SearchToken, Keys: []fhir.Key{0xe371879106}, Expression: "CareTeam.category", URL: "http://hl7.org/fhir/SearchParameter/CareTeam-category", Description: "Type of team"},
 	{Code: "date", Base: "CareTeam", Type: fhir.SearchDate, Keys: []fhir.Key{0xcfa188bea78a53ff}, Single: true, Expression: "CareTeam.period", URL: "http://hl7.org/fhir/SearchParameter/clinical-date", Description: "Time period team covers"},
-	{Code: "encounter", Base: "CareTeam", Type: fhir.SearchReference, Keys: []fhir.Key{0xcc97998e3f8de9c0}, Targets: []string{"Encounter"}, Single: true, Expression: "CareTeam.encounter", URL: "http://hl7.org/fhir/SearchParameter/CareTeam-encounter", Description: "Encounter created as part of"},
-	{Code: "identifier", Base: "CareTeam", Type: fhir.SearchToken, Keys: []fhir.Key{0x5ffcf6a5cd2b2d6c}, Expression: "CareTeam.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "External Ids for this team"},
-	{Code: "participant", Base: "CareTeam", Type: fhir.SearchReference, Keys: []fhir.Key{0x5bed68a2593da48e}, Targets: []string{"CareTeam", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "CareTeam.participant.member", URL: "http://hl7.org/fhir/SearchParameter/CareTeam-participant", Description: "Who is involved"},
-	{Code: "patient", Base: "CareTeam", Type: fhir.SearchReference, Keys: []fhir.Key{0xc06388089d473acc}, Targets: []string{"Patient"}, Single: true, Expression: "CareTeam.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "Who care team is for"},
-	{Code: "status", Base: "CareTeam", Type: fhir.SearchToken, Keys: []fhir.Key{0x0138da108aa1e7d3}, Single: true, Systems: []string{"http://hl7.org/fhir/care-team-status"}, Expression: "CareTeam.status", URL: "http://hl7.org/fhir/SearchParameter/CareTeam-status", Description: "proposed | active | suspended | inactive | entered-in-error"},
-	{Code: "subject", Base: "CareTeam", Type: fhir.SearchReference, Keys: []fhir.Key{0xc06388089d473acc}, Targets: []string{"Group", "Patient"}, Single: true, Expression: "CareTeam.subject", URL: "http://hl7.org/fhir/SearchParameter/CareTeam-subject", Description: "Who care team is for"},
+	{Code: "encounter", Base: "CareTeam", Type: fhir.SearchReference, Keys: []fhir.Key{0x8e3f8de9c0}, Targets: []string{"Encounter"}, Single: true, Expression: "CareTeam.encounter", URL: "http://hl7.org/fhir/SearchParameter/CareTeam-encounter", Description: "Encounter created as part of"},
+	{Code: "identifier", Base: "CareTeam", Type: fhir.SearchToken, Keys: []fhir.Key{0xa5cd2b2d6c}, Expression: "CareTeam.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "External Ids for this team"},
+	{Code: "participant", Base: "CareTeam", Type: fhir.SearchReference, Keys: []fhir.Key{0xa2593da48e}, Targets: []string{"CareTeam", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "CareTeam.participant.member", URL: "http://hl7.org/fhir/SearchParameter/CareTeam-participant", Description: "Who is involved"},
+	{Code: "patient", Base: "CareTeam", Type: fhir.SearchReference, Keys: []fhir.Key{0x89d473acc}, Targets: []string{"Patient"}, Single: true, Expression: "CareTeam.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "Who care team is for"},
+	{Code: "status", Base: "CareTeam", Type: fhir.SearchToken, Keys: []fhir.Key{0x108aa1e7d3}, Single: true, Systems: []string{"http://hl7.org/fhir/care-team-status"}, Expression: "CareTeam.status", URL: "http://hl7.org/fhir/SearchParameter/CareTeam-status", Description: "proposed | active | suspended | inactive | entered-in-error"},
+	{Code: "subject", Base: "CareTeam", Type: fhir.SearchReference, Keys: []fhir.Key{0x89d473acc}, Targets: []string{"Group", "Patient"}, Single: true, Expression: "CareTeam.subject", URL: "http://hl7.org/fhir/SearchParameter/CareTeam-subject", Description: "Who care team is for"},
 }

@@ -11,14 +11,14 @@ import (
 func catalogEntry(x *fhir.Index, r *r4.CatalogEntry) {
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xd77fd4cb107d28a8, meta.Profile[i].Text) // CatalogEntry.meta.profile
+			x.URI(0xcb107d28a8, meta.Profile[i].Text) // CatalogEntry.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0xb874f54ae50ba55b, &meta.Security[i]) // CatalogEntry.meta.security
+			tokenCoding(x, 0x4ae50ba55b, &meta.Security[i]) // CatalogEntry.meta.security
 		}
-		x.URI(0xff3137097713db0f, meta.Source.Text) // CatalogEntry.meta.source
+		x.URI(0x97713db0f, meta.Source.Text) // CatalogEntry.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x0b5df4cbf85d8cb0, &meta.Tag[i]) // CatalogEntry.meta.tag
+			tokenCoding(x, 0xcbf85d8cb0, &meta.Tag[i]) // CatalogEntry.meta.tag
 		}
 	}
 }
@@ -28,10 +28,10 @@ var parametersCatalogEntry = []fhir.Parameter{
 	{Code: "_filter", Base: "CatalogEntry", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "CatalogEntry", Type: fhir.SearchToken, Single: true, Expression: "CatalogEntry.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "CatalogEntry", Type: fhir.SearchDate, Single: true, Expression: "CatalogEntry.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "CatalogEntry", Type: fhir.SearchURI, Keys: []fhir.Key{0xd77fd4cb107d28a8}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "CatalogEntry", Type: fhir.SearchURI, Keys: []fhir.Key{0xcb107d28a8}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "CatalogEntry", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "CatalogEntry", Type: fhir.SearchToken, Keys: []fhir.Key{0xb874f54ae50ba55b}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "CatalogEntry", Type: fhir.SearchURI, Keys: []fhir.Key{0xff3137097713db0f}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "CatalogEntry", Type: fhir.SearchToken, Keys: []fhir.Key{0x0b5df4cbf85d8cb0}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "CatalogEntry", Type: fhir.SearchToken, Keys: []fhir.Key{0x4ae50ba55b}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "CatalogEntry", Type: fhir.SearchURI, Keys: []fhir.Key{0x97713db0f}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "CatalogEntry", Type: fhir.SearchToken, Keys: []fhir.Key{0xcbf85d8cb0}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "CatalogEntry", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 }

@@ -10,42 +10,42 @@ import (
 // chargeItem adds what the search parameters say of r to x.
 func chargeItem(x *fhir.Index, r *r4.ChargeItem) {
 	for i := range r.Account {
-		referenceReference(x, 0x2433f0f9f6175aa1, &r.Account[i]) // ChargeItem.account
+		referenceReference(x, 0xf9f6175aa1, &r.Account[i]) // ChargeItem.account
 	}
-	tokenCodeableConcept(x, 0xfba1012e5d15cd40, r.Code)  // ChargeItem.code
-	referenceReference(x, 0xdaf9cf835d525756, r.Context) // ChargeItem.context
-	x.Date(0x3a09d7acd3cbef85, r.EnteredDate.Text)       // ChargeItem.enteredDate
-	referenceReference(x, 0xc2039032f26574f4, r.Enterer) // ChargeItem.enterer
-	x.Number(0x919f66a7943cd5a1, r.FactorOverride.Text)  // ChargeItem.factorOverride
+	tokenCodeableConcept(x, 0x2e5d15cd40, r.Code)       // ChargeItem.code
+	referenceReference(x, 0x835d525756, r.Context)      // ChargeItem.context
+	x.Date(0x3a09d7acd3cbef85, r.EnteredDate.Text)      // ChargeItem.enteredDate
+	referenceReference(x, 0x32f26574f4, r.Enterer)      // ChargeItem.enterer
+	x.Number(0x919f66a7943cd5a1, r.FactorOverride.Text) // ChargeItem.factorOverride
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0x5d063c219123648a, &r.Identifier[i]) // ChargeItem.identifier
+		tokenIdentifier(x, 0x219123648a, &r.Identifier[i]) // ChargeItem.identifier
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x939fde74a0070d34, meta.Profile[i].Text) // ChargeItem.meta.profile
+			x.URI(0x74a0070d34, meta.Profile[i].Text) // ChargeItem.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x364f94bcb0093ea1, &meta.Security[i]) // ChargeItem.meta.security
+			tokenCoding(x, 0xbcb0093ea1, &meta.Security[i]) // ChargeItem.meta.security
 		}
-		x.URI(0x7cf974bb303b9fdd, meta.Source.Text) // ChargeItem.meta.source
+		x.URI(0xbb303b9fdd, meta.Source.Text) // ChargeItem.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x36e0c8ef1fe88ea1, &meta.Tag[i]) // ChargeItem.meta.tag
+			tokenCoding(x, 0xef1fe88ea1, &meta.Tag[i]) // ChargeItem.meta.tag
 		}
 	}
 	dateOf(x, 0xe06b41c9f4dcd2fb, r.Occurrence) // ChargeItem.occurrence
 	for i := range r.Performer {
 		performer := &r.Performer[i]
-		referenceReference(x, 0x9fe84f5a6cfcc205, performer.Actor)      // ChargeItem.performer.actor
-		tokenCodeableConcept(x, 0x039b6fe829ce3c7d, performer.Function) // ChargeItem.performer.function
+		referenceReference(x, 0x5a6cfcc205, performer.Actor)      // ChargeItem.performer.actor
+		tokenCodeableConcept(x, 0xe829ce3c7d, performer.Function) // ChargeItem.performer.function
 	}
-	referenceReference(x, 0xae691be3e58b7449, r.PerformingOrganization) // ChargeItem.performingOrganization
-	quantityMoney(x, 0x39a5304e4e04b2b8, r.PriceOverride)               // ChargeItem.priceOverride
-	quantityQuantity(x, 0xad4c3cccb6804615, r.Quantity)                 // ChargeItem.quantity
-	referenceReference(x, 0x2faea493627bd8eb, r.RequestingOrganization) // ChargeItem.requestingOrganization
+	referenceReference(x, 0xe3e58b7449, r.PerformingOrganization) // ChargeItem.performingOrganization
+	quantityMoney(x, 0x39a5304e4e04b2b8, r.PriceOverride)         // ChargeItem.priceOverride
+	quantityQuantity(x, 0xad4c3cccb6804615, r.Quantity)           // ChargeItem.quantity
+	referenceReference(x, 0x93627bd8eb, r.RequestingOrganization) // ChargeItem.requestingOrganization
 	for i := range r.Service {
-		referenceReference(x, 0x1d60ecb51ba42abc, &r.Service[i]) // ChargeItem.service
+		referenceReference(x, 0xb51ba42abc, &r.Service[i]) // ChargeItem.service
 	}
-	referenceReference(x, 0x9b53fe4e6ecc3480, r.Subject) // ChargeItem.subject
+	referenceReference(x, 0x4e6ecc3480, r.Subject) // ChargeItem.subject
 }
 
 var parametersChargeItem = []fhir.Parameter{
@@ -53,27 +53,27 @@ var parametersChargeItem = []fhir.Parameter{
 	{Code: "_filter", Base: "ChargeItem", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "ChargeItem", Type: fhir.SearchToken, Single: true, Expression: "ChargeItem.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "ChargeItem", Type: fhir.SearchDate, Single: true, Expression: "ChargeItem.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "ChargeItem", Type: fhir.SearchURI, Keys: []fhir.Key{0x939fde74a0070d34}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "ChargeItem", Type: fhir.SearchURI, Keys: []fhir.Key{0x74a0070d34}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "ChargeItem", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "ChargeItem", Type: fhir.SearchToken, Keys: []fhir.Key{0x364f94bcb0093ea1}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "ChargeItem", Type: fhir.SearchURI, Keys: []fhir.Key{0x7cf974bb303b9fdd}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "ChargeItem", Type: fhir.SearchToken, Keys: []fhir.Key{0x36e0c8ef1fe88ea1}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "ChargeItem", Type: fhir.SearchToken, Keys: []fhir.Key{0xbcb0093ea1}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "ChargeItem", Type: fhir.SearchURI, Keys: []fhir.Key{0xbb303b9fdd}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "ChargeItem", Type: fhir.SearchToken, Keys: []fhir.Key{0xef1fe88ea1}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "ChargeItem", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "account", Base: "ChargeItem", Type: fhir.SearchReference, Keys: []fhir.Key{0x2433f0f9f6175aa1}, Targets: []string{"Account"}, Expression: "ChargeItem.account", URL: "http://hl7.org/fhir/SearchParameter/ChargeItem-account", Description: "Account to place this charge"},
-	{Code: "code", Base: "ChargeItem", Type: fhir.SearchToken, Keys: []fhir.Key{0xfba1012e5d15cd40}, Expression: "ChargeItem.code", URL: "http://hl7.org/fhir/SearchParameter/ChargeItem-code", Description: "A code that identifies the charge, like a billing code"},
-	{Code: "context", Base: "ChargeItem", Type: fhir.SearchReference, Keys: []fhir.Key{0xdaf9cf835d525756}, Targets: []string{"Encounter", "EpisodeOfCare"}, Single: true, Expression: "ChargeItem.context", URL: "http://hl7.org/fhir/SearchParameter/ChargeItem-context", Description: "Encounter / Episode associated with event"},
+	{Code: "account", Base: "ChargeItem", Type: fhir.SearchReference, Keys: []fhir.Key{0xf9f6175aa1}, Targets: []string{"Account"}, Expression: "ChargeItem.account", URL: "http://hl7.org/fhir/SearchParameter/ChargeItem-account", Description: "Account to place this charge"},
+	{Code: "code", Base: "ChargeItem", Type: fhir.SearchToken, Keys: []fhir.Key{0x2e5d15cd40}, Expression: "ChargeItem.code", URL: "http://hl7.org/fhir/SearchParameter/ChargeItem-code", Description: "A code that identifies the charge, like a billing code"},
+	{Code: "context", Base: "ChargeItem", Type: fhir.SearchReference, Keys: []fhir.Key{0x835d525756}, Targets: []string{"Encounter", "EpisodeOfCare"}, Single: true, Expression: "ChargeItem.context", URL: "http://hl7.org/fhir/SearchParameter/ChargeItem-context", Description: "Encounter / Episode associated with event"},
 	{Code: "entered-date", Base: "ChargeItem", Type: fhir.SearchDate, Keys: []fhir.Key{0x3a09d7acd3cbef85}, Single: true, Expression: "ChargeItem.enteredDate", URL: "http://hl7.org/fhir/SearchParameter/ChargeItem-entered-date", Description: "Date the charge item was entered"},
-	{Code: "enterer", Base: "ChargeItem", Type: fhir.SearchReference, Keys: []fhir.Key{0xc2039032f26574f4}, Targets: []string{"Device", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "ChargeItem.enterer", URL: "http://hl7.org/fhir/SearchParameter/ChargeItem-enterer", Description: "Individual who was entering"},
+	{Code: "enterer", Base: "ChargeItem", Type: fhir.SearchReference, Keys: []fhir.Key{0x32f26574f4}, Targets: []string{"Device", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "ChargeItem.enterer", URL: "http://hl7.org/fhir/SearchParameter/ChargeItem-enterer", Description: "Individual who was entering"},
 	{Code: "factor-override", Base: "ChargeItem", Type: fhir.SearchNumber, Keys: []fhir.Key{0x919f66a7943cd5a1}, Single: true, Expression: "ChargeItem.factorOverride", URL: "http://hl7.org/fhir/SearchParameter/ChargeItem-factor-override", Description: "Factor overriding the associated rules"},
-	{Code: "identifier", Base: "ChargeItem", Type: fhir.SearchToken, Keys: []fhir.Key{0x5d063c219123648a}, Expression: "ChargeItem.identifier", URL: "http://hl7.org/fhir/SearchParameter/ChargeItem-identifier", Description: "Business Identifier for item"},
+	{Code: "identifier", Base: "ChargeItem", Type: fhir.SearchToken, Keys: []fhir.Key{0x219123648a}, Expression: "ChargeItem.identifier", URL: "http://hl7.org/fhir/SearchParameter/ChargeItem-identifier", Description: "Business Identifier for item"},
 	{Code: "occurrence", Base: "ChargeItem", Type: fhir.SearchDate, Keys: []fhir.Key{0xe06b41c9f4dcd2fb}, Single: true, Expression: "ChargeItem.occurrence", URL: "http://hl7.org/fhir/SearchParameter/ChargeItem-occurrence", Description: "When the charged service was applied"},
-	{Code: "patient", Base: "ChargeItem", Type: fhir.SearchReference, Keys: []fhir.Key{0x9b53fe4e6ecc3480}, Targets: []string{"Patient"}, Single: true, Expression: "ChargeItem.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/ChargeItem-patient", Description: "Individual service was done for/to"},
-	{Code: "performer-actor", Base: "ChargeItem", Type: fhir.SearchReference, Keys: []fhir.Key{0x9fe84f5a6cfcc205}, Targets: []string{"CareTeam", "Device", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "ChargeItem.performer.actor", URL: "http://hl7.org/fhir/SearchParameter/ChargeItem-performer-actor", Description: "Individual who was performing"},
-	{Code: "performer-function", Base: "ChargeItem", Type: fhir.SearchToken, Keys: []fhir.Key{0x039b6fe829ce3c7d}, Expression: "ChargeItem.performer.function", URL: "http://hl7.org/fhir/SearchParameter/ChargeItem-performer-function", Description: "What type of performance was done"},
-	{Code: "performing-organization", Base: "ChargeItem", Type: fhir.SearchReference, Keys: []fhir.Key{0xae691be3e58b7449}, Targets: []string{"Organization"}, Single: true, Expression: "ChargeItem.performingOrganization", URL: "http://hl7.org/fhir/SearchParameter/ChargeItem-performing-organization", Description: "Organization providing the charged service"},
+	{Code: "patient", Base: "ChargeItem", Type: fhir.SearchReference, Keys: []fhir.Key{0x4e6ecc3480}, Targets: []string{"Patient"}, Single: true, Expression: "ChargeItem.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/ChargeItem-patient", Description: "Individual service was done for/to"},
+	{Code: "performer-actor", Base: "ChargeItem", Type: fhir.SearchReference, Keys: []fhir.Key{0x5a6cfcc205}, Targets: []string{"CareTeam", "Device", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "ChargeItem.performer.actor", URL: "http://hl7.org/fhir/SearchParameter/ChargeItem-performer-actor", Description: "Individual who was performing"},
+	{Code: "performer-function", Base: "ChargeItem", Type: fhir.SearchToken, Keys: []fhir.Key{0xe829ce3c7d}, Expression: "ChargeItem.performer.function", URL: "http://hl7.org/fhir/SearchParameter/ChargeItem-performer-function", Description: "What type of performance was done"},
+	{Code: "performing-organization", Base: "ChargeItem", Type: fhir.SearchReference, Keys: []fhir.Key{0xe3e58b7449}, Targets: []string{"Organization"}, Single: true, Expression: "ChargeItem.performingOrganization", URL: "http://hl7.org/fhir/SearchParameter/ChargeItem-performing-organization", Description: "Organization providing the charged service"},
 	{Code: "price-override", Base: "ChargeItem", Type: fhir.SearchQuantity, Keys: []fhir.Key{0x39a5304e4e04b2b8}, Single: true, Expression: "ChargeItem.priceOverride", URL: "http://hl7.org/fhir/SearchParameter/ChargeItem-price-override", Description: "Price overriding the associated rules"},
 	{Code: "quantity", Base: "ChargeItem", Type: fhir.SearchQuantity, Keys: []fhir.Key{0xad4c3cccb6804615}, Single: true, Expression: "ChargeItem.quantity", URL: "http://hl7.org/fhir/SearchParameter/ChargeItem-quantity", Description: "Quantity of which the charge item has been serviced"},
-	{Code: "requesting-organization", Base: "ChargeItem", Type: fhir.SearchReference, Keys: []fhir.Key{0x2faea493627bd8eb}, Targets: []string{"Organization"}, Single: true, Expression: "ChargeItem.requestingOrganization", URL: "http://hl7.org/fhir/SearchParameter/ChargeItem-requesting-organization", Description: "Organization requesting the charged service"},
-	{Code: "service", Base: "ChargeItem", Type: fhir.SearchReference, Keys: []fhir.Key{0x1d60ecb51ba42abc}, Targets: []string{"DiagnosticReport", "ImagingStudy", "Immunization", "MedicationAdministration", "MedicationDispense", "Observation", "Procedure", "SupplyDelivery"}, Expression: "ChargeItem.service", URL: "http://hl7.org/fhir/SearchParameter/ChargeItem-service", Description: "Which rendered service is being charged?"},
-	{Code: "subject", Base: "ChargeItem", Type: fhir.SearchReference, Keys: []fhir.Key{0x9b53fe4e6ecc3480}, Targets: []string{"Group", "Patient"}, Single: true, Expression: "ChargeItem.subject", URL: "http://hl7.org/fhir/SearchParameter/ChargeItem-subject", Description: "Individual service was done for/to"},
+	{Code: "requesting-organization", Base: "ChargeItem", Type: fhir.SearchReference, Keys: []fhir.Key{0x93627bd8eb}, Targets: []string{"Organization"}, Single: true, Expression: "ChargeItem.requestingOrganization", URL: "http://hl7.org/fhir/SearchParameter/ChargeItem-requesting-organization", Description: "Organization requesting the charged service"},
+	{Code: "service", Base: "ChargeItem", Type: fhir.SearchReference, Keys: []fhir.Key{0xb51ba42abc}, Targets: []string{"DiagnosticReport", "ImagingStudy", "Immunization", "MedicationAdministration", "MedicationDispense", "Observation", "Procedure", "SupplyDelivery"}, Expression: "ChargeItem.service", URL: "http://hl7.org/fhir/SearchParameter/ChargeItem-service", Description: "Which rendered service is being charged?"},
+	{Code: "subject", Base: "ChargeItem", Type: fhir.SearchReference, Keys: []fhir.Key{0x4e6ecc3480}, Targets: []string{"Group", "Patient"}, Single: true, Expression: "ChargeItem.subject", URL: "http://hl7.org/fhir/SearchParameter/ChargeItem-subject", Description: "Individual service was done for/to"},
 }

@@ -13,27 +13,27 @@ func chargeItemDefinition(x *fhir.Index, r *r4.ChargeItemDefinition) {
 	x.String(0x219f97fb28318485, r.Description.Text)     // ChargeItemDefinition.description
 	datePeriod(x, 0x1f741b50836e46b9, r.EffectivePeriod) // ChargeItemDefinition.effectivePeriod
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0xadcbfdbe2d52a0b8, &r.Identifier[i]) // ChargeItemDefinition.identifier
+		tokenIdentifier(x, 0xbe2d52a0b8, &r.Identifier[i]) // ChargeItemDefinition.identifier
 	}
 	for i := range r.Jurisdiction {
-		tokenCodeableConcept(x, 0xe402251bb923a43a, &r.Jurisdiction[i]) // ChargeItemDefinition.jurisdiction
+		tokenCodeableConcept(x, 0x1bb923a43a, &r.Jurisdiction[i]) // ChargeItemDefinition.jurisdiction
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x9012d8b5fe540d6d, meta.Profile[i].Text) // ChargeItemDefinition.meta.profile
+			x.URI(0xb5fe540d6d, meta.Profile[i].Text) // ChargeItemDefinition.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x1d858f998d2e0eb4, &meta.Security[i]) // ChargeItemDefinition.meta.security
+			tokenCoding(x, 0x998d2e0eb4, &meta.Security[i]) // ChargeItemDefinition.meta.security
 		}
-		x.URI(0x32eb8775f8f4797f, meta.Source.Text) // ChargeItemDefinition.meta.source
+		x.URI(0x75f8f4797f, meta.Source.Text) // ChargeItemDefinition.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x36e949c86c4c3bdb, &meta.Tag[i]) // ChargeItemDefinition.meta.tag
+			tokenCoding(x, 0xc86c4c3bdb, &meta.Tag[i]) // ChargeItemDefinition.meta.tag
 		}
 	}
-	x.String(0xee58e5b08298ec00, r.Publisher.Text)                                        // ChargeItemDefinition.publisher
-	x.CodeOf(0x832c1d2e5bda3f4d, "http://hl7.org/fhir/publication-status", r.Status.Text) // ChargeItemDefinition.status
-	x.String(0xe6f5d71b5c322e9c, r.Title.Text)                                            // ChargeItemDefinition.title
-	x.URI(0x6fa271b58cfc59ba, r.URL.Text)                                                 // ChargeItemDefinition.url
+	x.String(0xee58e5b08298ec00, r.Publisher.Text)                                  // ChargeItemDefinition.publisher
+	x.CodeOf(0x2e5bda3f4d, "http://hl7.org/fhir/publication-status", r.Status.Text) // ChargeItemDefinition.status
+	x.String(0xe6f5d71b5c322e9c, r.Title.Text)                                      // ChargeItemDefinition.title
+	x.URI(0xb58cfc59ba, r.URL.Text)                                                 // ChargeItemDefinition.url
 	for i := range r.UseContext {
 		useContext := &r.UseContext[i]
 		x.Open(0x38f936c2b92b4a8e, 2) // ChargeItemDefinition.useContext: code & value.ofType(CodeableConcept)
@@ -54,17 +54,17 @@ func chargeItemDefinition(x *fhir.Index, r *r4.ChargeItemDefinition) {
 			quantityRange(x, 0, v)
 		}
 		x.Close()
-		tokenCoding(x, 0x7381006f4ec27f53, useContext.Code) // ChargeItemDefinition.useContext.code
+		tokenCoding(x, 0x6f4ec27f53, useContext.Code) // ChargeItemDefinition.useContext.code
 		switch v := useContext.Value.(type) {
 		case *r4.CodeableConcept:
-			tokenCodeableConcept(x, 0x3b8272b0e2d4282c, v) // ChargeItemDefinition.useContext.value.ofType(CodeableConcept)
+			tokenCodeableConcept(x, 0xb0e2d4282c, v) // ChargeItemDefinition.useContext.value.ofType(CodeableConcept)
 		case *r4.Quantity:
 			quantityQuantity(x, 0xd45124f05de9e31c, v) // ChargeItemDefinition.useContext.value.ofType(Quantity)
 		case *r4.Range:
 			quantityRange(x, 0xc938bada22704d4c, v) // ChargeItemDefinition.useContext.value.ofType(Range)
 		}
 	}
-	x.Code(0x9859c71ee8988304, r.Version.Text) // ChargeItemDefinition.version
+	x.Code(0x1ee8988304, r.Version.Text) // ChargeItemDefinition.version
 }
 
 var parametersChargeItemDefinition = []fhir.Parameter{
@@ -72,25 +72,25 @@ var parametersChargeItemDefinition = []fhir.Parameter{
 	{Code: "_filter", Base: "ChargeItemDefinition", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "ChargeItemDefinition", Type: fhir.SearchToken, Single: true, Expression: "ChargeItemDefinition.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "ChargeItemDefinition", Type: fhir.SearchDate, Single: true, Expression: "ChargeItemDefinition.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "ChargeItemDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0x9012d8b5fe540d6d}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "ChargeItemDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0xb5fe540d6d}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "ChargeItemDefinition", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "ChargeItemDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x1d858f998d2e0eb4}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "ChargeItemDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0x32eb8775f8f4797f}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "ChargeItemDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x36e949c86c4c3bdb}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "ChargeItemDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x998d2e0eb4}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "ChargeItemDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0x75f8f4797f}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "ChargeItemDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xc86c4c3bdb}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "ChargeItemDefinition", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "context", Base: "ChargeItemDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x3b8272b0e2d4282c}, Expression: "ChargeItemDefinition.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/ChargeItemDefinition-context", Description: "A use context assigned to the charge item definition"},
+	{Code: "context", Base: "ChargeItemDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xb0e2d4282c}, Expression: "ChargeItemDefinition.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/ChargeItemDefinition-context", Description: "A use context assigned to the charge item definition"},
 	{Code: "context-quantity", Base: "ChargeItemDefinition", Type: fhir.SearchQuantity, Keys: []fhir.Key{0xd45124f05de9e31c, 0xc938bada22704d4c}, Expression: "ChargeItemDefinition.useContext.value as Quantity | ChargeItemDefinition.useContext.value as Range", URL: "http://hl7.org/fhir/SearchParameter/ChargeItemDefinition-context-quantity", Description: "A quantity- or range-valued use context assigned to the charge item definition"},
-	{Code: "context-type", Base: "ChargeItemDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x7381006f4ec27f53}, Expression: "ChargeItemDefinition.useContext.code", URL: "http://hl7.org/fhir/SearchParameter/ChargeItemDefinition-context-type", Description: "A type of use context assigned to the charge item definition"},
+	{Code: "context-type", Base: "ChargeItemDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x6f4ec27f53}, Expression: "ChargeItemDefinition.useContext.code", URL: "http://hl7.org/fhir/SearchParameter/ChargeItemDefinition-context-type", Description: "A type of use context assigned to the charge item definition"},
 	{Code: "context-type-quantity", Base: "ChargeItemDefinition", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0x76280f63e1df3f1c, Parts: []fhir.Part{{Code: "context-type", Type: fhir.SearchToken}, {Code: "context-quantity", Type: fhir.SearchQuantity}}}}, Expression: "ChargeItemDefinition.useContext", URL: "http://hl7.org/fhir/SearchParameter/ChargeItemDefinition-context-type-quantity", Description: "A use context type and quantity- or range-based value assigned to the charge item definition"},
 	{Code: "context-type-value", Base: "ChargeItemDefinition", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0x38f936c2b92b4a8e, Parts: []fhir.Part{{Code: "context-type", Type: fhir.SearchToken}, {Code: "context", Type: fhir.SearchToken}}}}, Expression: "ChargeItemDefinition.useContext", URL: "http://hl7.org/fhir/SearchParameter/ChargeItemDefinition-context-type-value", Description: "A use context type and value assigned to the charge item definition"},
 	{Code: "date", Base: "ChargeItemDefinition", Type: fhir.SearchDate, Keys: []fhir.Key{0x42103ec0a3d883cb}, Single: true, Expression: "ChargeItemDefinition.date", URL: "http://hl7.org/fhir/SearchParameter/ChargeItemDefinition-date", Description: "The charge item definition publication date"},
 	{Code: "description", Base: "ChargeItemDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0x219f97fb28318485}, Single: true, Expression: "ChargeItemDefinition.description", URL: "http://hl7.org/fhir/SearchParameter/ChargeItemDefinition-description", Description: "The description of the charge item definition"},
 	{Code: "effective", Base: "ChargeItemDefinition", Type: fhir.SearchDate, Keys: []fhir.Key{0x1f741b50836e46b9}, Single: true, Expression: "ChargeItemDefinition.effectivePeriod", URL: "http://hl7.org/fhir/SearchParameter/ChargeItemDefinition-effective", Description: "The time during which the charge item definition is intended to be in use"},
-	{Code: "identifier", Base: "ChargeItemDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xadcbfdbe2d52a0b8}, Expression: "ChargeItemDefinition.identifier", URL: "http://hl7.org/fhir/SearchParameter/ChargeItemDefinition-identifier", Description: "External identifier for the charge item definition"},
-	{Code: "jurisdiction", Base: "ChargeItemDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xe402251bb923a43a}, Expression: "ChargeItemDefinition.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/ChargeItemDefinition-jurisdiction", Description: "Intended jurisdiction for the charge item definition"},
+	{Code: "identifier", Base: "ChargeItemDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xbe2d52a0b8}, Expression: "ChargeItemDefinition.identifier", URL: "http://hl7.org/fhir/SearchParameter/ChargeItemDefinition-identifier", Description: "External identifier for the charge item definition"},
+	{Code: "jurisdiction", Base: "ChargeItemDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x1bb923a43a}, Expression: "ChargeItemDefinition.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/ChargeItemDefinition-jurisdiction", Description: "Intended jurisdiction for the charge item definition"},
 	{Code: "publisher", Base: "ChargeItemDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0xee58e5b08298ec00}, Single: true, Expression: "ChargeItemDefinition.publisher", URL: "http://hl7.org/fhir/SearchParameter/ChargeItemDefinition-publisher", Description: "Name of the publisher of the charge item definition"},
-	{Code: "status", Base: "ChargeItemDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x832c1d2e5bda3f4d}, Single: true, Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "ChargeItemDefinition.status", URL: "http://hl7.org/fhir/SearchParameter/ChargeItemDefinition-status", Description: "The current status of the charge item definition"},
+	{Code: "status", Base: "ChargeItemDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x2e5bda3f4d}, Single: true, Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "ChargeItemDefinition.status", URL: "http://hl7.org/fhir/SearchParameter/ChargeItemDefinition-status", Description: "The current status of the charge item definition"},
 	{Code: "title", Base: "ChargeItemDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0xe6f5d71b5c322e9c}, Single: true, Expression: "ChargeItemDefinition.title", URL: "http://hl7.org/fhir/SearchParameter/ChargeItemDefinition-title", Description: "The human-friendly name of the charge item definition"},
-	{Code: "url", Base: "ChargeItemDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0x6fa271b58cfc59ba}, Single: true, Expression: "ChargeItemDefinition.url", URL: "http://hl7.org/fhir/SearchParameter/ChargeItemDefinition-url", Description: "The uri that identifies the charge item definition"},
-	{Code: "version", Base: "ChargeItemDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x9859c71ee8988304}, Single: true, Expression: "ChargeItemDefinition.version", URL: "http://hl7.org/fhir/SearchParameter/ChargeItemDefinition-version", Description: "The business version of the charge item definition"},
+	{Code: "url", Base: "ChargeItemDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0xb58cfc59ba}, Single: true, Expression: "ChargeItemDefinition.url", URL: "http://hl7.org/fhir/SearchParameter/ChargeItemDefinition-url", Description: "The uri that identifies the charge item definition"},
+	{Code: "version", Base: "ChargeItemDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x1ee8988304}, Single: true, Expression: "ChargeItemDefinition.version", URL: "http://hl7.org/fhir/SearchParameter/ChargeItemDefinition-version", Description: "The business version of the charge item definition"},
 }

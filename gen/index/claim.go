@@ -11,15 +11,15 @@ import (
 func claim(x *fhir.Index, r *r4.Claim) {
 	for i := range r.CareTeam {
 		careTeam := &r.CareTeam[i]
-		referenceReference(x, 0xcff0c35b20d66334, careTeam.Provider) // Claim.careTeam.provider
+		referenceReference(x, 0x5b20d66334, careTeam.Provider) // Claim.careTeam.provider
 	}
-	x.Date(0x1e6b55214917a2b9, r.Created.Text)            // Claim.created
-	referenceReference(x, 0x26cd7f2a41fbcde3, r.Enterer)  // Claim.enterer
-	referenceReference(x, 0xe6a70cd2da3f64d3, r.Facility) // Claim.facility
+	x.Date(0x1e6b55214917a2b9, r.Created.Text)      // Claim.created
+	referenceReference(x, 0x2a41fbcde3, r.Enterer)  // Claim.enterer
+	referenceReference(x, 0xd2da3f64d3, r.Facility) // Claim.facility
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0x9b2a88f0f93a68ee, &r.Identifier[i]) // Claim.identifier
+		tokenIdentifier(x, 0xf0f93a68ee, &r.Identifier[i]) // Claim.identifier
 	}
-	referenceReference(x, 0x0fcc6ba13b8316d3, r.Insurer) // Claim.insurer
+	referenceReference(x, 0xa13b8316d3, r.Insurer) // Claim.insurer
 	for i := range r.Item {
 		item := &r.Item[i]
 		for i := range item.Detail {
@@ -27,46 +27,46 @@ func claim(x *fhir.Index, r *r4.Claim) {
 			for i := range detail.SubDetail {
 				subDetail := &detail.SubDetail[i]
 				for i := range subDetail.UDI {
-					referenceReference(x, 0xa5557c9b7ae89608, &subDetail.UDI[i]) // Claim.item.detail.subDetail.udi
+					referenceReference(x, 0x9b7ae89608, &subDetail.UDI[i]) // Claim.item.detail.subDetail.udi
 				}
 			}
 			for i := range detail.UDI {
-				referenceReference(x, 0xa2d79c5c722c776e, &detail.UDI[i]) // Claim.item.detail.udi
+				referenceReference(x, 0x5c722c776e, &detail.UDI[i]) // Claim.item.detail.udi
 			}
 		}
 		for i := range item.Encounter {
-			referenceReference(x, 0x8d04581396432963, &item.Encounter[i]) // Claim.item.encounter
+			referenceReference(x, 0x1396432963, &item.Encounter[i]) // Claim.item.encounter
 		}
 		for i := range item.UDI {
-			referenceReference(x, 0xdcc858571b846fd1, &item.UDI[i]) // Claim.item.udi
+			referenceReference(x, 0x571b846fd1, &item.UDI[i]) // Claim.item.udi
 		}
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xa9a446bad8103202, meta.Profile[i].Text) // Claim.meta.profile
+			x.URI(0xbad8103202, meta.Profile[i].Text) // Claim.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x51fa76842f445437, &meta.Security[i]) // Claim.meta.security
+			tokenCoding(x, 0x842f445437, &meta.Security[i]) // Claim.meta.security
 		}
-		x.URI(0x9f6a73333601dc96, meta.Source.Text) // Claim.meta.source
+		x.URI(0x333601dc96, meta.Source.Text) // Claim.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0xc6023e59b6b36329, &meta.Tag[i]) // Claim.meta.tag
+			tokenCoding(x, 0x59b6b36329, &meta.Tag[i]) // Claim.meta.tag
 		}
 	}
-	referenceReference(x, 0x9987952930d89021, r.Patient) // Claim.patient
+	referenceReference(x, 0x2930d89021, r.Patient) // Claim.patient
 	if payee := r.Payee; payee != nil {
-		referenceReference(x, 0x5729b83442cef3fb, payee.Party) // Claim.payee.party
+		referenceReference(x, 0x3442cef3fb, payee.Party) // Claim.payee.party
 	}
-	tokenCodeableConcept(x, 0x70b15d6f86501cde, r.Priority) // Claim.priority
+	tokenCodeableConcept(x, 0x6f86501cde, r.Priority) // Claim.priority
 	for i := range r.Procedure {
 		procedure := &r.Procedure[i]
 		for i := range procedure.UDI {
-			referenceReference(x, 0x46282f88cb9c15cf, &procedure.UDI[i]) // Claim.procedure.udi
+			referenceReference(x, 0x88cb9c15cf, &procedure.UDI[i]) // Claim.procedure.udi
 		}
 	}
-	referenceReference(x, 0x32464edcb97d3f06, r.Provider)                        // Claim.provider
-	x.CodeOf(0xe588b3b7e55e3f32, "http://hl7.org/fhir/fm-status", r.Status.Text) // Claim.status
-	x.CodeOf(0x1dbe405728f9615c, "http://hl7.org/fhir/claim-use", r.Use.Text)    // Claim.use
+	referenceReference(x, 0xdcb97d3f06, r.Provider)                        // Claim.provider
+	x.CodeOf(0xb7e55e3f32, "http://hl7.org/fhir/fm-status", r.Status.Text) // Claim.status
+	x.CodeOf(0x5728f9615c, "http://hl7.org/fhir/claim-use", r.Use.Text)    // Claim.use
 }
 
 var parametersClaim = []fhir.Parameter{
@@ -74,27 +74,27 @@ var parametersClaim = []fhir.Parameter{
 	{Code: "_filter", Base: "Claim", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Claim", Type: fhir.SearchToken, Single: true, Expression: "Claim.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Claim", Type: fhir.SearchDate, Single: true, Expression: "Claim.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "Claim", Type: fhir.SearchURI, Keys: []fhir.Key{0xa9a446bad8103202}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "Claim", Type: fhir.SearchURI, Keys: []fhir.Key{0xbad8103202}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "Claim", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "Claim", Type: fhir.SearchToken, Keys: []fhir.Key{0x51fa76842f445437}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "Claim", Type: fhir.SearchURI, Keys: []fhir.Key{0x9f6a73333601dc96}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "Claim", Type: fhir.SearchToken, Keys: []fhir.Key{0xc6023e59b6b36329}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "Claim", Type: fhir.SearchToken, Keys: []fhir.Key{0x842f445437}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "Claim", Type: fhir.SearchURI, Keys: []fhir.Key{0x333601dc96}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "Claim", Type: fhir.SearchToken, Keys: []fhir.Key{0x59b6b36329}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "Claim", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "care-team", Base: "Claim", Type: fhir.SearchReference, Keys: []fhir.Key{0xcff0c35b20d66334}, Targets: []string{"Organization", "Practitioner", "PractitionerRole"}, Expression: "Claim.careTeam.provider", URL: "http://hl7.org/fhir/SearchParameter/Claim-care-team", Description: "Member of the CareTeam"},
+	{Code: "care-team", Base: "Claim", Type: fhir.SearchReference, Keys: []fhir.Key{0x5b20d66334}, Targets: []string{"Organization", "Practitioner", "PractitionerRole"}, Expression: "Claim.careTeam.provider", URL: "http://hl7.org/fhir/SearchParameter/Claim-care-team", Description: "Member of the CareTeam"},
 	{Code: "created", Base: "Claim", Type: fhir.SearchDate, Keys: []fhir.Key{0x1e6b55214917a2b9}, Single: true, Expression: "Claim.created", URL: "http://hl7.org/fhir/SearchParameter/Claim-created", Description: "The creation date for the Claim"},
-	{Code: "detail-udi", Base: "Claim", Type: fhir.SearchReference, Keys: []fhir.Key{0xa2d79c5c722c776e}, Targets: []string{"Device"}, Expression: "Claim.item.detail.udi", URL: "http://hl7.org/fhir/SearchParameter/Claim-detail-udi", Description: "UDI associated with a line item, detail product or service"},
-	{Code: "encounter", Base: "Claim", Type: fhir.SearchReference, Keys: []fhir.Key{0x8d04581396432963}, Targets: []string{"Encounter"}, Expression: "Claim.item.encounter", URL: "http://hl7.org/fhir/SearchParameter/Claim-encounter", Description: "Encounters associated with a billed line item"},
-	{Code: "enterer", Base: "Claim", Type: fhir.SearchReference, Keys: []fhir.Key{0x26cd7f2a41fbcde3}, Targets: []string{"Practitioner", "PractitionerRole"}, Single: true, Expression: "Claim.enterer", URL: "http://hl7.org/fhir/SearchParameter/Claim-enterer", Description: "The party responsible for the entry of the Claim"},
-	{Code: "facility", Base: "Claim", Type: fhir.SearchReference, Keys: []fhir.Key{0xe6a70cd2da3f64d3}, Targets: []string{"Location"}, Single: true, Expression: "Claim.facility", URL: "http://hl7.org/fhir/SearchParameter/Claim-facility", Description: "Facility where the products or services have been or will be provided"},
-	{Code: "identifier", Base: "Claim", Type: fhir.SearchToken, Keys: []fhir.Key{0x9b2a88f0f93a68ee}, Expression: "Claim.identifier", URL: "http://hl7.org/fhir/SearchParameter/Claim-identifier", Description: "The primary identifier of the financial resource"},
-	{Code: "insurer", Base: "Claim", Type: fhir.SearchReference, Keys: []fhir.Key{0x0fcc6ba13b8316d3}, Targets: []string{"Organization"}, Single: true, Expression: "Claim.insurer", URL: "http://hl7.org/fhir/SearchParameter/Claim-insurer", Description: "The target payor/insurer for the Claim"},
-	{Code: "item-udi", Base: "Claim", Type: fhir.SearchReference, Keys: []fhir.Key{0xdcc858571b846fd1}, Targets: []string{"Device"}, Expression: "Claim.item.udi", URL: "http://hl7.org/fhir/SearchParameter/Claim-item-udi", Description: "UDI associated with a line item product or service"},
-	{Code: "patient", Base: "Claim", Type: fhir.SearchReference, Keys: []fhir.Key{0x9987952930d89021}, Targets: []string{"Patient"}, Single: true, Expression: "Claim.patient", URL: "http://hl7.org/fhir/SearchParameter/Claim-patient", Description: "Patient receiving the products or services"},
-	{Code: "payee", Base: "Claim", Type: fhir.SearchReference, Keys: []fhir.Key{0x5729b83442cef3fb}, Targets: []string{"Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "Claim.payee.party", URL: "http://hl7.org/fhir/SearchParameter/Claim-payee", Description: "The party receiving any payment for the Claim"},
-	{Code: "priority", Base: "Claim", Type: fhir.SearchToken, Keys: []fhir.Key{0x70b15d6f86501cde}, Expression: "Claim.priority", URL: "http://hl7.org/fhir/SearchParameter/Claim-priority", Description: "Processing priority requested"},
-	{Code: "procedure-udi", Base: "Claim", Type: fhir.SearchReference, Keys: []fhir.Key{0x46282f88cb9c15cf}, Targets: []string{"Device"}, Expression: "Claim.procedure.udi", URL: "http://hl7.org/fhir/SearchParameter/Claim-procedure-udi", Description: "UDI associated with a procedure"},
-	{Code: "provider", Base: "Claim", Type: fhir.SearchReference, Keys: []fhir.Key{0x32464edcb97d3f06}, Targets: []string{"Organization", "Practitioner", "PractitionerRole"}, Single: true, Expression: "Claim.provider", URL: "http://hl7.org/fhir/SearchParameter/Claim-provider", Description: "Provider responsible for the Claim"},
-	{Code: "status", Base: "Claim", Type: fhir.SearchToken, Keys: []fhir.Key{0xe588b3b7e55e3f32}, Single: true, Systems: []string{"http://hl7.org/fhir/fm-status"}, Expression: "Claim.status", URL: "http://hl7.org/fhir/SearchParameter/Claim-status", Description: "The status of the Claim instance."},
-	{Code: "subdetail-udi", Base: "Claim", Type: fhir.SearchReference, Keys: []fhir.Key{0xa5557c9b7ae89608}, Targets: []string{"Device"}, Expression: "Claim.item.detail.subDetail.udi", URL: "http://hl7.org/fhir/SearchParameter/Claim-subdetail-udi", Description: "UDI associated with a line item, detail, subdetail product or service"},
-	{Code: "use", Base: "Claim", Type: fhir.SearchToken, Keys: []fhir.Key{0x1dbe405728f9615c}, Single: true, Systems: []string{"http://hl7.org/fhir/claim-use"}, Expression: "Claim.use", URL: "http://hl7.org/fhir/SearchParameter/Claim-use", Description: "The kind of financial resource"},
+	{Code: "detail-udi", Base: "Claim", Type: fhir.SearchReference, Keys: []fhir.Key{0x5c722c776e}, Targets: []string{"Device"}, Expression: "Claim.item.detail.udi", URL: "http://hl7.org/fhir/SearchParameter/Claim-detail-udi", Description: "UDI associated with a line item, detail product or service"},
+	{Code: "encounter", Base: "Claim", Type: fhir.SearchReference, Keys: []fhir.Key{0x1396432963}, Targets: []string{"Encounter"}, Expression: "Claim.item.encounter", URL: "http://hl7.org/fhir/SearchParameter/Claim-encounter", Description: "Encounters associated with a billed line item"},
+	{Code: "enterer", Base: "Claim", Type: fhir.SearchReference, Keys: []fhir.Key{0x2a41fbcde3}, Targets: []string{"Practitioner", "PractitionerRole"}, Single: true, Expression: "Claim.enterer", URL: "http://hl7.org/fhir/SearchParameter/Claim-enterer", Description: "The party responsible for the entry of the Claim"},
+	{Code: "facility", Base: "Claim", Type: fhir.SearchReference, Keys: []fhir.Key{0xd2da3f64d3}, Targets: []string{"Location"}, Single: true, Expression: "Claim.facility", URL: "http://hl7.org/fhir/SearchParameter/Claim-facility", Description: "Facility where the products or services have been or will be provided"},
+	{Code: "identifier", Base: "Claim", Type: fhir.SearchToken, Keys: []fhir.Key{0xf0f93a68ee}, Expression: "Claim.identifier", URL: "http://hl7.org/fhir/SearchParameter/Claim-identifier", Description: "The primary identifier of the financial resource"},
+	{Code: "insurer", Base: "Claim", Type: fhir.SearchReference, Keys: []fhir.Key{0xa13b8316d3}, Targets: []string{"Organization"}, Single: true, Expression: "Claim.insurer", URL: "http://hl7.org/fhir/SearchParameter/Claim-insurer", Description: "The target payor/insurer for the Claim"},
+	{Code: "item-udi", Base: "Claim", Type: fhir.SearchReference, Keys: []fhir.Key{0x571b846fd1}, Targets: []string{"Device"}, Expression: "Claim.item.udi", URL: "http://hl7.org/fhir/SearchParameter/Claim-item-udi", Description: "UDI associated with a line item product or service"},
+	{Code: "patient", Base: "Claim", Type: fhir.SearchReference, Keys: []fhir.Key{0x2930d89021}, Targets: []string{"Patient"}, Single: true, Expression: "Claim.patient", URL: "http://hl7.org/fhir/SearchParameter/Claim-patient", Description: "Patient receiving the products or services"},
+	{Code: "payee", Base: "Claim", Type: fhir.SearchReference, Keys: []fhir.Key{0x3442cef3fb}, Targets: []string{"Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "Claim.payee.party", URL: "http://hl7.org/fhir/SearchParameter/Claim-payee", Description: "The party receiving any payment for the Claim"},
+	{Code: "priority", Base: "Claim", Type: fhir.SearchToken, Keys: []fhir.Key{0x6f86501cde}, Expression: "Claim.priority", URL: "http://hl7.org/fhir/SearchParameter/Claim-priority", Description: "Processing priority requested"},
+	{Code: "procedure-udi", Base: "Claim", Type: fhir.SearchReference, Keys: []fhir.Key{0x88cb9c15cf}, Targets: []string{"Device"}, Expression: "Claim.procedure.udi", URL: "http://hl7.org/fhir/SearchParameter/Claim-procedure-udi", Description: "UDI associated with a procedure"},
+	{Code: "provider", Base: "Claim", Type: fhir.SearchReference, Keys: []fhir.Key{0xdcb97d3f06}, Targets: []string{"Organization", "Practitioner", "PractitionerRole"}, Single: true, Expression: "Claim.provider", URL: "http://hl7.org/fhir/SearchParameter/Claim-provider", Description: "Provider responsible for the Claim"},
+	{Code: "status", Base: "Claim", Type: fhir.SearchToken, Keys: []fhir.Key{0xb7e55e3f32}, Single: true, Systems: []string{"http://hl7.org/fhir/fm-status"}, Expression: "Claim.status", URL: "http://hl7.org/fhir/SearchParameter/Claim-status", Description: "The status of the Claim instance."},
+	{Code: "subdetail-udi", Base: "Claim", Type: fhir.SearchReference, Keys: []fhir.Key{0x9b7ae89608}, Targets: []string{"Device"}, Expression: "Claim.item.detail.subDetail.udi", URL: "http://hl7.org/fhir/SearchParameter/Claim-subdetail-udi", Description: "UDI associated with a line item, detail, subdetail product or service"},
+	{Code: "use", Base: "Claim", Type: fhir.SearchToken, Keys: []fhir.Key{0x5728f9615c}, Single: true, Systems: []string{"http://hl7.org/fhir/claim-use"}, Expression: "Claim.use", URL: "http://hl7.org/fhir/SearchParameter/Claim-use", Description: "The kind of financial resource"},
 }

@@ -9,33 +9,33 @@ import (
 
 // claimResponse adds what the search parameters say of r to x.
 func claimResponse(x *fhir.Index, r *r4.ClaimResponse) {
-	x.Date(0x0e932b7d5f16ed0c, r.Created.Text)       // ClaimResponse.created
+	x.Date(0xe932b7d5f16ed0c, r.Created.Text)        // ClaimResponse.created
 	x.String(0xeb777db8341db6c7, r.Disposition.Text) // ClaimResponse.disposition
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0x6253c34161d1c0d1, &r.Identifier[i]) // ClaimResponse.identifier
+		tokenIdentifier(x, 0x4161d1c0d1, &r.Identifier[i]) // ClaimResponse.identifier
 	}
-	referenceReference(x, 0xb8dd46414b149865, r.Insurer) // ClaimResponse.insurer
+	referenceReference(x, 0x414b149865, r.Insurer) // ClaimResponse.insurer
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xdc43e9c2427ee272, meta.Profile[i].Text) // ClaimResponse.meta.profile
+			x.URI(0xc2427ee272, meta.Profile[i].Text) // ClaimResponse.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x06b0223d5eb1bd4d, &meta.Security[i]) // ClaimResponse.meta.security
+			tokenCoding(x, 0x3d5eb1bd4d, &meta.Security[i]) // ClaimResponse.meta.security
 		}
-		x.URI(0xd88b629cec0f8153, meta.Source.Text) // ClaimResponse.meta.source
+		x.URI(0x9cec0f8153, meta.Source.Text) // ClaimResponse.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0xe11797a6a98df6e5, &meta.Tag[i]) // ClaimResponse.meta.tag
+			tokenCoding(x, 0xa6a98df6e5, &meta.Tag[i]) // ClaimResponse.meta.tag
 		}
 	}
-	x.CodeOf(0x6b6ed878f83c643e, "http://hl7.org/fhir/remittance-outcome", r.Outcome.Text) // ClaimResponse.outcome
-	referenceReference(x, 0xf0b6e3f851f48903, r.Patient)                                   // ClaimResponse.patient
+	x.CodeOf(0x78f83c643e, "http://hl7.org/fhir/remittance-outcome", r.Outcome.Text) // ClaimResponse.outcome
+	referenceReference(x, 0xf851f48903, r.Patient)                                   // ClaimResponse.patient
 	if payment := r.Payment; payment != nil {
 		x.Date(0x6e354d64dfbf0268, payment.Date.Text) // ClaimResponse.payment.date
 	}
-	referenceReference(x, 0x322ca1d662cca6ab, r.Request)                         // ClaimResponse.request
-	referenceReference(x, 0xf269a7197f0c73fb, r.Requestor)                       // ClaimResponse.requestor
-	x.CodeOf(0x7fba8a608fe7612d, "http://hl7.org/fhir/fm-status", r.Status.Text) // ClaimResponse.status
-	x.CodeOf(0x70534dfb9aaf67bb, "http://hl7.org/fhir/claim-use", r.Use.Text)    // ClaimResponse.use
+	referenceReference(x, 0xd662cca6ab, r.Request)                         // ClaimResponse.request
+	referenceReference(x, 0x197f0c73fb, r.Requestor)                       // ClaimResponse.requestor
+	x.CodeOf(0x608fe7612d, "http://hl7.org/fhir/fm-status", r.Status.Text) // ClaimResponse.status
+	x.CodeOf(0xfb9aaf67bb, "http://hl7.org/fhir/claim-use", r.Use.Text)    // ClaimResponse.use
 }
 
 var parametersClaimResponse = []fhir.Parameter{
@@ -43,21 +43,21 @@ var parametersClaimResponse = []fhir.Parameter{
 	{Code: "_filter", Base: "ClaimResponse", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "ClaimResponse", Type: fhir.SearchToken, Single: true, Expression: "ClaimResponse.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "ClaimResponse", Type: fhir.SearchDate, Single: true, Expression: "ClaimResponse.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "ClaimResponse", Type: fhir.SearchURI, Keys: []fhir.Key{0xdc43e9c2427ee272}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "ClaimResponse", Type: fhir.SearchURI, Keys: []fhir.Key{0xc2427ee272}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "ClaimResponse", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "ClaimResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0x06b0223d5eb1bd4d}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "ClaimResponse", Type: fhir.SearchURI, Keys: []fhir.Key{0xd88b629cec0f8153}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "ClaimResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0xe11797a6a98df6e5}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "ClaimResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0x3d5eb1bd4d}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "ClaimResponse", Type: fhir.SearchURI, Keys: []fhir.Key{0x9cec0f8153}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "ClaimResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0xa6a98df6e5}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "ClaimResponse", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "created", Base: "ClaimResponse", Type: fhir.SearchDate, Keys: []fhir.Key{0x0e932b7d5f16ed0c}, Single: true, Expression: "ClaimResponse.created", URL: "http://hl7.org/fhir/SearchParameter/ClaimResponse-created", Description: "The creation date"},
+	{Code: "created", Base: "ClaimResponse", Type: fhir.SearchDate, Keys: []fhir.Key{0xe932b7d5f16ed0c}, Single: true, Expression: "ClaimResponse.created", URL: "http://hl7.org/fhir/SearchParameter/ClaimResponse-created", Description: "The creation date"},
 	{Code: "disposition", Base: "ClaimResponse", Type: fhir.SearchString, Keys: []fhir.Key{0xeb777db8341db6c7}, Single: true, Expression: "ClaimResponse.disposition", URL: "http://hl7.org/fhir/SearchParameter/ClaimResponse-disposition", Description: "The contents of the disposition message"},
-	{Code: "identifier", Base: "ClaimResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0x6253c34161d1c0d1}, Expression: "ClaimResponse.identifier", URL: "http://hl7.org/fhir/SearchParameter/ClaimResponse-identifier", Description: "The identity of the ClaimResponse"},
-	{Code: "insurer", Base: "ClaimResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0xb8dd46414b149865}, Targets: []string{"Organization"}, Single: true, Expression: "ClaimResponse.insurer", URL: "http://hl7.org/fhir/SearchParameter/ClaimResponse-insurer", Description: "The organization which generated this resource"},
-	{Code: "outcome", Base: "ClaimResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0x6b6ed878f83c643e}, Single: true, Systems: []string{"http://hl7.org/fhir/remittance-outcome"}, Expression: "ClaimResponse.outcome", URL: "http://hl7.org/fhir/SearchParameter/ClaimResponse-outcome", Description: "The processing outcome"},
-	{Code: "patient", Base: "ClaimResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0xf0b6e3f851f48903}, Targets: []string{"Patient"}, Single: true, Expression: "ClaimResponse.patient", URL: "http://hl7.org/fhir/SearchParameter/ClaimResponse-patient", Description: "The subject of care"},
+	{Code: "identifier", Base: "ClaimResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0x4161d1c0d1}, Expression: "ClaimResponse.identifier", URL: "http://hl7.org/fhir/SearchParameter/ClaimResponse-identifier", Description: "The identity of the ClaimResponse"},
+	{Code: "insurer", Base: "ClaimResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0x414b149865}, Targets: []string{"Organization"}, Single: true, Expression: "ClaimResponse.insurer", URL: "http://hl7.org/fhir/SearchParameter/ClaimResponse-insurer", Description: "The organization which generated this resource"},
+	{Code: "outcome", Base: "ClaimResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0x78f83c643e}, Single: true, Systems: []string{"http://hl7.org/fhir/remittance-outcome"}, Expression: "ClaimResponse.outcome", URL: "http://hl7.org/fhir/SearchParameter/ClaimResponse-outcome", Description: "The processing outcome"},
+	{Code: "patient", Base: "ClaimResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0xf851f48903}, Targets: []string{"Patient"}, Single: true, Expression: "ClaimResponse.patient", URL: "http://hl7.org/fhir/SearchParameter/ClaimResponse-patient", Description: "The subject of care"},
 	{Code: "payment-date", Base: "ClaimResponse", Type: fhir.SearchDate, Keys: []fhir.Key{0x6e354d64dfbf0268}, Single: true, Expression: "ClaimResponse.payment.date", URL: "http://hl7.org/fhir/SearchParameter/ClaimResponse-payment-date", Description: "The expected payment date"},
-	{Code: "request", Base: "ClaimResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0x322ca1d662cca6ab}, Targets: []string{"Claim"}, Single: true, Expression: "ClaimResponse.request", URL: "http://hl7.org/fhir/SearchParameter/ClaimResponse-request", Description: "The claim reference"},
-	{Code: "requestor", Base: "ClaimResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0xf269a7197f0c73fb}, Targets: []string{"Organization", "Practitioner", "PractitionerRole"}, Single: true, Expression: "ClaimResponse.requestor", URL: "http://hl7.org/fhir/SearchParameter/ClaimResponse-requestor", Description: "The Provider of the claim"},
-	{Code: "status", Base: "ClaimResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0x7fba8a608fe7612d}, Single: true, Systems: []string{"http://hl7.org/fhir/fm-status"}, Expression: "ClaimResponse.status", URL: "http://hl7.org/fhir/SearchParameter/ClaimResponse-status", Description: "The status of the ClaimResponse"},
-	{Code: "use", Base: "ClaimResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0x70534dfb9aaf67bb}, Single: true, Systems: []string{"http://hl7.org/fhir/claim-use"}, Expression: "ClaimResponse.use", URL: "http://hl7.org/fhir/SearchParameter/ClaimResponse-use", Description: "The type of claim"},
+	{Code: "request", Base: "ClaimResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0xd662cca6ab}, Targets: []string{"Claim"}, Single: true, Expression: "ClaimResponse.request", URL: "http://hl7.org/fhir/SearchParameter/ClaimResponse-request", Description: "The claim reference"},
+	{Code: "requestor", Base: "ClaimResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0x197f0c73fb}, Targets: []string{"Organization", "Practitioner", "PractitionerRole"}, Single: true, Expression: "ClaimResponse.requestor", URL: "http://hl7.org/fhir/SearchParameter/ClaimResponse-requestor", Description: "The Provider of the claim"},
+	{Code: "status", Base: "ClaimResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0x608fe7612d}, Single: true, Systems: []string{"http://hl7.org/fhir/fm-status"}, Expression: "ClaimResponse.status", URL: "http://hl7.org/fhir/SearchParameter/ClaimResponse-status", Description: "The status of the ClaimResponse"},
+	{Code: "use", Base: "ClaimResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0xfb9aaf67bb}, Single: true, Systems: []string{"http://hl7.org/fhir/claim-use"}, Expression: "ClaimResponse.use", URL: "http://hl7.org/fhir/SearchParameter/ClaimResponse-use", Description: "The type of claim"},
 }

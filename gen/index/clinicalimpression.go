@@ -9,43 +9,43 @@ import (
 
 // clinicalImpression adds what the search parameters say of r to x.
 func clinicalImpression(x *fhir.Index, r *r4.ClinicalImpression) {
-	referenceReference(x, 0x79df4ca95c4c18a4, r.Assessor)  // ClinicalImpression.assessor
-	x.Date(0x1e1b377d72616e95, r.Date.Text)                // ClinicalImpression.date
-	referenceReference(x, 0xef8fc553bd4b4f81, r.Encounter) // ClinicalImpression.encounter
+	referenceReference(x, 0xa95c4c18a4, r.Assessor)  // ClinicalImpression.assessor
+	x.Date(0x1e1b377d72616e95, r.Date.Text)          // ClinicalImpression.date
+	referenceReference(x, 0x53bd4b4f81, r.Encounter) // ClinicalImpression.encounter
 	for i := range r.Finding {
 		finding := &r.Finding[i]
-		tokenCodeableConcept(x, 0x95450037d0eb0be9, finding.ItemCodeableConcept) // ClinicalImpression.finding.itemCodeableConcept
-		referenceReference(x, 0xc76c30e636d72c52, finding.ItemReference)         // ClinicalImpression.finding.itemReference
+		tokenCodeableConcept(x, 0x37d0eb0be9, finding.ItemCodeableConcept) // ClinicalImpression.finding.itemCodeableConcept
+		referenceReference(x, 0xe636d72c52, finding.ItemReference)         // ClinicalImpression.finding.itemReference
 	}
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0x02160d142186ad36, &r.Identifier[i]) // ClinicalImpression.identifier
+		tokenIdentifier(x, 0x142186ad36, &r.Identifier[i]) // ClinicalImpression.identifier
 	}
 	for i := range r.Investigation {
 		investigation := &r.Investigation[i]
 		for i := range investigation.Item {
-			referenceReference(x, 0x948e69e83a25a175, &investigation.Item[i]) // ClinicalImpression.investigation.item
+			referenceReference(x, 0xe83a25a175, &investigation.Item[i]) // ClinicalImpression.investigation.item
 		}
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xcd1e9af484b8a125, meta.Profile[i].Text) // ClinicalImpression.meta.profile
+			x.URI(0xf484b8a125, meta.Profile[i].Text) // ClinicalImpression.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x616d6b4e54dc982b, &meta.Security[i]) // ClinicalImpression.meta.security
+			tokenCoding(x, 0x4e54dc982b, &meta.Security[i]) // ClinicalImpression.meta.security
 		}
-		x.URI(0x2309a9d065c8227b, meta.Source.Text) // ClinicalImpression.meta.source
+		x.URI(0xd065c8227b, meta.Source.Text) // ClinicalImpression.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x03a240f7a2ab6bf1, &meta.Tag[i]) // ClinicalImpression.meta.tag
+			tokenCoding(x, 0xf7a2ab6bf1, &meta.Tag[i]) // ClinicalImpression.meta.tag
 		}
 	}
-	referenceReference(x, 0x6a58c1368b7a5d8e, r.Previous) // ClinicalImpression.previous
+	referenceReference(x, 0x368b7a5d8e, r.Previous) // ClinicalImpression.previous
 	for i := range r.Problem {
-		referenceReference(x, 0xabcb200e39a7882f, &r.Problem[i]) // ClinicalImpression.problem
+		referenceReference(x, 0xe39a7882f, &r.Problem[i]) // ClinicalImpression.problem
 	}
-	x.CodeOf(0x0827fdf5f2a68ec0, "http://hl7.org/fhir/event-status", r.Status.Text) // ClinicalImpression.status
-	referenceReference(x, 0x063a6f21b4a976a3, r.Subject)                            // ClinicalImpression.subject
+	x.CodeOf(0xf5f2a68ec0, "http://hl7.org/fhir/event-status", r.Status.Text) // ClinicalImpression.status
+	referenceReference(x, 0x21b4a976a3, r.Subject)                            // ClinicalImpression.subject
 	for i := range r.SupportingInfo {
-		referenceReference(x, 0xd71452b084cff9e2, &r.SupportingInfo[i]) // ClinicalImpression.supportingInfo
+		referenceReference(x, 0xb084cff9e2, &r.SupportingInfo[i]) // ClinicalImpression.supportingInfo
 	}
 }
 
@@ -54,23 +54,23 @@ var parametersClinicalImpression = []fhir.Parameter{
 	{Code: "_filter", Base: "ClinicalImpression", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "ClinicalImpression", Type: fhir.SearchToken, Single: true, Expression: "ClinicalImpression.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "ClinicalImpression", Type: fhir.SearchDate, Single: true, Expression: "ClinicalImpression.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "ClinicalImpression", Type: fhir.SearchURI, Keys: []fhir.Key{0xcd1e9af484b8a125}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "ClinicalImpression", Type: fhir.SearchURI, Keys: []fhir.Key{0xf484b8a125}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "ClinicalImpression", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "ClinicalImpression", Type: fhir.SearchToken, Keys: []fhir.Key{0x616d6b4e54dc982b}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "ClinicalImpression", Type: fhir.SearchURI, Keys: []fhir.Key{0x2309a9d065c8227b}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "ClinicalImpression", Type: fhir.SearchToken, Keys: []fhir.Key{0x03a240f7a2ab6bf1}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "ClinicalImpression", Type: fhir.SearchToken, Keys: []fhir.Key{0x4e54dc982b}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "ClinicalImpression", Type: fhir.SearchURI, Keys: []fhir.Key{0xd065c8227b}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "ClinicalImpression", Type: fhir.SearchToken, Keys: []fhir.Key{0xf7a2ab6bf1}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "ClinicalImpression", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "assessor", Base: "ClinicalImpression", Type: fhir.SearchReference, Keys: []fhir.Key{0x79df4ca95c4c18a4}, Targets: []string{"Practitioner", "PractitionerRole"}, Single: true, Expression: "ClinicalImpression.assessor", URL: "http://hl7.org/fhir/SearchParameter/ClinicalImpression-assessor", Description: "The clinician performing the assessment"},
+	{Code: "assessor", Base: "ClinicalImpression", Type: fhir.SearchReference, Keys: []fhir.Key{0xa95c4c18a4}, Targets: []string{"Practitioner", "PractitionerRole"}, Single: true, Expression: "ClinicalImpression.assessor", URL: "http://hl7.org/fhir/SearchParameter/ClinicalImpression-assessor", Description: "The clinician performing the assessment"},
 	{Code: "date", Base: "ClinicalImpression", Type: fhir.SearchDate, Keys: []fhir.Key{0x1e1b377d72616e95}, Single: true, Expression: "ClinicalImpression.date", URL: "http://hl7.org/fhir/SearchParameter/clinical-date", Description: "When the assessment was documented"},
-	{Code: "encounter", Base: "ClinicalImpression", Type: fhir.SearchReference, Keys: []fhir.Key{0xef8fc553bd4b4f81}, Targets: []string{"Encounter"}, Single: true, Expression: "ClinicalImpression.encounter", URL: "http://hl7.org/fhir/SearchParameter/ClinicalImpression-encounter", Description: "Encounter created as part of"},
-	{Code: "finding-code", Base: "ClinicalImpression", Type: fhir.SearchToken, Keys: []fhir.Key{0x95450037d0eb0be9}, Expression: "ClinicalImpression.finding.itemCodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/ClinicalImpression-finding-code", Description: "What was found"},
-	{Code: "finding-ref", Base: "ClinicalImpression", Type: fhir.SearchReference, Keys: []fhir.Key{0xc76c30e636d72c52}, Targets: []string{"Condition", "Media", "Observation"}, Expression: "ClinicalImpression.finding.itemReference", URL: "http://hl7.org/fhir/SearchParameter/ClinicalImpression-finding-ref", Description: "What was found"},
-	{Code: "identifier", Base: "ClinicalImpression", Type: fhir.SearchToken, Keys: []fhir.Key{0x02160d142186ad36}, Expression: "ClinicalImpression.identifier", URL: "http://hl7.org/fhir/SearchParameter/ClinicalImpression-identifier", Description: "Business identifier"},
-	{Code: "investigation", Base: "ClinicalImpression", Type: fhir.SearchReference, Keys: []fhir.Key{0x948e69e83a25a175}, Targets: []string{"DiagnosticReport", "FamilyMemberHistory", "ImagingStudy", "Media", "Observation", "QuestionnaireResponse", "RiskAssessment"}, Expression: "ClinicalImpression.investigation.item", URL: "http://hl7.org/fhir/SearchParameter/ClinicalImpression-investigation", Description: "Record of a specific investigation"},
-	{Code: "patient", Base: "ClinicalImpression", Type: fhir.SearchReference, Keys: []fhir.Key{0x063a6f21b4a976a3}, Targets: []string{"Patient"}, Single: true, Expression: "ClinicalImpression.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "Patient or group assessed"},
-	{Code: "previous", Base: "ClinicalImpression", Type: fhir.SearchReference, Keys: []fhir.Key{0x6a58c1368b7a5d8e}, Targets: []string{"ClinicalImpression"}, Single: true, Expression: "ClinicalImpression.previous", URL: "http://hl7.org/fhir/SearchParameter/ClinicalImpression-previous", Description: "Reference to last assessment"},
-	{Code: "problem", Base: "ClinicalImpression", Type: fhir.SearchReference, Keys: []fhir.Key{0xabcb200e39a7882f}, Targets: []string{"AllergyIntolerance", "Condition"}, Expression: "ClinicalImpression.problem", URL: "http://hl7.org/fhir/SearchParameter/ClinicalImpression-problem", Description: "Relevant impressions of patient state"},
-	{Code: "status", Base: "ClinicalImpression", Type: fhir.SearchToken, Keys: []fhir.Key{0x0827fdf5f2a68ec0}, Single: true, Systems: []string{"http://hl7.org/fhir/event-status"}, Expression: "ClinicalImpression.status", URL: "http://hl7.org/fhir/SearchParameter/ClinicalImpression-status", Description: "in-progress | completed | entered-in-error"},
-	{Code: "subject", Base: "ClinicalImpression", Type: fhir.SearchReference, Keys: []fhir.Key{0x063a6f21b4a976a3}, Targets: []string{"Group", "Patient"}, Single: true, Expression: "ClinicalImpression.subject", URL: "http://hl7.org/fhir/SearchParameter/ClinicalImpression-subject", Description: "Patient or group assessed"},
-	{Code: "supporting-info", Base: "ClinicalImpression", Type: fhir.SearchReference, Keys: []fhir.Key{0xd71452b084cff9e2}, Targets: anyType, Expression: "ClinicalImpression.supportingInfo", URL: "http://hl7.org/fhir/SearchParameter/ClinicalImpression-supporting-info", Description: "Information supporting the clinical impression"},
+	{Code: "encounter", Base: "ClinicalImpression", Type: fhir.SearchReference, Keys: []fhir.Key{0x53bd4b4f81}, Targets: []string{"Encounter"}, Single: true, Expression: "ClinicalImpression.encounter", URL: "http://hl7.org/fhir/SearchParameter/ClinicalImpression-encounter", Description: "Encounter created as part of"},
+	{Code: "finding-code", Base: "ClinicalImpression", Type: fhir.SearchToken, Keys: []fhir.Key{0x37d0eb0be9}, Expression: "ClinicalImpression.finding.itemCodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/ClinicalImpression-finding-code", Description: "What was found"},
+	{Code: "finding-ref", Base: "ClinicalImpression", Type: fhir.SearchReference, Keys: []fhir.Key{0xe636d72c52}, Targets: []string{"Condition", "Media", "Observation"}, Expression: "ClinicalImpression.finding.itemReference", URL: "http://hl7.org/fhir/SearchParameter/ClinicalImpression-finding-ref", Description: "What was found"},
+	{Code: "identifier", Base: "ClinicalImpression", Type: fhir.SearchToken, Keys: []fhir.Key{0x142186ad36}, Expression: "ClinicalImpression.identifier", URL: "http://hl7.org/fhir/SearchParameter/ClinicalImpression-identifier", Description: "Business identifier"},
+	{Code: "investigation", Base: "ClinicalImpression", Type: fhir.SearchReference, Keys: []fhir.Key{0xe83a25a175}, Targets: []string{"DiagnosticReport", "FamilyMemberHistory", "ImagingStudy", "Media", "Observation", "QuestionnaireResponse", "RiskAssessment"}, Expression: "ClinicalImpression.investigation.item", URL: "http://hl7.org/fhir/SearchParameter/ClinicalImpression-investigation", Description: "Record of a specific investigation"},
+	{Code: "patient", Base: "ClinicalImpression", Type: fhir.SearchReference, Keys: []fhir.Key{0x21b4a976a3}, Targets: []string{"Patient"}, Single: true, Expression: "ClinicalImpression.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "Patient or group assessed"},
+	{Code: "previous", Base: "ClinicalImpression", Type: fhir.SearchReference, Keys: []fhir.Key{0x368b7a5d8e}, Targets: []string{"ClinicalImpression"}, Single: true, Expression: "ClinicalImpression.previous", URL: "http://hl7.org/fhir/SearchParameter/ClinicalImpression-previous", Description: "Reference to last assessment"},
+	{Code: "problem", Base: "ClinicalImpression", Type: fhir.SearchReference, Keys: []fhir.Key{0xe39a7882f}, Targets: []string{"AllergyIntolerance", "Condition"}, Expression: "ClinicalImpression.problem", URL: "http://hl7.org/fhir/SearchParameter/ClinicalImpression-problem", Description: "Relevant impressions of patient state"},
+	{Code: "status", Base: "ClinicalImpression", Type: fhir.SearchToken, Keys: []fhir.Key{0xf5f2a68ec0}, Single: true, Systems: []string{"http://hl7.org/fhir/event-status"}, Expression: "ClinicalImpression.status", URL: "http://hl7.org/fhir/SearchParameter/ClinicalImpression-status", Description: "in-progress | completed | entered-in-error"},
+	{Code: "subject", Base: "ClinicalImpression", Type: fhir.SearchReference, Keys: []fhir.Key{0x21b4a976a3}, Targets: []string{"Group", "Patient"}, Single: true, Expression: "ClinicalImpression.subject", URL: "http://hl7.org/fhir/SearchParameter/ClinicalImpression-subject", Description: "Patient or group assessed"},
+	{Code: "supporting-info", Base: "ClinicalImpression", Type: fhir.SearchReference, Keys: []fhir.Key{0xb084cff9e2}, Targets: anyType, Expression: "ClinicalImpression.supportingInfo", URL: "http://hl7.org/fhir/SearchParameter/ClinicalImpression-supporting-info", Description: "Information supporting the clinical impression"},
 }

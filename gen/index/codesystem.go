@@ -11,39 +11,39 @@ import (
 func codeSystem(x *fhir.Index, r *r4.CodeSystem) {
 	for i := range r.Concept {
 		concept := &r.Concept[i]
-		x.Code(0x30784ef2a37a9399, concept.Code.Text) // CodeSystem.concept.code
+		x.Code(0xf2a37a9399, concept.Code.Text) // CodeSystem.concept.code
 		for i := range concept.Designation {
 			designation := &concept.Designation[i]
-			x.Code(0x4c6b81558fcc7275, designation.Language.Text) // CodeSystem.concept.designation.language
+			x.Code(0x558fcc7275, designation.Language.Text) // CodeSystem.concept.designation.language
 		}
 	}
-	x.CodeOf(0x3a2372339876664c, "http://hl7.org/fhir/codesystem-content-mode", r.Content.Text) // CodeSystem.content
-	x.Date(0x7844efbb1df59d45, r.Date.Text)                                                     // CodeSystem.date
-	x.String(0xe3877a419afe403e, r.Description.Text)                                            // CodeSystem.description
+	x.CodeOf(0x339876664c, "http://hl7.org/fhir/codesystem-content-mode", r.Content.Text) // CodeSystem.content
+	x.Date(0x7844efbb1df59d45, r.Date.Text)                                               // CodeSystem.date
+	x.String(0xe3877a419afe403e, r.Description.Text)                                      // CodeSystem.description
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0xc6d421897b57dc20, &r.Identifier[i]) // CodeSystem.identifier
+		tokenIdentifier(x, 0x897b57dc20, &r.Identifier[i]) // CodeSystem.identifier
 	}
 	for i := range r.Jurisdiction {
-		tokenCodeableConcept(x, 0xfca702fa1b582ce3, &r.Jurisdiction[i]) // CodeSystem.jurisdiction
+		tokenCodeableConcept(x, 0xfa1b582ce3, &r.Jurisdiction[i]) // CodeSystem.jurisdiction
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xe7cdb5071b9d7c82, meta.Profile[i].Text) // CodeSystem.meta.profile
+			x.URI(0x71b9d7c82, meta.Profile[i].Text) // CodeSystem.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0xec87a3bd0c63278b, &meta.Security[i]) // CodeSystem.meta.security
+			tokenCoding(x, 0xbd0c63278b, &meta.Security[i]) // CodeSystem.meta.security
 		}
-		x.URI(0x678cd5e006604916, meta.Source.Text) // CodeSystem.meta.source
+		x.URI(0xe006604916, meta.Source.Text) // CodeSystem.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x90313a60f9c07166, &meta.Tag[i]) // CodeSystem.meta.tag
+			tokenCoding(x, 0x60f9c07166, &meta.Tag[i]) // CodeSystem.meta.tag
 		}
 	}
-	x.String(0x70c84ecdaec8ab0a, r.Name.Text)                                             // CodeSystem.name
-	x.String(0x0d86b81cac55875d, r.Publisher.Text)                                        // CodeSystem.publisher
-	x.CodeOf(0xeb16c61f92e11583, "http://hl7.org/fhir/publication-status", r.Status.Text) // CodeSystem.status
-	x.Canonical(0x6dd3ac5e2d812019, r.Supplements.Text)                                   // CodeSystem.supplements
-	x.String(0x3b247b8b89e50fef, r.Title.Text)                                            // CodeSystem.title
-	x.URI(0x43c2c01b5995329f, r.URL.Text)                                                 // CodeSystem.url
+	x.String(0x70c84ecdaec8ab0a, r.Name.Text)                                       // CodeSystem.name
+	x.String(0xd86b81cac55875d, r.Publisher.Text)                                   // CodeSystem.publisher
+	x.CodeOf(0x1f92e11583, "http://hl7.org/fhir/publication-status", r.Status.Text) // CodeSystem.status
+	x.Canonical(0x5e2d812019, r.Supplements.Text)                                   // CodeSystem.supplements
+	x.String(0x3b247b8b89e50fef, r.Title.Text)                                      // CodeSystem.title
+	x.URI(0x1b5995329f, r.URL.Text)                                                 // CodeSystem.url
 	for i := range r.UseContext {
 		useContext := &r.UseContext[i]
 		x.Open(0xbb91724022cf3bb5, 2) // CodeSystem.useContext: code & value.ofType(CodeableConcept)
@@ -64,17 +64,17 @@ func codeSystem(x *fhir.Index, r *r4.CodeSystem) {
 			quantityRange(x, 0, v)
 		}
 		x.Close()
-		tokenCoding(x, 0x2ac877c15772c4de, useContext.Code) // CodeSystem.useContext.code
+		tokenCoding(x, 0xc15772c4de, useContext.Code) // CodeSystem.useContext.code
 		switch v := useContext.Value.(type) {
 		case *r4.CodeableConcept:
-			tokenCodeableConcept(x, 0xe5f2be4dbc058906, v) // CodeSystem.useContext.value.ofType(CodeableConcept)
+			tokenCodeableConcept(x, 0x4dbc058906, v) // CodeSystem.useContext.value.ofType(CodeableConcept)
 		case *r4.Quantity:
 			quantityQuantity(x, 0xca3ebe00838bbdc7, v) // CodeSystem.useContext.value.ofType(Quantity)
 		case *r4.Range:
 			quantityRange(x, 0xda7fdaee13ae632a, v) // CodeSystem.useContext.value.ofType(Range)
 		}
 	}
-	x.Code(0x3e4457bab881e3b0, r.Version.Text) // CodeSystem.version
+	x.Code(0xbab881e3b0, r.Version.Text) // CodeSystem.version
 }
 
 var parametersCodeSystem = []fhir.Parameter{
@@ -82,30 +82,30 @@ var parametersCodeSystem = []fhir.Parameter{
 	{Code: "_filter", Base: "CodeSystem", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "CodeSystem", Type: fhir.SearchToken, Single: true, Expression: "CodeSystem.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "CodeSystem", Type: fhir.SearchDate, Single: true, Expression: "CodeSystem.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "CodeSystem", Type: fhir.SearchURI, Keys: []fhir.Key{0xe7cdb5071b9d7c82}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "CodeSystem", Type: fhir.SearchURI, Keys: []fhir.Key{0x71b9d7c82}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "CodeSystem", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "CodeSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0xec87a3bd0c63278b}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "CodeSystem", Type: fhir.SearchURI, Keys: []fhir.Key{0x678cd5e006604916}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "CodeSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0x90313a60f9c07166}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "CodeSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0xbd0c63278b}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "CodeSystem", Type: fhir.SearchURI, Keys: []fhir.Key{0xe006604916}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "CodeSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0x60f9c07166}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "CodeSystem", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "code", Base: "CodeSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0x30784ef2a37a9399}, Expression: "CodeSystem.concept.code", URL: "http://hl7.org/fhir/SearchParameter/CodeSystem-code", Description: "A code defined in the code system"},
-	{Code: "content-mode", Base: "CodeSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0x3a2372339876664c}, Single: true, Systems: []string{"http://hl7.org/fhir/codesystem-content-mode"}, Expression: "CodeSystem.content", URL: "http://hl7.org/fhir/SearchParameter/CodeSystem-content-mode", Description: "not-present | example | fragment | complete | supplement"},
-	{Code: "context", Base: "CodeSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0xe5f2be4dbc058906}, Expression: "CodeSystem.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/conformance-context", Description: "A use context assigned to the code system"},
+	{Code: "code", Base: "CodeSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0xf2a37a9399}, Expression: "CodeSystem.concept.code", URL: "http://hl7.org/fhir/SearchParameter/CodeSystem-code", Description: "A code defined in the code system"},
+	{Code: "content-mode", Base: "CodeSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0x339876664c}, Single: true, Systems: []string{"http://hl7.org/fhir/codesystem-content-mode"}, Expression: "CodeSystem.content", URL: "http://hl7.org/fhir/SearchParameter/CodeSystem-content-mode", Description: "not-present | example | fragment | complete | supplement"},
+	{Code: "context", Base: "CodeSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0x4dbc058906}, Expression: "CodeSystem.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/conformance-context", Description: "A use context assigned to the code system"},
 	{Code: "context-quantity", Base: "CodeSystem", Type: fhir.SearchQuantity, Keys: []fhir.Key{0xca3ebe00838bbdc7, 0xda7fdaee13ae632a}, Expression: "CodeSystem.useContext.value as Quantity | CodeSystem.useContext.value as Range", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-quantity", Description: "A quantity- or range-valued use context assigned to the code system"},
-	{Code: "context-type", Base: "CodeSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0x2ac877c15772c4de}, Expression: "CodeSystem.useContext.code", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-type", Description: "A type of use context assigned to the code system"},
+	{Code: "context-type", Base: "CodeSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0xc15772c4de}, Expression: "CodeSystem.useContext.code", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-type", Description: "A type of use context assigned to the code system"},
 	{Code: "context-type-quantity", Base: "CodeSystem", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0x4f0ae13b080f3486, Parts: []fhir.Part{{Code: "context-type", Type: fhir.SearchToken}, {Code: "context-quantity", Type: fhir.SearchQuantity}}}}, Expression: "CodeSystem.useContext", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-type-quantity", Description: "A use context type and quantity- or range-based value assigned to the code system"},
 	{Code: "context-type-value", Base: "CodeSystem", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0xbb91724022cf3bb5, Parts: []fhir.Part{{Code: "context-type", Type: fhir.SearchToken}, {Code: "context", Type: fhir.SearchToken}}}}, Expression: "CodeSystem.useContext", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-type-value", Description: "A use context type and value assigned to the code system"},
 	{Code: "date", Base: "CodeSystem", Type: fhir.SearchDate, Keys: []fhir.Key{0x7844efbb1df59d45}, Single: true, Expression: "CodeSystem.date", URL: "http://hl7.org/fhir/SearchParameter/conformance-date", Description: "The code system publication date"},
 	{Code: "description", Base: "CodeSystem", Type: fhir.SearchString, Keys: []fhir.Key{0xe3877a419afe403e}, Single: true, Expression: "CodeSystem.description", URL: "http://hl7.org/fhir/SearchParameter/conformance-description", Description: "The description of the code system"},
-	{Code: "identifier", Base: "CodeSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0xc6d421897b57dc20}, Expression: "CodeSystem.identifier", URL: "http://hl7.org/fhir/SearchParameter/conformance-identifier", Description: "External identifier for the code system"},
-	{Code: "jurisdiction", Base: "CodeSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0xfca702fa1b582ce3}, Expression: "CodeSystem.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/conformance-jurisdiction", Description: "Intended jurisdiction for the code system"},
-	{Code: "language", Base: "CodeSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0x4c6b81558fcc7275}, Expression: "CodeSystem.concept.designation.language", URL: "http://hl7.org/fhir/SearchParameter/CodeSystem-language", Description: "A language in which a designation is provided"},
+	{Code: "identifier", Base: "CodeSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0x897b57dc20}, Expression: "CodeSystem.identifier", URL: "http://hl7.org/fhir/SearchParameter/conformance-identifier", Description: "External identifier for the code system"},
+	{Code: "jurisdiction", Base: "CodeSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0xfa1b582ce3}, Expression: "CodeSystem.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/conformance-jurisdiction", Description: "Intended jurisdiction for the code system"},
+	{Code: "language", Base: "CodeSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0x558fcc7275}, Expression: "CodeSystem.concept.designation.language", URL: "http://hl7.org/fhir/SearchParameter/CodeSystem-language", Description: "A language in which a designation is provided"},
 	{Code: "name", Base: "CodeSystem", Type: fhir.SearchString, Keys: []fhir.Key{0x70c84ecdaec8ab0a}, Single: true, Expression: "CodeSystem.name", URL: "http://hl7.org/fhir/SearchParameter/conformance-name", Description: "Computationally friendly name of the code system"},
-	{Code: "publisher", Base: "CodeSystem", Type: fhir.SearchString, Keys: []fhir.Key{0x0d86b81cac55875d}, Single: true, Expression: "CodeSystem.publisher", URL: "http://hl7.org/fhir/SearchParameter/conformance-publisher", Description: "Name of the publisher of the code system"},
-	{Code: "status", Base: "CodeSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0xeb16c61f92e11583}, Single: true, Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "CodeSystem.status", URL: "http://hl7.org/fhir/SearchParameter/conformance-status", Description: "The current status of the code system"},
-	{Code: "supplements", Base: "CodeSystem", Type: fhir.SearchReference, Keys: []fhir.Key{0x6dd3ac5e2d812019}, Targets: []string{"CodeSystem"}, Single: true, Expression: "CodeSystem.supplements", URL: "http://hl7.org/fhir/SearchParameter/CodeSystem-supplements", Description: "Find code system supplements for the referenced code system"},
-	{Code: "system", Base: "CodeSystem", Type: fhir.SearchURI, Keys: []fhir.Key{0x43c2c01b5995329f}, Single: true, Expression: "CodeSystem.url", URL: "http://hl7.org/fhir/SearchParameter/CodeSystem-system", Description: "The system for any codes defined by this code system (same as 'url')"},
+	{Code: "publisher", Base: "CodeSystem", Type: fhir.SearchString, Keys: []fhir.Key{0xd86b81cac55875d}, Single: true, Expression: "CodeSystem.publisher", URL: "http://hl7.org/fhir/SearchParameter/conformance-publisher", Description: "Name of the publisher of the code system"},
+	{Code: "status", Base: "CodeSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0x1f92e11583}, Single: true, Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "CodeSystem.status", URL: "http://hl7.org/fhir/SearchParameter/conformance-status", Description: "The current status of the code system"},
+	{Code: "supplements", Base: "CodeSystem", Type: fhir.SearchReference, Keys: []fhir.Key{0x5e2d812019}, Targets: []string{"CodeSystem"}, Single: true, Expression: "CodeSystem.supplements", URL: "http://hl7.org/fhir/SearchParameter/CodeSystem-supplements", Description: "Find code system supplements for the referenced code system"},
+	{Code: "system", Base: "CodeSystem", Type: fhir.SearchURI, Keys: []fhir.Key{0x1b5995329f}, Single: true, Expression: "CodeSystem.url", URL: "http://hl7.org/fhir/SearchParameter/CodeSystem-system", Description: "The system for any codes defined by this code system (same as 'url')"},
 	{Code: "title", Base: "CodeSystem", Type: fhir.SearchString, Keys: []fhir.Key{0x3b247b8b89e50fef}, Single: true, Expression: "CodeSystem.title", URL: "http://hl7.org/fhir/SearchParameter/conformance-title", Description: "The human-friendly name of the code system"},
-	{Code: "url", Base: "CodeSystem", Type: fhir.SearchURI, Keys: []fhir.Key{0x43c2c01b5995329f}, Single: true, Expression: "CodeSystem.url", URL: "http://hl7.org/fhir/SearchParameter/conformance-url", Description: "The uri that identifies the code system"},
-	{Code: "version", Base: "CodeSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0x3e4457bab881e3b0}, Single: true, Expression: "CodeSystem.version", URL: "http://hl7.org/fhir/SearchParameter/conformance-version", Description: "The business version of the code system"},
+	{Code: "url", Base: "CodeSystem", Type: fhir.SearchURI, Keys: []fhir.Key{0x1b5995329f}, Single: true, Expression: "CodeSystem.url", URL: "http://hl7.org/fhir/SearchParameter/conformance-url", Description: "The uri that identifies the code system"},
+	{Code: "version", Base: "CodeSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0xbab881e3b0}, Single: true, Expression: "CodeSystem.version", URL: "http://hl7.org/fhir/SearchParameter/conformance-version", Description: "The business version of the code system"},
 }

@@ -10,47 +10,47 @@ import (
 // communication adds what the search parameters say of r to x.
 func communication(x *fhir.Index, r *r4.Communication) {
 	for i := range r.BasedOn {
-		referenceReference(x, 0x6f9d90c2bda8e331, &r.BasedOn[i]) // Communication.basedOn
+		referenceReference(x, 0xc2bda8e331, &r.BasedOn[i]) // Communication.basedOn
 	}
 	for i := range r.Category {
-		tokenCodeableConcept(x, 0xc2141127ca2ae9df, &r.Category[i]) // Communication.category
+		tokenCodeableConcept(x, 0x27ca2ae9df, &r.Category[i]) // Communication.category
 	}
-	referenceReference(x, 0x7f88aa303e119302, r.Encounter) // Communication.encounter
+	referenceReference(x, 0x303e119302, r.Encounter) // Communication.encounter
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0xdb42af20e12083fa, &r.Identifier[i]) // Communication.identifier
+		tokenIdentifier(x, 0x20e12083fa, &r.Identifier[i]) // Communication.identifier
 	}
 	for i := range r.InstantiatesCanonical {
-		x.Canonical(0x8b4fb8e47985a12a, r.InstantiatesCanonical[i].Text) // Communication.instantiatesCanonical
+		x.Canonical(0xe47985a12a, r.InstantiatesCanonical[i].Text) // Communication.instantiatesCanonical
 	}
 	for i := range r.InstantiatesURI {
-		x.URI(0x9d7afe29f7fa5ce8, r.InstantiatesURI[i].Text) // Communication.instantiatesUri
+		x.URI(0x29f7fa5ce8, r.InstantiatesURI[i].Text) // Communication.instantiatesUri
 	}
 	for i := range r.Medium {
-		tokenCodeableConcept(x, 0x8c98f2efaea4785d, &r.Medium[i]) // Communication.medium
+		tokenCodeableConcept(x, 0xefaea4785d, &r.Medium[i]) // Communication.medium
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x481d57b55c3da0da, meta.Profile[i].Text) // Communication.meta.profile
+			x.URI(0xb55c3da0da, meta.Profile[i].Text) // Communication.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0xee580d0bea133327, &meta.Security[i]) // Communication.meta.security
+			tokenCoding(x, 0xbea133327, &meta.Security[i]) // Communication.meta.security
 		}
-		x.URI(0xc9c279d499827257, meta.Source.Text) // Communication.meta.source
+		x.URI(0xd499827257, meta.Source.Text) // Communication.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x3929eed8eed99386, &meta.Tag[i]) // Communication.meta.tag
+			tokenCoding(x, 0xd8eed99386, &meta.Tag[i]) // Communication.meta.tag
 		}
 	}
 	for i := range r.PartOf {
-		referenceReference(x, 0x295401d46bc09dc6, &r.PartOf[i]) // Communication.partOf
+		referenceReference(x, 0xd46bc09dc6, &r.PartOf[i]) // Communication.partOf
 	}
 	x.Date(0xad603558744d81cc, r.Received.Text) // Communication.received
 	for i := range r.Recipient {
-		referenceReference(x, 0xaec4e099ae42cecc, &r.Recipient[i]) // Communication.recipient
+		referenceReference(x, 0x99ae42cecc, &r.Recipient[i]) // Communication.recipient
 	}
-	referenceReference(x, 0x55e2f9f3cafd65ee, r.Sender)                             // Communication.sender
-	x.Date(0x56eedc3c9f2dacbc, r.Sent.Text)                                         // Communication.sent
-	x.CodeOf(0x8befec656ffec4b1, "http://hl7.org/fhir/event-status", r.Status.Text) // Communication.status
-	referenceReference(x, 0x8d10bb0637d4ad7a, r.Subject)                            // Communication.subject
+	referenceReference(x, 0xf3cafd65ee, r.Sender)                             // Communication.sender
+	x.Date(0x56eedc3c9f2dacbc, r.Sent.Text)                                   // Communication.sent
+	x.CodeOf(0x656ffec4b1, "http://hl7.org/fhir/event-status", r.Status.Text) // Communication.status
+	referenceReference(x, 0x637d4ad7a, r.Subject)                             // Communication.subject
 }
 
 var parametersCommunication = []fhir.Parameter{
@@ -58,25 +58,25 @@ var parametersCommunication = []fhir.Parameter{
 	{Code: "_filter", Base: "Communication", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Communication", Type: fhir.SearchToken, Single: true, Expression: "Communication.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Communication", Type: fhir.SearchDate, Single: true, Expression: "Communication.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "Communication", Type: fhir.SearchURI, Keys: []fhir.Key{0x481d57b55c3da0da}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "Communication", Type: fhir.SearchURI, Keys: []fhir.Key{0xb55c3da0da}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "Communication", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "Communication", Type: fhir.SearchToken, Keys: []fhir.Key{0xee580d0bea133327}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "Communication", Type: fhir.SearchURI, Keys: []fhir.Key{0xc9c279d499827257}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "Communication", Type: fhir.SearchToken, Keys: []fhir.Key{0x3929eed8eed99386}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "Communication", Type: fhir.SearchToken, Keys: []fhir.Key{0xbea133327}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "Communication", Type: fhir.SearchURI, Keys: []fhir.Key{0xd499827257}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "Communication", Type: fhir.SearchToken, Keys: []fhir.Key{0xd8eed99386}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "Communication", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "based-on", Base: "Communication", Type: fhir.SearchReference, Keys: []fhir.Key{0x6f9d90c2bda8e331}, Targets: anyType, Expression: "Communication.basedOn", URL: "http://hl7.org/fhir/SearchParameter/Communication-based-on", Description: "Request fulfilled by this communication"},
-	{Code: "category", Base: "Communication", Type: fhir.SearchToken, Keys: []fhir.Key{0xc2141127ca2ae9df}, Expression: "Communication.category", URL: "http://hl7.org/fhir/SearchParameter/Communication-category", Description: "Message category"},
-	{Code: "encounter", Base: "Communication", Type: fhir.SearchReference, Keys: []fhir.Key{0x7f88aa303e119302}, Targets: []string{"Encounter"}, Single: true, Expression: "Communication.encounter", URL: "http://hl7.org/fhir/SearchParameter/Communication-encounter", Description: "Encounter created as part of"},
-	{Code: "identifier", Base: "Communication", Type: fhir.SearchToken, Keys: []fhir.Key{0xdb42af20e12083fa}, Expression: "Communication.identifier", URL: "http://hl7.org/fhir/SearchParameter/Communication-identifier", Description: "Unique identifier"},
-	{Code: "instantiates-canonical", Base: "Communication", Type: fhir.SearchReference, Keys: []fhir.Key{0x8b4fb8e47985a12a}, Targets: []string{"ActivityDefinition", "Measure", "OperationDefinition", "PlanDefinition", "Questionnaire"}, Expression: "Communication.instantiatesCanonical", URL: "http://hl7.org/fhir/SearchParameter/Communication-instantiates-canonical", Description: "Instantiates FHIR protocol or definition"},
-	{Code: "instantiates-uri", Base: "Communication", Type: fhir.SearchURI, Keys: []fhir.Key{0x9d7afe29f7fa5ce8}, Expression: "Communication.instantiatesUri", URL: "http://hl7.org/fhir/SearchParameter/Communication-instantiates-uri", Description: "Instantiates external protocol or definition"},
-	{Code: "medium", Base: "Communication", Type: fhir.SearchToken, Keys: []fhir.Key{0x8c98f2efaea4785d}, Expression: "Communication.medium", URL: "http://hl7.org/fhir/SearchParameter/Communication-medium", Description: "A channel of communication"},
-	{Code: "part-of", Base: "Communication", Type: fhir.SearchReference, Keys: []fhir.Key{0x295401d46bc09dc6}, Targets: anyType, Expression: "Communication.partOf", URL: "http://hl7.org/fhir/SearchParameter/Communication-part-of", Description: "Part of this action"},
-	{Code: "patient", Base: "Communication", Type: fhir.SearchReference, Keys: []fhir.Key{0x8d10bb0637d4ad7a}, Targets: []string{"Patient"}, Single: true, Expression: "Communication.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/Communication-patient", Description: "Focus of message"},
+	{Code: "based-on", Base: "Communication", Type: fhir.SearchReference, Keys: []fhir.Key{0xc2bda8e331}, Targets: anyType, Expression: "Communication.basedOn", URL: "http://hl7.org/fhir/SearchParameter/Communication-based-on", Description: "Request fulfilled by this communication"},
+	{Code: "category", Base: "Communication", Type: fhir.SearchToken, Keys: []fhir.Key{0x27ca2ae9df}, Expression: "Communication.category", URL: "http://hl7.org/fhir/SearchParameter/Communication-category", Description: "Message category"},
+	{Code: "encounter", Base: "Communication", Type: fhir.SearchReference, Keys: []fhir.Key{0x303e119302}, Targets: []string{"Encounter"}, Single: true, Expression: "Communication.encounter", URL: "http://hl7.org/fhir/SearchParameter/Communication-encounter", Description: "Encounter created as part of"},
+	{Code: "identifier", Base: "Communication", Type: fhir.SearchToken, Keys: []fhir.Key{0x20e12083fa}, Expression: "Communication.identifier", URL: "http://hl7.org/fhir/SearchParameter/Communication-identifier", Description: "Unique identifier"},
+	{Code: "instantiates-canonical", Base: "Communication", Type: fhir.SearchReference, Keys: []fhir.Key{0xe47985a12a}, Targets: []string{"ActivityDefinition", "Measure", "OperationDefinition", "PlanDefinition", "Questionnaire"}, Expression: "Communication.instantiatesCanonical", URL: "http://hl7.org/fhir/SearchParameter/Communication-instantiates-canonical", Description: "Instantiates FHIR protocol or definition"},
+	{Code: "instantiates-uri", Base: "Communication", Type: fhir.SearchURI, Keys: []fhir.Key{0x29f7fa5ce8}, Expression: "Communication.instantiatesUri", URL: "http://hl7.org/fhir/SearchParameter/Communication-instantiates-uri", Description: "Instantiates external protocol or definition"},
+	{Code: "medium", Base: "Communication", Type: fhir.SearchToken, Keys: []fhir.Key{0xefaea4785d}, Expression: "Communication.medium", URL: "http://hl7.org/fhir/SearchParameter/Communication-medium", Description: "A channel of communication"},
+	{Code: "part-of", Base: "Communication", Type: fhir.SearchReference, Keys: []fhir.Key{0xd46bc09dc6}, Targets: anyType, Expression: "Communication.partOf", URL: "http://hl7.org/fhir/SearchParameter/Communication-part-of", Description: "Part of this action"},
+	{Code: "patient", Base: "Communication", Type: fhir.SearchReference, Keys: []fhir.Key{0x637d4ad7a}, Targets: []string{"Patient"}, Single: true, Expression: "Communication.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/Communication-patient", Description: "Focus of message"},
 	{Code: "received", Base: "Communication", Type: fhir.SearchDate, Keys: []fhir.Key{0xad603558744d81cc}, Single: true, Expression: "Communication.received", URL: "http://hl7.org/fhir/SearchParameter/Communication-received", Description: "When received"},
-	{Code: "recipient", Base: "Communication", Type: fhir.SearchReference, Keys: []fhir.Key{0xaec4e099ae42cecc}, Targets: []string{"CareTeam", "Device", "Group", "HealthcareService", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "Communication.recipient", URL: "http://hl7.org/fhir/SearchParameter/Communication-recipient", Description: "Message recipient"},
-	{Code: "sender", Base: "Communication", Type: fhir.SearchReference, Keys: []fhir.Key{0x55e2f9f3cafd65ee}, Targets: []string{"Device", "HealthcareService", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "Communication.sender", URL: "http://hl7.org/fhir/SearchParameter/Communication-sender", Description: "Message sender"},
+	{Code: "recipient", Base: "Communication", Type: fhir.SearchReference, Keys: []fhir.Key{0x99ae42cecc}, Targets: []string{"CareTeam", "Device", "Group", "HealthcareService", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "Communication.recipient", URL: "http://hl7.org/fhir/SearchParameter/Communication-recipient", Description: "Message recipient"},
+	{Code: "sender", Base: "Communication", Type: fhir.SearchReference, Keys: []fhir.Key{0xf3cafd65ee}, Targets: []string{"Device", "HealthcareService", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "Communication.sender", URL: "http://hl7.org/fhir/SearchParameter/Communication-sender", Description: "Message sender"},
 	{Code: "sent", Base: "Communication", Type: fhir.SearchDate, Keys: []fhir.Key{0x56eedc3c9f2dacbc}, Single: true, Expression: "Communication.sent", URL: "http://hl7.org/fhir/SearchParameter/Communication-sent", Description: "When sent"},
-	{Code: "status", Base: "Communication", Type: fhir.SearchToken, Keys: []fhir.Key{0x8befec656ffec4b1}, Single: true, Systems: []string{"http://hl7.org/fhir/event-status"}, Expression: "Communication.status", URL: "http://hl7.org/fhir/SearchParameter/Communication-status", Description: "preparation | in-progress | not-done | on-hold | stopped | completed | entered-in-error | unknown"},
-	{Code: "subject", Base: "Communication", Type: fhir.SearchReference, Keys: []fhir.Key{0x8d10bb0637d4ad7a}, Targets: []string{"Group", "Patient"}, Single: true, Expression: "Communication.subject", URL: "http://hl7.org/fhir/SearchParameter/Communication-subject", Description: "Focus of message"},
+	{Code: "status", Base: "Communication", Type: fhir.SearchToken, Keys: []fhir.Key{0x656ffec4b1}, Single: true, Systems: []string{"http://hl7.org/fhir/event-status"}, Expression: "Communication.status", URL: "http://hl7.org/fhir/SearchParameter/Communication-status", Description: "preparation | in-progress | not-done | on-hold | stopped | completed | entered-in-error | unknown"},
+	{Code: "subject", Base: "Communication", Type: fhir.SearchReference, Keys: []fhir.Key{0x637d4ad7a}, Targets: []string{"Group", "Patient"}, Single: true, Expression: "Communication.subject", URL: "http://hl7.org/fhir/SearchParameter/Communication-subject", Description: "Focus of message"},
 }

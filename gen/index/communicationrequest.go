@@ -11,46 +11,46 @@ import (
 func communicationRequest(x *fhir.Index, r *r4.CommunicationRequest) {
 	x.Date(0x6724e063d977ddb5, r.AuthoredOn.Text) // CommunicationRequest.authoredOn
 	for i := range r.BasedOn {
-		referenceReference(x, 0xd72ae044ab96f245, &r.BasedOn[i]) // CommunicationRequest.basedOn
+		referenceReference(x, 0x44ab96f245, &r.BasedOn[i]) // CommunicationRequest.basedOn
 	}
 	for i := range r.Category {
-		tokenCodeableConcept(x, 0x7136d30f583084ba, &r.Category[i]) // CommunicationRequest.category
+		tokenCodeableConcept(x, 0xf583084ba, &r.Category[i]) // CommunicationRequest.category
 	}
-	referenceReference(x, 0x0eea19d2d3074db2, r.Encounter)    // CommunicationRequest.encounter
-	tokenIdentifier(x, 0x597703b814566140, r.GroupIdentifier) // CommunicationRequest.groupIdentifier
+	referenceReference(x, 0xd2d3074db2, r.Encounter)    // CommunicationRequest.encounter
+	tokenIdentifier(x, 0xb814566140, r.GroupIdentifier) // CommunicationRequest.groupIdentifier
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0xefc610b9019fcf3c, &r.Identifier[i]) // CommunicationRequest.identifier
+		tokenIdentifier(x, 0xb9019fcf3c, &r.Identifier[i]) // CommunicationRequest.identifier
 	}
 	for i := range r.Medium {
-		tokenCodeableConcept(x, 0x09c5154f723ad77d, &r.Medium[i]) // CommunicationRequest.medium
+		tokenCodeableConcept(x, 0x4f723ad77d, &r.Medium[i]) // CommunicationRequest.medium
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x9c02c864c48efd52, meta.Profile[i].Text) // CommunicationRequest.meta.profile
+			x.URI(0x64c48efd52, meta.Profile[i].Text) // CommunicationRequest.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x1ee76712fa6b55c7, &meta.Security[i]) // CommunicationRequest.meta.security
+			tokenCoding(x, 0x12fa6b55c7, &meta.Security[i]) // CommunicationRequest.meta.security
 		}
-		x.URI(0x6ce76084132f4fd3, meta.Source.Text) // CommunicationRequest.meta.source
+		x.URI(0x84132f4fd3, meta.Source.Text) // CommunicationRequest.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0xa39bcfe1827ae7a8, &meta.Tag[i]) // CommunicationRequest.meta.tag
+			tokenCoding(x, 0xe1827ae7a8, &meta.Tag[i]) // CommunicationRequest.meta.tag
 		}
 	}
 	switch v := r.Occurrence.(type) {
 	case *fhir.DateTime:
 		x.Date(0x8739107d5cffaecd, v.Text) // CommunicationRequest.occurrence.ofType(dateTime)
 	}
-	x.CodeOf(0xb837721fa9e41a23, "http://hl7.org/fhir/request-priority", r.Priority.Text) // CommunicationRequest.priority
+	x.CodeOf(0x1fa9e41a23, "http://hl7.org/fhir/request-priority", r.Priority.Text) // CommunicationRequest.priority
 	for i := range r.Recipient {
-		referenceReference(x, 0xff4e192929c291b0, &r.Recipient[i]) // CommunicationRequest.recipient
+		referenceReference(x, 0x2929c291b0, &r.Recipient[i]) // CommunicationRequest.recipient
 	}
 	for i := range r.Replaces {
-		referenceReference(x, 0xcbb29f5cd4d63f7e, &r.Replaces[i]) // CommunicationRequest.replaces
+		referenceReference(x, 0x5cd4d63f7e, &r.Replaces[i]) // CommunicationRequest.replaces
 	}
-	referenceReference(x, 0x13fdf93850d21b4a, r.Requester)                            // CommunicationRequest.requester
-	referenceReference(x, 0x00b106eca9960b44, r.Sender)                               // CommunicationRequest.sender
-	x.CodeOf(0x21de4b5a74b132d0, "http://hl7.org/fhir/request-status", r.Status.Text) // CommunicationRequest.status
-	referenceReference(x, 0x6b2a753dde5e2661, r.Subject)                              // CommunicationRequest.subject
+	referenceReference(x, 0x3850d21b4a, r.Requester)                            // CommunicationRequest.requester
+	referenceReference(x, 0xeca9960b44, r.Sender)                               // CommunicationRequest.sender
+	x.CodeOf(0x5a74b132d0, "http://hl7.org/fhir/request-status", r.Status.Text) // CommunicationRequest.status
+	referenceReference(x, 0x3dde5e2661, r.Subject)                              // CommunicationRequest.subject
 }
 
 var parametersCommunicationRequest = []fhir.Parameter{
@@ -58,26 +58,26 @@ var parametersCommunicationRequest = []fhir.Parameter{
 	{Code: "_filter", Base: "CommunicationRequest", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "CommunicationRequest", Type: fhir.SearchToken, Single: true, Expression: "CommunicationRequest.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "CommunicationRequest", Type: fhir.SearchDate, Single: true, Expression: "CommunicationRequest.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "CommunicationRequest", Type: fhir.SearchURI, Keys: []fhir.Key{0x9c02c864c48efd52}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "CommunicationRequest", Type: fhir.SearchURI, Keys: []fhir.Key{0x64c48efd52}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "CommunicationRequest", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "CommunicationRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x1ee76712fa6b55c7}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "CommunicationRequest", Type: fhir.SearchURI, Keys: []fhir.Key{0x6ce76084132f4fd3}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "CommunicationRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0xa39bcfe1827ae7a8}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "CommunicationRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x12fa6b55c7}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "CommunicationRequest", Type: fhir.SearchURI, Keys: []fhir.Key{0x84132f4fd3}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "CommunicationRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0xe1827ae7a8}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "CommunicationRequest", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "authored", Base: "CommunicationRequest", Type: fhir.SearchDate, Keys: []fhir.Key{0x6724e063d977ddb5}, Single: true, Expression: "CommunicationRequest.authoredOn", URL: "http://hl7.org/fhir/SearchParameter/CommunicationRequest-authored", Description: "When request transitioned to being actionable"},
-	{Code: "based-on", Base: "CommunicationRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0xd72ae044ab96f245}, Targets: anyType, Expression: "CommunicationRequest.basedOn", URL: "http://hl7.org/fhir/SearchParameter/CommunicationRequest-based-on", Description: "Fulfills plan or proposal"},
-	{Code: "category", Base: "CommunicationRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x7136d30f583084ba}, Expression: "CommunicationRequest.category", URL: "http://hl7.org/fhir/SearchParameter/CommunicationRequest-category", Description: "Message category"},
-	{Code: "encounter", Base: "CommunicationRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x0eea19d2d3074db2}, Targets: []string{"Encounter"}, Single: true, Expression: "CommunicationRequest.encounter", URL: "http://hl7.org/fhir/SearchParameter/CommunicationRequest-encounter", Description: "Encounter created as part of"},
-	{Code: "group-identifier", Base: "CommunicationRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x597703b814566140}, Single: true, Expression: "CommunicationRequest.groupIdentifier", URL: "http://hl7.org/fhir/SearchParameter/CommunicationRequest-group-identifier", Description: "Composite request this is part of"},
-	{Code: "identifier", Base: "CommunicationRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0xefc610b9019fcf3c}, Expression: "CommunicationRequest.identifier", URL: "http://hl7.org/fhir/SearchParameter/CommunicationRequest-identifier", Description: "Unique identifier"},
-	{Code: "medium", Base: "CommunicationRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x09c5154f723ad77d}, Expression: "CommunicationRequest.medium", URL: "http://hl7.org/fhir/SearchParameter/CommunicationRequest-medium", Description: "A channel of communication"},
+	{Code: "based-on", Base: "CommunicationRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x44ab96f245}, Targets: anyType, Expression: "CommunicationRequest.basedOn", URL: "http://hl7.org/fhir/SearchParameter/CommunicationRequest-based-on", Description: "Fulfills plan or proposal"},
+	{Code: "category", Base: "CommunicationRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0xf583084ba}, Expression: "CommunicationRequest.category", URL: "http://hl7.org/fhir/SearchParameter/CommunicationRequest-category", Description: "Message category"},
+	{Code: "encounter", Base: "CommunicationRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0xd2d3074db2}, Targets: []string{"Encounter"}, Single: true, Expression: "CommunicationRequest.encounter", URL: "http://hl7.org/fhir/SearchParameter/CommunicationRequest-encounter", Description: "Encounter created as part of"},
+	{Code: "group-identifier", Base: "CommunicationRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0xb814566140}, Single: true, Expression: "CommunicationRequest.groupIdentifier", URL: "http://hl7.org/fhir/SearchParameter/CommunicationRequest-group-identifier", Description: "Composite request this is part of"},
+	{Code: "identifier", Base: "CommunicationRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0xb9019fcf3c}, Expression: "CommunicationRequest.identifier", URL: "http://hl7.org/fhir/SearchParameter/CommunicationRequest-identifier", Description: "Unique identifier"},
+	{Code: "medium", Base: "CommunicationRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x4f723ad77d}, Expression: "CommunicationRequest.medium", URL: "http://hl7.org/fhir/SearchParameter/CommunicationRequest-medium", Description: "A channel of communication"},
 	{Code: "occurrence", Base: "CommunicationRequest", Type: fhir.SearchDate, Keys: []fhir.Key{0x8739107d5cffaecd}, Single: true, Expression: "CommunicationRequest.occurrence as dateTime", URL: "http://hl7.org/fhir/SearchParameter/CommunicationRequest-occurrence", Description: "When scheduled"},
-	{Code: "patient", Base: "CommunicationRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x6b2a753dde5e2661}, Targets: []string{"Patient"}, Single: true, Expression: "CommunicationRequest.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/CommunicationRequest-patient", Description: "Focus of message"},
-	{Code: "priority", Base: "CommunicationRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0xb837721fa9e41a23}, Single: true, Systems: []string{"http://hl7.org/fhir/request-priority"}, Expression: "CommunicationRequest.priority", URL: "http://hl7.org/fhir/SearchParameter/CommunicationRequest-priority", Description: "routine | urgent | asap | stat"},
-	{Code: "recipient", Base: "CommunicationRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0xff4e192929c291b0}, Targets: []string{"CareTeam", "Device", "Group", "HealthcareService", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "CommunicationRequest.recipient", URL: "http://hl7.org/fhir/SearchParameter/CommunicationRequest-recipient", Description: "Message recipient"},
-	{Code: "replaces", Base: "CommunicationRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0xcbb29f5cd4d63f7e}, Targets: []string{"CommunicationRequest"}, Expression: "CommunicationRequest.replaces", URL: "http://hl7.org/fhir/SearchParameter/CommunicationRequest-replaces", Description: "Request(s) replaced by this request"},
-	{Code: "requester", Base: "CommunicationRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x13fdf93850d21b4a}, Targets: []string{"Device", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "CommunicationRequest.requester", URL: "http://hl7.org/fhir/SearchParameter/CommunicationRequest-requester", Description: "Who/what is requesting service"},
-	{Code: "sender", Base: "CommunicationRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x00b106eca9960b44}, Targets: []string{"Device", "HealthcareService", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "CommunicationRequest.sender", URL: "http://hl7.org/fhir/SearchParameter/CommunicationRequest-sender", Description: "Message sender"},
-	{Code: "status", Base: "CommunicationRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x21de4b5a74b132d0}, Single: true, Systems: []string{"http://hl7.org/fhir/request-status"}, Expression: "CommunicationRequest.status", URL: "http://hl7.org/fhir/SearchParameter/CommunicationRequest-status", Description: "draft | active | on-hold | revoked | completed | entered-in-error | unknown"},
-	{Code: "subject", Base: "CommunicationRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x6b2a753dde5e2661}, Targets: []string{"Group", "Patient"}, Single: true, Expression: "CommunicationRequest.subject", URL: "http://hl7.org/fhir/SearchParameter/CommunicationRequest-subject", Description: "Focus of message"},
+	{Code: "patient", Base: "CommunicationRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x3dde5e2661}, Targets: []string{"Patient"}, Single: true, Expression: "CommunicationRequest.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/CommunicationRequest-patient", Description: "Focus of message"},
+	{Code: "priority", Base: "CommunicationRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x1fa9e41a23}, Single: true, Systems: []string{"http://hl7.org/fhir/request-priority"}, Expression: "CommunicationRequest.priority", URL: "http://hl7.org/fhir/SearchParameter/CommunicationRequest-priority", Description: "routine | urgent | asap | stat"},
+	{Code: "recipient", Base: "CommunicationRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x2929c291b0}, Targets: []string{"CareTeam", "Device", "Group", "HealthcareService", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "CommunicationRequest.recipient", URL: "http://hl7.org/fhir/SearchParameter/CommunicationRequest-recipient", Description: "Message recipient"},
+	{Code: "replaces", Base: "CommunicationRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x5cd4d63f7e}, Targets: []string{"CommunicationRequest"}, Expression: "CommunicationRequest.replaces", URL: "http://hl7.org/fhir/SearchParameter/CommunicationRequest-replaces", Description: "Request(s) replaced by this request"},
+	{Code: "requester", Base: "CommunicationRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x3850d21b4a}, Targets: []string{"Device", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "CommunicationRequest.requester", URL: "http://hl7.org/fhir/SearchParameter/CommunicationRequest-requester", Description: "Who/what is requesting service"},
+	{Code: "sender", Base: "CommunicationRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0xeca9960b44}, Targets: []string{"Device", "HealthcareService", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "CommunicationRequest.sender", URL: "http://hl7.org/fhir/SearchParameter/CommunicationRequest-sender", Description: "Message sender"},
+	{Code: "status", Base: "CommunicationRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x5a74b132d0}, Single: true, Systems: []string{"http://hl7.org/fhir/request-status"}, Expression: "CommunicationRequest.status", URL: "http://hl7.org/fhir/SearchParameter/CommunicationRequest-status", Description: "draft | active | on-hold | revoked | completed | entered-in-error | unknown"},
+	{Code: "subject", Base: "CommunicationRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x3dde5e2661}, Targets: []string{"Group", "Patient"}, Single: true, Expression: "CommunicationRequest.subject", URL: "http://hl7.org/fhir/SearchParameter/CommunicationRequest-subject", Description: "Focus of message"},
 }

@@ -9,29 +9,29 @@ import (
 
 // compartmentDefinition adds what the search parameters say of r to x.
 func compartmentDefinition(x *fhir.Index, r *r4.CompartmentDefinition) {
-	x.CodeOf(0x070ce7d2bc29db30, "http://hl7.org/fhir/compartment-type", r.Code.Text) // CompartmentDefinition.code
-	x.Date(0x9b832c6747bf34cb, r.Date.Text)                                           // CompartmentDefinition.date
-	x.String(0x7758220ce66be08a, r.Description.Text)                                  // CompartmentDefinition.description
+	x.CodeOf(0xd2bc29db30, "http://hl7.org/fhir/compartment-type", r.Code.Text) // CompartmentDefinition.code
+	x.Date(0x9b832c6747bf34cb, r.Date.Text)                                     // CompartmentDefinition.date
+	x.String(0x7758220ce66be08a, r.Description.Text)                            // CompartmentDefinition.description
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x0e8614bf6a46edee, meta.Profile[i].Text) // CompartmentDefinition.meta.profile
+			x.URI(0xbf6a46edee, meta.Profile[i].Text) // CompartmentDefinition.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x9cddbd7bff799b71, &meta.Security[i]) // CompartmentDefinition.meta.security
+			tokenCoding(x, 0x7bff799b71, &meta.Security[i]) // CompartmentDefinition.meta.security
 		}
-		x.URI(0x7fcfca7e9265eb7a, meta.Source.Text) // CompartmentDefinition.meta.source
+		x.URI(0x7e9265eb7a, meta.Source.Text) // CompartmentDefinition.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x9201cc0c64e2f8d7, &meta.Tag[i]) // CompartmentDefinition.meta.tag
+			tokenCoding(x, 0xc64e2f8d7, &meta.Tag[i]) // CompartmentDefinition.meta.tag
 		}
 	}
 	x.String(0x5c9c77c7cfac36e3, r.Name.Text)      // CompartmentDefinition.name
 	x.String(0x2004493c7e0c9be5, r.Publisher.Text) // CompartmentDefinition.publisher
 	for i := range r.Resource {
 		resource := &r.Resource[i]
-		x.CodeOf(0xf2f2c7b55f2778ef, "http://hl7.org/fhir/resource-types", resource.Code.Text) // CompartmentDefinition.resource.code
+		x.CodeOf(0xb55f2778ef, "http://hl7.org/fhir/resource-types", resource.Code.Text) // CompartmentDefinition.resource.code
 	}
-	x.CodeOf(0xd9a4459900657971, "http://hl7.org/fhir/publication-status", r.Status.Text) // CompartmentDefinition.status
-	x.URI(0x48418650040ac59e, r.URL.Text)                                                 // CompartmentDefinition.url
+	x.CodeOf(0x9900657971, "http://hl7.org/fhir/publication-status", r.Status.Text) // CompartmentDefinition.status
+	x.URI(0x50040ac59e, r.URL.Text)                                                 // CompartmentDefinition.url
 	for i := range r.UseContext {
 		useContext := &r.UseContext[i]
 		x.Open(0xa1e54226b467c582, 2) // CompartmentDefinition.useContext: code & value.ofType(CodeableConcept)
@@ -52,17 +52,17 @@ func compartmentDefinition(x *fhir.Index, r *r4.CompartmentDefinition) {
 			quantityRange(x, 0, v)
 		}
 		x.Close()
-		tokenCoding(x, 0x1880328104d774db, useContext.Code) // CompartmentDefinition.useContext.code
+		tokenCoding(x, 0x8104d774db, useContext.Code) // CompartmentDefinition.useContext.code
 		switch v := useContext.Value.(type) {
 		case *r4.CodeableConcept:
-			tokenCodeableConcept(x, 0x7b39389c407d6d26, v) // CompartmentDefinition.useContext.value.ofType(CodeableConcept)
+			tokenCodeableConcept(x, 0x9c407d6d26, v) // CompartmentDefinition.useContext.value.ofType(CodeableConcept)
 		case *r4.Quantity:
 			quantityQuantity(x, 0xccbc0db73df9150f, v) // CompartmentDefinition.useContext.value.ofType(Quantity)
 		case *r4.Range:
 			quantityRange(x, 0x59a58d8ceb8efa8a, v) // CompartmentDefinition.useContext.value.ofType(Range)
 		}
 	}
-	x.Code(0x2904e6388d59a264, r.Version.Text) // CompartmentDefinition.version
+	x.Code(0x388d59a264, r.Version.Text) // CompartmentDefinition.version
 }
 
 var parametersCompartmentDefinition = []fhir.Parameter{
@@ -70,24 +70,24 @@ var parametersCompartmentDefinition = []fhir.Parameter{
 	{Code: "_filter", Base: "CompartmentDefinition", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "CompartmentDefinition", Type: fhir.SearchToken, Single: true, Expression: "CompartmentDefinition.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "CompartmentDefinition", Type: fhir.SearchDate, Single: true, Expression: "CompartmentDefinition.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "CompartmentDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0x0e8614bf6a46edee}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "CompartmentDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0xbf6a46edee}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "CompartmentDefinition", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "CompartmentDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x9cddbd7bff799b71}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "CompartmentDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0x7fcfca7e9265eb7a}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "CompartmentDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x9201cc0c64e2f8d7}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "CompartmentDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x7bff799b71}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "CompartmentDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0x7e9265eb7a}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "CompartmentDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xc64e2f8d7}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "CompartmentDefinition", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "code", Base: "CompartmentDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x070ce7d2bc29db30}, Single: true, Systems: []string{"http://hl7.org/fhir/compartment-type"}, Expression: "CompartmentDefinition.code", URL: "http://hl7.org/fhir/SearchParameter/CompartmentDefinition-code", Description: "Patient | Encounter | RelatedPerson | Practitioner | Device"},
-	{Code: "context", Base: "CompartmentDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x7b39389c407d6d26}, Expression: "CompartmentDefinition.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/conformance-context", Description: "A use context assigned to the compartment definition"},
+	{Code: "code", Base: "CompartmentDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xd2bc29db30}, Single: true, Systems: []string{"http://hl7.org/fhir/compartment-type"}, Expression: "CompartmentDefinition.code", URL: "http://hl7.org/fhir/SearchParameter/CompartmentDefinition-code", Description: "Patient | Encounter | RelatedPerson | Practitioner | Device"},
+	{Code: "context", Base: "CompartmentDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x9c407d6d26}, Expression: "CompartmentDefinition.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/conformance-context", Description: "A use context assigned to the compartment definition"},
 	{Code: "context-quantity", Base: "CompartmentDefinition", Type: fhir.SearchQuantity, Keys: []fhir.Key{0xccbc0db73df9150f, 0x59a58d8ceb8efa8a}, Expression: "CompartmentDefinition.useContext.value as Quantity | CompartmentDefinition.useContext.value as Range", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-quantity", Description: "A quantity- or range-valued use context assigned to the compartment definition"},
-	{Code: "context-type", Base: "CompartmentDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x1880328104d774db}, Expression: "CompartmentDefinition.useContext.code", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-type", Description: "A type of use context assigned to the compartment definition"},
+	{Code: "context-type", Base: "CompartmentDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x8104d774db}, Expression: "CompartmentDefinition.useContext.code", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-type", Description: "A type of use context assigned to the compartment definition"},
 	{Code: "context-type-quantity", Base: "CompartmentDefinition", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0xbd967039cf0305e7, Parts: []fhir.Part{{Code: "context-type", Type: fhir.SearchToken}, {Code: "context-quantity", Type: fhir.SearchQuantity}}}}, Expression: "CompartmentDefinition.useContext", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-type-quantity", Description: "A use context type and quantity- or range-based value assigned to the compartment definition"},
 	{Code: "context-type-value", Base: "CompartmentDefinition", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0xa1e54226b467c582, Parts: []fhir.Part{{Code: "context-type", Type: fhir.SearchToken}, {Code: "context", Type: fhir.SearchToken}}}}, Expression: "CompartmentDefinition.useContext", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-type-value", Description: "A use context type and value assigned to the compartment definition"},
 	{Code: "date", Base: "CompartmentDefinition", Type: fhir.SearchDate, Keys: []fhir.Key{0x9b832c6747bf34cb}, Single: true, Expression: "CompartmentDefinition.date", URL: "http://hl7.org/fhir/SearchParameter/conformance-date", Description: "The compartment definition publication date"},
 	{Code: "description", Base: "CompartmentDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0x7758220ce66be08a}, Single: true, Expression: "CompartmentDefinition.description", URL: "http://hl7.org/fhir/SearchParameter/conformance-description", Description: "The description of the compartment definition"},
 	{Code: "name", Base: "CompartmentDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0x5c9c77c7cfac36e3}, Single: true, Expression: "CompartmentDefinition.name", URL: "http://hl7.org/fhir/SearchParameter/conformance-name", Description: "Computationally friendly name of the compartment definition"},
 	{Code: "publisher", Base: "CompartmentDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0x2004493c7e0c9be5}, Single: true, Expression: "CompartmentDefinition.publisher", URL: "http://hl7.org/fhir/SearchParameter/conformance-publisher", Description: "Name of the publisher of the compartment definition"},
-	{Code: "resource", Base: "CompartmentDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xf2f2c7b55f2778ef}, Systems: []string{"http://hl7.org/fhir/resource-types"}, Expression: "CompartmentDefinition.resource.code", URL: "http://hl7.org/fhir/SearchParameter/CompartmentDefinition-resource", Description: "Name of resource type"},
-	{Code: "status", Base: "CompartmentDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xd9a4459900657971}, Single: true, Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "CompartmentDefinition.status", URL: "http://hl7.org/fhir/SearchParameter/conformance-status", Description: "The current status of the compartment definition"},
-	{Code: "url", Base: "CompartmentDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0x48418650040ac59e}, Single: true, Expression: "CompartmentDefinition.url", URL: "http://hl7.org/fhir/SearchParameter/conformance-url", Description: "The uri that identifies the compartment definition"},
-	{Code: "version", Base: "CompartmentDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x2904e6388d59a264}, Single: true, Expression: "CompartmentDefinition.version", URL: "http://hl7.org/fhir/SearchParameter/conformance-version", Description: "The business version of the compartment definition"},
+	{Code: "resource", Base: "CompartmentDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xb55f2778ef}, Systems: []string{"http://hl7.org/fhir/resource-types"}, Expression: "CompartmentDefinition.resource.code", URL: "http://hl7.org/fhir/SearchParameter/CompartmentDefinition-resource", Description: "Name of resource type"},
+	{Code: "status", Base: "CompartmentDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x9900657971}, Single: true, Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "CompartmentDefinition.status", URL: "http://hl7.org/fhir/SearchParameter/conformance-status", Description: "The current status of the compartment definition"},
+	{Code: "url", Base: "CompartmentDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0x50040ac59e}, Single: true, Expression: "CompartmentDefinition.url", URL: "http://hl7.org/fhir/SearchParameter/conformance-url", Description: "The uri that identifies the compartment definition"},
+	{Code: "version", Base: "CompartmentDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x388d59a264}, Single: true, Expression: "CompartmentDefinition.version", URL: "http://hl7.org/fhir/SearchParameter/conformance-version", Description: "The business version of the compartment definition"},
 }

@@ -11,57 +11,57 @@ import (
 func composition(x *fhir.Index, r *r4.Composition) {
 	for i := range r.Attester {
 		attester := &r.Attester[i]
-		referenceReference(x, 0x27ebf144638128e1, attester.Party) // Composition.attester.party
+		referenceReference(x, 0x44638128e1, attester.Party) // Composition.attester.party
 	}
 	for i := range r.Author {
-		referenceReference(x, 0x231a8bdbf51f5105, &r.Author[i]) // Composition.author
+		referenceReference(x, 0xdbf51f5105, &r.Author[i]) // Composition.author
 	}
 	for i := range r.Category {
-		tokenCodeableConcept(x, 0x498be75463327361, &r.Category[i]) // Composition.category
+		tokenCodeableConcept(x, 0x5463327361, &r.Category[i]) // Composition.category
 	}
-	x.CodeOf(0x9fc686e157d15ca1, "http://terminology.hl7.org/CodeSystem/v3-Confidentiality", r.Confidentiality.Text) // Composition.confidentiality
-	x.Date(0xbb3496c998c4063e, r.Date.Text)                                                                          // Composition.date
-	referenceReference(x, 0x1cee1c206cfec1ab, r.Encounter)                                                           // Composition.encounter
+	x.CodeOf(0xe157d15ca1, "http://terminology.hl7.org/CodeSystem/v3-Confidentiality", r.Confidentiality.Text) // Composition.confidentiality
+	x.Date(0xbb3496c998c4063e, r.Date.Text)                                                                    // Composition.date
+	referenceReference(x, 0x206cfec1ab, r.Encounter)                                                           // Composition.encounter
 	for i := range r.Event {
 		event := &r.Event[i]
 		for i := range event.Code {
-			tokenCodeableConcept(x, 0x5eafd01590646572, &event.Code[i]) // Composition.event.code
+			tokenCodeableConcept(x, 0x1590646572, &event.Code[i]) // Composition.event.code
 		}
 		datePeriod(x, 0xdb1f9e165fa1bdcc, event.Period) // Composition.event.period
 	}
-	tokenIdentifier(x, 0xb5e5f502ed8c3b7e, r.Identifier) // Composition.identifier
+	tokenIdentifier(x, 0x2ed8c3b7e, r.Identifier) // Composition.identifier
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xe0b5db9d556c955b, meta.Profile[i].Text) // Composition.meta.profile
+			x.URI(0x9d556c955b, meta.Profile[i].Text) // Composition.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x5ad8c8a97370aa45, &meta.Security[i]) // Composition.meta.security
+			tokenCoding(x, 0xa97370aa45, &meta.Security[i]) // Composition.meta.security
 		}
-		x.URI(0xca873e0ecae9d04c, meta.Source.Text) // Composition.meta.source
+		x.URI(0xecae9d04c, meta.Source.Text) // Composition.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x7459802604b846a1, &meta.Tag[i]) // Composition.meta.tag
+			tokenCoding(x, 0x2604b846a1, &meta.Tag[i]) // Composition.meta.tag
 		}
 	}
 	for i := range r.RelatesTo {
 		relatesTo := &r.RelatesTo[i]
 		switch v := relatesTo.Target.(type) {
 		case *r4.Identifier:
-			tokenIdentifier(x, 0x8a56746c50c922f3, v) // Composition.relatesTo.target.ofType(Identifier)
+			tokenIdentifier(x, 0x6c50c922f3, v) // Composition.relatesTo.target.ofType(Identifier)
 		case *r4.Reference:
-			referenceReference(x, 0xbb0b73b990630394, v) // Composition.relatesTo.target.ofType(Reference)
+			referenceReference(x, 0xb990630394, v) // Composition.relatesTo.target.ofType(Reference)
 		}
 	}
 	for i := range r.Section {
 		section := &r.Section[i]
-		tokenCodeableConcept(x, 0xbb64f49292b2467b, section.Code) // Composition.section.code
+		tokenCodeableConcept(x, 0x9292b2467b, section.Code) // Composition.section.code
 		for i := range section.Entry {
-			referenceReference(x, 0x6c51fdb56ca6300f, &section.Entry[i]) // Composition.section.entry
+			referenceReference(x, 0xb56ca6300f, &section.Entry[i]) // Composition.section.entry
 		}
 	}
-	x.CodeOf(0x02b798e65611c03d, "http://hl7.org/fhir/composition-status", r.Status.Text) // Composition.status
-	referenceReference(x, 0xc719ea58725963fa, r.Subject)                                  // Composition.subject
-	x.String(0x3ba606bd6ba9e91b, r.Title.Text)                                            // Composition.title
-	tokenCodeableConcept(x, 0x540a260d10386ee0, r.Type_)                                  // Composition.type
+	x.CodeOf(0xe65611c03d, "http://hl7.org/fhir/composition-status", r.Status.Text) // Composition.status
+	referenceReference(x, 0x58725963fa, r.Subject)                                  // Composition.subject
+	x.String(0x3ba606bd6ba9e91b, r.Title.Text)                                      // Composition.title
+	tokenCodeableConcept(x, 0xd10386ee0, r.Type_)                                   // Composition.type
 }
 
 var parametersComposition = []fhir.Parameter{
@@ -69,28 +69,28 @@ var parametersComposition = []fhir.Parameter{
 	{Code: "_filter", Base: "Composition", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Composition", Type: fhir.SearchToken, Single: true, Expression: "Composition.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Composition", Type: fhir.SearchDate, Single: true, Expression: "Composition.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "Composition", Type: fhir.SearchURI, Keys: []fhir.Key{0xe0b5db9d556c955b}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "Composition", Type: fhir.SearchURI, Keys: []fhir.Key{0x9d556c955b}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "Composition", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "Composition", Type: fhir.SearchToken, Keys: []fhir.Key{0x5ad8c8a97370aa45}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "Composition", Type: fhir.SearchURI, Keys: []fhir.Key{0xca873e0ecae9d04c}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "Composition", Type: fhir.SearchToken, Keys: []fhir.Key{0x7459802604b846a1}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "Composition", Type: fhir.SearchToken, Keys: []fhir.Key{0xa97370aa45}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "Composition", Type: fhir.SearchURI, Keys: []fhir.Key{0xecae9d04c}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "Composition", Type: fhir.SearchToken, Keys: []fhir.Key{0x2604b846a1}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "Composition", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "attester", Base: "Composition", Type: fhir.SearchReference, Keys: []fhir.Key{0x27ebf144638128e1}, Targets: []string{"Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "Composition.attester.party", URL: "http://hl7.org/fhir/SearchParameter/Composition-attester", Description: "Who attested the composition"},
-	{Code: "author", Base: "Composition", Type: fhir.SearchReference, Keys: []fhir.Key{0x231a8bdbf51f5105}, Targets: []string{"Device", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "Composition.author", URL: "http://hl7.org/fhir/SearchParameter/Composition-author", Description: "Who and/or what authored the composition"},
-	{Code: "category", Base: "Composition", Type: fhir.SearchToken, Keys: []fhir.Key{0x498be75463327361}, Expression: "Composition.category", URL: "http://hl7.org/fhir/SearchParameter/Composition-category", Description: "Categorization of Composition"},
-	{Code: "confidentiality", Base: "Composition", Type: fhir.SearchToken, Keys: []fhir.Key{0x9fc686e157d15ca1}, Single: true, Systems: []string{"http://terminology.hl7.org/CodeSystem/v3-Confidentiality"}, Expression: "Composition.confidentiality", URL: "http://hl7.org/fhir/SearchParameter/Composition-confidentiality", Description: "As defined by affinity domain"},
-	{Code: "context", Base: "Composition", Type: fhir.SearchToken, Keys: []fhir.Key{0x5eafd01590646572}, Expression: "Composition.event.code", URL: "http://hl7.org/fhir/SearchParameter/Composition-context", Description: "Code(s) that apply to the event being documented"},
+	{Code: "attester", Base: "Composition", Type: fhir.SearchReference, Keys: []fhir.Key{0x44638128e1}, Targets: []string{"Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "Composition.attester.party", URL: "http://hl7.org/fhir/SearchParameter/Composition-attester", Description: "Who attested the composition"},
+	{Code: "author", Base: "Composition", Type: fhir.SearchReference, Keys: []fhir.Key{0xdbf51f5105}, Targets: []string{"Device", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "Composition.author", URL: "http://hl7.org/fhir/SearchParameter/Composition-author", Description: "Who and/or what authored the composition"},
+	{Code: "category", Base: "Composition", Type: fhir.SearchToken, Keys: []fhir.Key{0x5463327361}, Expression: "Composition.category", URL: "http://hl7.org/fhir/SearchParameter/Composition-category", Description: "Categorization of Composition"},
+	{Code: "confidentiality", Base: "Composition", Type: fhir.SearchToken, Keys: []fhir.Key{0xe157d15ca1}, Single: true, Systems: []string{"http://terminology.hl7.org/CodeSystem/v3-Confidentiality"}, Expression: "Composition.confidentiality", URL: "http://hl7.org/fhir/SearchParameter/Composition-confidentiality", Description: "As defined by affinity domain"},
+	{Code: "context", Base: "Composition", Type: fhir.SearchToken, Keys: []fhir.Key{0x1590646572}, Expression: "Composition.event.code", URL: "http://hl7.org/fhir/SearchParameter/Composition-context", Description: "Code(s) that apply to the event being documented"},
 	{Code: "date", Base: "Composition", Type: fhir.SearchDate, Keys: []fhir.Key{0xbb3496c998c4063e}, Single: true, Expression: "Composition.date", URL: "http://hl7.org/fhir/SearchParameter/clinical-date", Description: "Composition editing time"},
-	{Code: "encounter", Base: "Composition", Type: fhir.SearchReference, Keys: []fhir.Key{0x1cee1c206cfec1ab}, Targets: []string{"Encounter"}, Single: true, Expression: "Composition.encounter", URL: "http://hl7.org/fhir/SearchParameter/clinical-encounter", Description: "Context of the Composition"},
-	{Code: "entry", Base: "Composition", Type: fhir.SearchReference, Keys: []fhir.Key{0x6c51fdb56ca6300f}, Targets: anyType, Expression: "Composition.section.entry", URL: "http://hl7.org/fhir/SearchParameter/Composition-entry", Description: "A reference to data that supports this section"},
-	{Code: "identifier", Base: "Composition", Type: fhir.SearchToken, Keys: []fhir.Key{0xb5e5f502ed8c3b7e}, Single: true, Expression: "Composition.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "Version-independent identifier for the Composition"},
-	{Code: "patient", Base: "Composition", Type: fhir.SearchReference, Keys: []fhir.Key{0xc719ea58725963fa}, Targets: []string{"Patient"}, Single: true, Expression: "Composition.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "Who and/or what the composition is about"},
+	{Code: "encounter", Base: "Composition", Type: fhir.SearchReference, Keys: []fhir.Key{0x206cfec1ab}, Targets: []string{"Encounter"}, Single: true, Expression: "Composition.encounter", URL: "http://hl7.org/fhir/SearchParameter/clinical-encounter", Description: "Context of the Composition"},
+	{Code: "entry", Base: "Composition", Type: fhir.SearchReference, Keys: []fhir.Key{0xb56ca6300f}, Targets: anyType, Expression: "Composition.section.entry", URL: "http://hl7.org/fhir/SearchParameter/Composition-entry", Description: "A reference to data that supports this section"},
+	{Code: "identifier", Base: "Composition", Type: fhir.SearchToken, Keys: []fhir.Key{0x2ed8c3b7e}, Single: true, Expression: "Composition.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "Version-independent identifier for the Composition"},
+	{Code: "patient", Base: "Composition", Type: fhir.SearchReference, Keys: []fhir.Key{0x58725963fa}, Targets: []string{"Patient"}, Single: true, Expression: "Composition.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "Who and/or what the composition is about"},
 	{Code: "period", Base: "Composition", Type: fhir.SearchDate, Keys: []fhir.Key{0xdb1f9e165fa1bdcc}, Expression: "Composition.event.period", URL: "http://hl7.org/fhir/SearchParameter/Composition-period", Description: "The period covered by the documentation"},
-	{Code: "related-id", Base: "Composition", Type: fhir.SearchToken, Keys: []fhir.Key{0x8a56746c50c922f3}, Expression: "Composition.relatesTo.target as Identifier", URL: "http://hl7.org/fhir/SearchParameter/Composition-related-id", Description: "Target of the relationship"},
-	{Code: "related-ref", Base: "Composition", Type: fhir.SearchReference, Keys: []fhir.Key{0xbb0b73b990630394}, Targets: []string{"Composition"}, Expression: "Composition.relatesTo.target as Reference", URL: "http://hl7.org/fhir/SearchParameter/Composition-related-ref", Description: "Target of the relationship"},
-	{Code: "section", Base: "Composition", Type: fhir.SearchToken, Keys: []fhir.Key{0xbb64f49292b2467b}, Expression: "Composition.section.code", URL: "http://hl7.org/fhir/SearchParameter/Composition-section", Description: "Classification of section (recommended)"},
-	{Code: "status", Base: "Composition", Type: fhir.SearchToken, Keys: []fhir.Key{0x02b798e65611c03d}, Single: true, Systems: []string{"http://hl7.org/fhir/composition-status"}, Expression: "Composition.status", URL: "http://hl7.org/fhir/SearchParameter/Composition-status", Description: "preliminary | final | amended | entered-in-error"},
-	{Code: "subject", Base: "Composition", Type: fhir.SearchReference, Keys: []fhir.Key{0xc719ea58725963fa}, Targets: anyType, Single: true, Expression: "Composition.subject", URL: "http://hl7.org/fhir/SearchParameter/Composition-subject", Description: "Who and/or what the composition is about"},
+	{Code: "related-id", Base: "Composition", Type: fhir.SearchToken, Keys: []fhir.Key{0x6c50c922f3}, Expression: "Composition.relatesTo.target as Identifier", URL: "http://hl7.org/fhir/SearchParameter/Composition-related-id", Description: "Target of the relationship"},
+	{Code: "related-ref", Base: "Composition", Type: fhir.SearchReference, Keys: []fhir.Key{0xb990630394}, Targets: []string{"Composition"}, Expression: "Composition.relatesTo.target as Reference", URL: "http://hl7.org/fhir/SearchParameter/Composition-related-ref", Description: "Target of the relationship"},
+	{Code: "section", Base: "Composition", Type: fhir.SearchToken, Keys: []fhir.Key{0x9292b2467b}, Expression: "Composition.section.code", URL: "http://hl7.org/fhir/SearchParameter/Composition-section", Description: "Classification of section (recommended)"},
+	{Code: "status", Base: "Composition", Type: fhir.SearchToken, Keys: []fhir.Key{0xe65611c03d}, Single: true, Systems: []string{"http://hl7.org/fhir/composition-status"}, Expression: "Composition.status", URL: "http://hl7.org/fhir/SearchParameter/Composition-status", Description: "preliminary | final | amended | entered-in-error"},
+	{Code: "subject", Base: "Composition", Type: fhir.SearchReference, Keys: []fhir.Key{0x58725963fa}, Targets: anyType, Single: true, Expression: "Composition.subject", URL: "http://hl7.org/fhir/SearchParameter/Composition-subject", Description: "Who and/or what the composition is about"},
 	{Code: "title", Base: "Composition", Type: fhir.SearchString, Keys: []fhir.Key{0x3ba606bd6ba9e91b}, Single: true, Expression: "Composition.title", URL: "http://hl7.org/fhir/SearchParameter/Composition-title", Description: "Human Readable name/title"},
-	{Code: "type", Base: "Composition", Type: fhir.SearchToken, Keys: []fhir.Key{0x540a260d10386ee0}, Expression: "Composition.type", URL: "http://hl7.org/fhir/SearchParameter/clinical-type", Description: "Kind of composition (LOINC if possible)"},
+	{Code: "type", Base: "Composition", Type: fhir.SearchToken, Keys: []fhir.Key{0xd10386ee0}, Expression: "Composition.type", URL: "http://hl7.org/fhir/SearchParameter/clinical-type", Description: "Kind of composition (LOINC if possible)"},
 }

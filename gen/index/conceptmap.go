@@ -15,59 +15,59 @@ func conceptMap(x *fhir.Index, r *r4.ConceptMap) {
 		group := &r.Group[i]
 		for i := range group.Element {
 			element := &group.Element[i]
-			x.Code(0x3278bac8f8f9598b, element.Code.Text) // ConceptMap.group.element.code
+			x.Code(0xc8f8f9598b, element.Code.Text) // ConceptMap.group.element.code
 			for i := range element.Target {
 				target := &element.Target[i]
-				x.Code(0xb6d6f6e7ae8af120, target.Code.Text) // ConceptMap.group.element.target.code
+				x.Code(0xe7ae8af120, target.Code.Text) // ConceptMap.group.element.target.code
 				for i := range target.DependsOn {
 					dependsOn := &target.DependsOn[i]
-					x.URI(0xcc2b0ce923c43465, dependsOn.Property.Text) // ConceptMap.group.element.target.dependsOn.property
+					x.URI(0xe923c43465, dependsOn.Property.Text) // ConceptMap.group.element.target.dependsOn.property
 				}
 				for i := range target.Product {
 					product := &target.Product[i]
-					x.URI(0x1d206d412c478aa1, product.Property.Text) // ConceptMap.group.element.target.product.property
+					x.URI(0x412c478aa1, product.Property.Text) // ConceptMap.group.element.target.product.property
 				}
 			}
 		}
-		x.URI(0xe960348a59f0f389, group.Source.Text) // ConceptMap.group.source
-		x.URI(0xb42e9e0c2429fa7c, group.Target.Text) // ConceptMap.group.target
+		x.URI(0x8a59f0f389, group.Source.Text) // ConceptMap.group.source
+		x.URI(0xc2429fa7c, group.Target.Text)  // ConceptMap.group.target
 		if unmapped := group.Unmapped; unmapped != nil {
-			x.Canonical(0x6485bc42cf81bdbf, unmapped.URL.Text) // ConceptMap.group.unmapped.url
+			x.Canonical(0x42cf81bdbf, unmapped.URL.Text) // ConceptMap.group.unmapped.url
 		}
 	}
-	tokenIdentifier(x, 0xdc5b5dc5f93a1e37, r.Identifier) // ConceptMap.identifier
+	tokenIdentifier(x, 0xc5f93a1e37, r.Identifier) // ConceptMap.identifier
 	for i := range r.Jurisdiction {
-		tokenCodeableConcept(x, 0x602d63d7cd8a0a2f, &r.Jurisdiction[i]) // ConceptMap.jurisdiction
+		tokenCodeableConcept(x, 0xd7cd8a0a2f, &r.Jurisdiction[i]) // ConceptMap.jurisdiction
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xae110358883e8500, meta.Profile[i].Text) // ConceptMap.meta.profile
+			x.URI(0x58883e8500, meta.Profile[i].Text) // ConceptMap.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0xc98927fd565ed949, &meta.Security[i]) // ConceptMap.meta.security
+			tokenCoding(x, 0xfd565ed949, &meta.Security[i]) // ConceptMap.meta.security
 		}
-		x.URI(0x786c42fc1526ac69, meta.Source.Text) // ConceptMap.meta.source
+		x.URI(0xfc1526ac69, meta.Source.Text) // ConceptMap.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0xbf00001a21ece94c, &meta.Tag[i]) // ConceptMap.meta.tag
+			tokenCoding(x, 0x1a21ece94c, &meta.Tag[i]) // ConceptMap.meta.tag
 		}
 	}
 	x.String(0x490a545e536c4f31, r.Name.Text)      // ConceptMap.name
 	x.String(0xc353b58627ccfbdc, r.Publisher.Text) // ConceptMap.publisher
 	switch v := r.Source.(type) {
 	case *fhir.Canonical:
-		x.Canonical(0x10ac60fad004b509, v.Text) // ConceptMap.source.ofType(canonical)
+		x.Canonical(0xfad004b509, v.Text) // ConceptMap.source.ofType(canonical)
 	case *fhir.URI:
-		x.Canonical(0x9ee8506a7abbe837, v.Text) // ConceptMap.source.ofType(uri)
+		x.Canonical(0x6a7abbe837, v.Text) // ConceptMap.source.ofType(uri)
 	}
-	x.CodeOf(0x62594135b69d6b65, "http://hl7.org/fhir/publication-status", r.Status.Text) // ConceptMap.status
+	x.CodeOf(0x35b69d6b65, "http://hl7.org/fhir/publication-status", r.Status.Text) // ConceptMap.status
 	switch v := r.Target.(type) {
 	case *fhir.Canonical:
-		x.Canonical(0x7d67a964d0f16d7c, v.Text) // ConceptMap.target.ofType(canonical)
+		x.Canonical(0x64d0f16d7c, v.Text) // ConceptMap.target.ofType(canonical)
 	case *fhir.URI:
-		x.Canonical(0x8b108ad736b06db7, v.Text) // ConceptMap.target.ofType(uri)
+		x.Canonical(0xd736b06db7, v.Text) // ConceptMap.target.ofType(uri)
 	}
 	x.String(0xa45c8bb56432d10c, r.Title.Text) // ConceptMap.title
-	x.URI(0xaa2a58059aa34b90, r.URL.Text)      // ConceptMap.url
+	x.URI(0x59aa34b90, r.URL.Text)             // ConceptMap.url
 	for i := range r.UseContext {
 		useContext := &r.UseContext[i]
 		x.Open(0x35616c088db184c6, 2) // ConceptMap.useContext: code & value.ofType(CodeableConcept)
@@ -88,17 +88,17 @@ func conceptMap(x *fhir.Index, r *r4.ConceptMap) {
 			quantityRange(x, 0, v)
 		}
 		x.Close()
-		tokenCoding(x, 0x6750f59bbfb807b9, useContext.Code) // ConceptMap.useContext.code
+		tokenCoding(x, 0x9bbfb807b9, useContext.Code) // ConceptMap.useContext.code
 		switch v := useContext.Value.(type) {
 		case *r4.CodeableConcept:
-			tokenCodeableConcept(x, 0xbb89c017a752720a, v) // ConceptMap.useContext.value.ofType(CodeableConcept)
+			tokenCodeableConcept(x, 0x17a752720a, v) // ConceptMap.useContext.value.ofType(CodeableConcept)
 		case *r4.Quantity:
 			quantityQuantity(x, 0x9eefb46b8cee505f, v) // ConceptMap.useContext.value.ofType(Quantity)
 		case *r4.Range:
-			quantityRange(x, 0x0b07e551d69f7c99, v) // ConceptMap.useContext.value.ofType(Range)
+			quantityRange(x, 0xb07e551d69f7c99, v) // ConceptMap.useContext.value.ofType(Range)
 		}
 	}
-	x.Code(0x67016c75937c7a6d, r.Version.Text) // ConceptMap.version
+	x.Code(0x75937c7a6d, r.Version.Text) // ConceptMap.version
 }
 
 var parametersConceptMap = []fhir.Parameter{
@@ -106,36 +106,36 @@ var parametersConceptMap = []fhir.Parameter{
 	{Code: "_filter", Base: "ConceptMap", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "ConceptMap", Type: fhir.SearchToken, Single: true, Expression: "ConceptMap.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "ConceptMap", Type: fhir.SearchDate, Single: true, Expression: "ConceptMap.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "ConceptMap", Type: fhir.SearchURI, Keys: []fhir.Key{0xae110358883e8500}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "ConceptMap", Type: fhir.SearchURI, Keys: []fhir.Key{0x58883e8500}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "ConceptMap", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "ConceptMap", Type: fhir.SearchToken, Keys: []fhir.Key{0xc98927fd565ed949}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "ConceptMap", Type: fhir.SearchURI, Keys: []fhir.Key{0x786c42fc1526ac69}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "ConceptMap", Type: fhir.SearchToken, Keys: []fhir.Key{0xbf00001a21ece94c}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "ConceptMap", Type: fhir.SearchToken, Keys: []fhir.Key{0xfd565ed949}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "ConceptMap", Type: fhir.SearchURI, Keys: []fhir.Key{0xfc1526ac69}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "ConceptMap", Type: fhir.SearchToken, Keys: []fhir.Key{0x1a21ece94c}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "ConceptMap", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "context", Base: "ConceptMap", Type: fhir.SearchToken, Keys: []fhir.Key{0xbb89c017a752720a}, Expression: "ConceptMap.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/conformance-context", Description: "A use context assigned to the concept map"},
-	{Code: "context-quantity", Base: "ConceptMap", Type: fhir.SearchQuantity, Keys: []fhir.Key{0x9eefb46b8cee505f, 0x0b07e551d69f7c99}, Expression: "ConceptMap.useContext.value as Quantity | ConceptMap.useContext.value as Range", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-quantity", Description: "A quantity- or range-valued use context assigned to the concept map"},
-	{Code: "context-type", Base: "ConceptMap", Type: fhir.SearchToken, Keys: []fhir.Key{0x6750f59bbfb807b9}, Expression: "ConceptMap.useContext.code", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-type", Description: "A type of use context assigned to the concept map"},
+	{Code: "context", Base: "ConceptMap", Type: fhir.SearchToken, Keys: []fhir.Key{0x17a752720a}, Expression: "ConceptMap.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/conformance-context", Description: "A use context assigned to the concept map"},
+	{Code: "context-quantity", Base: "ConceptMap", Type: fhir.SearchQuantity, Keys: []fhir.Key{0x9eefb46b8cee505f, 0xb07e551d69f7c99}, Expression: "ConceptMap.useContext.value as Quantity | ConceptMap.useContext.value as Range", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-quantity", Description: "A quantity- or range-valued use context assigned to the concept map"},
+	{Code: "context-type", Base: "ConceptMap", Type: fhir.SearchToken, Keys: []fhir.Key{0x9bbfb807b9}, Expression: "ConceptMap.useContext.code", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-type", Description: "A type of use context assigned to the concept map"},
 	{Code: "context-type-quantity", Base: "ConceptMap", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0xcd47bd69820a3646, Parts: []fhir.Part{{Code: "context-type", Type: fhir.SearchToken}, {Code: "context-quantity", Type: fhir.SearchQuantity}}}}, Expression: "ConceptMap.useContext", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-type-quantity", Description: "A use context type and quantity- or range-based value assigned to the concept map"},
 	{Code: "context-type-value", Base: "ConceptMap", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0x35616c088db184c6, Parts: []fhir.Part{{Code: "context-type", Type: fhir.SearchToken}, {Code: "context", Type: fhir.SearchToken}}}}, Expression: "ConceptMap.useContext", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-type-value", Description: "A use context type and value assigned to the concept map"},
 	{Code: "date", Base: "ConceptMap", Type: fhir.SearchDate, Keys: []fhir.Key{0xdd361cfc42664b39}, Single: true, Expression: "ConceptMap.date", URL: "http://hl7.org/fhir/SearchParameter/conformance-date", Description: "The concept map publication date"},
-	{Code: "dependson", Base: "ConceptMap", Type: fhir.SearchURI, Keys: []fhir.Key{0xcc2b0ce923c43465}, Expression: "ConceptMap.group.element.target.dependsOn.property", URL: "http://hl7.org/fhir/SearchParameter/ConceptMap-dependson", Description: "Reference to property mapping depends on"},
+	{Code: "dependson", Base: "ConceptMap", Type: fhir.SearchURI, Keys: []fhir.Key{0xe923c43465}, Expression: "ConceptMap.group.element.target.dependsOn.property", URL: "http://hl7.org/fhir/SearchParameter/ConceptMap-dependson", Description: "Reference to property mapping depends on"},
 	{Code: "description", Base: "ConceptMap", Type: fhir.SearchString, Keys: []fhir.Key{0x4f2ded86552d4f26}, Single: true, Expression: "ConceptMap.description", URL: "http://hl7.org/fhir/SearchParameter/conformance-description", Description: "The description of the concept map"},
-	{Code: "identifier", Base: "ConceptMap", Type: fhir.SearchToken, Keys: []fhir.Key{0xdc5b5dc5f93a1e37}, Single: true, Expression: "ConceptMap.identifier", URL: "http://hl7.org/fhir/SearchParameter/conformance-identifier", Description: "External identifier for the concept map"},
-	{Code: "jurisdiction", Base: "ConceptMap", Type: fhir.SearchToken, Keys: []fhir.Key{0x602d63d7cd8a0a2f}, Expression: "ConceptMap.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/conformance-jurisdiction", Description: "Intended jurisdiction for the concept map"},
+	{Code: "identifier", Base: "ConceptMap", Type: fhir.SearchToken, Keys: []fhir.Key{0xc5f93a1e37}, Single: true, Expression: "ConceptMap.identifier", URL: "http://hl7.org/fhir/SearchParameter/conformance-identifier", Description: "External identifier for the concept map"},
+	{Code: "jurisdiction", Base: "ConceptMap", Type: fhir.SearchToken, Keys: []fhir.Key{0xd7cd8a0a2f}, Expression: "ConceptMap.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/conformance-jurisdiction", Description: "Intended jurisdiction for the concept map"},
 	{Code: "name", Base: "ConceptMap", Type: fhir.SearchString, Keys: []fhir.Key{0x490a545e536c4f31}, Single: true, Expression: "ConceptMap.name", URL: "http://hl7.org/fhir/SearchParameter/conformance-name", Description: "Computationally friendly name of the concept map"},
-	{Code: "other", Base: "ConceptMap", Type: fhir.SearchReference, Keys: []fhir.Key{0x6485bc42cf81bdbf}, Targets: []string{"ConceptMap"}, Expression: "ConceptMap.group.unmapped.url", URL: "http://hl7.org/fhir/SearchParameter/ConceptMap-other", Description: "canonical reference to an additional ConceptMap to use for mapping if the source concept is unmapped"},
-	{Code: "product", Base: "ConceptMap", Type: fhir.SearchURI, Keys: []fhir.Key{0x1d206d412c478aa1}, Expression: "ConceptMap.group.element.target.product.property", URL: "http://hl7.org/fhir/SearchParameter/ConceptMap-product", Description: "Reference to property mapping depends on"},
+	{Code: "other", Base: "ConceptMap", Type: fhir.SearchReference, Keys: []fhir.Key{0x42cf81bdbf}, Targets: []string{"ConceptMap"}, Expression: "ConceptMap.group.unmapped.url", URL: "http://hl7.org/fhir/SearchParameter/ConceptMap-other", Description: "canonical reference to an additional ConceptMap to use for mapping if the source concept is unmapped"},
+	{Code: "product", Base: "ConceptMap", Type: fhir.SearchURI, Keys: []fhir.Key{0x412c478aa1}, Expression: "ConceptMap.group.element.target.product.property", URL: "http://hl7.org/fhir/SearchParameter/ConceptMap-product", Description: "Reference to property mapping depends on"},
 	{Code: "publisher", Base: "ConceptMap", Type: fhir.SearchString, Keys: []fhir.Key{0xc353b58627ccfbdc}, Single: true, Expression: "ConceptMap.publisher", URL: "http://hl7.org/fhir/SearchParameter/conformance-publisher", Description: "Name of the publisher of the concept map"},
-	{Code: "source", Base: "ConceptMap", Type: fhir.SearchReference, Keys: []fhir.Key{0x10ac60fad004b509}, Targets: []string{"ValueSet"}, Single: true, Expression: "ConceptMap.source as canonical", URL: "http://hl7.org/fhir/SearchParameter/ConceptMap-source", Description: "The source value set that contains the concepts that are being mapped"},
-	{Code: "source-code", Base: "ConceptMap", Type: fhir.SearchToken, Keys: []fhir.Key{0x3278bac8f8f9598b}, Expression: "ConceptMap.group.element.code", URL: "http://hl7.org/fhir/SearchParameter/ConceptMap-source-code", Description: "Identifies element being mapped"},
-	{Code: "source-system", Base: "ConceptMap", Type: fhir.SearchURI, Keys: []fhir.Key{0xe960348a59f0f389}, Expression: "ConceptMap.group.source", URL: "http://hl7.org/fhir/SearchParameter/ConceptMap-source-system", Description: "Source system where concepts to be mapped are defined"},
-	{Code: "source-uri", Base: "ConceptMap", Type: fhir.SearchReference, Keys: []fhir.Key{0x9ee8506a7abbe837}, Targets: []string{"ValueSet"}, Single: true, Expression: "ConceptMap.source as uri", URL: "http://hl7.org/fhir/SearchParameter/ConceptMap-source-uri", Description: "The source value set that contains the concepts that are being mapped"},
-	{Code: "status", Base: "ConceptMap", Type: fhir.SearchToken, Keys: []fhir.Key{0x62594135b69d6b65}, Single: true, Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "ConceptMap.status", URL: "http://hl7.org/fhir/SearchParameter/conformance-status", Description: "The current status of the concept map"},
-	{Code: "target", Base: "ConceptMap", Type: fhir.SearchReference, Keys: []fhir.Key{0x7d67a964d0f16d7c}, Targets: []string{"ValueSet"}, Single: true, Expression: "ConceptMap.target as canonical", URL: "http://hl7.org/fhir/SearchParameter/ConceptMap-target", Description: "The target value set which provides context for the mappings"},
-	{Code: "target-code", Base: "ConceptMap", Type: fhir.SearchToken, Keys: []fhir.Key{0xb6d6f6e7ae8af120}, Expression: "ConceptMap.group.element.target.code", URL: "http://hl7.org/fhir/SearchParameter/ConceptMap-target-code", Description: "Code that identifies the target element"},
-	{Code: "target-system", Base: "ConceptMap", Type: fhir.SearchURI, Keys: []fhir.Key{0xb42e9e0c2429fa7c}, Expression: "ConceptMap.group.target", URL: "http://hl7.org/fhir/SearchParameter/ConceptMap-target-system", Description: "Target system that the concepts are to be mapped to"},
-	{Code: "target-uri", Base: "ConceptMap", Type: fhir.SearchReference, Keys: []fhir.Key{0x8b108ad736b06db7}, Targets: []string{"ValueSet"}, Single: true, Expression: "ConceptMap.target as uri", URL: "http://hl7.org/fhir/SearchParameter/ConceptMap-target-uri", Description: "The target value set which provides context for the mappings"},
+	{Code: "source", Base: "ConceptMap", Type: fhir.SearchReference, Keys: []fhir.Key{0xfad004b509}, Targets: []string{"ValueSet"}, Single: true, Expression: "ConceptMap.source as canonical", URL: "http://hl7.org/fhir/SearchParameter/ConceptMap-source", Description: "The source value set that contains the concepts that are being mapped"},
+	{Code: "source-code", Base: "ConceptMap", Type: fhir.SearchToken, Keys: []fhir.Key{0xc8f8f9598b}, Expression: "ConceptMap.group.element.code", URL: "http://hl7.org/fhir/SearchParameter/ConceptMap-source-code", Description: "Identifies element being mapped"},
+	{Code: "source-system", Base: "ConceptMap", Type: fhir.SearchURI, Keys: []fhir.Key{0x8a59f0f389}, Expression: "ConceptMap.group.source", URL: "http://hl7.org/fhir/SearchParameter/ConceptMap-source-system", Description: "Source system where concepts to be mapped are defined"},
+	{Code: "source-uri", Base: "ConceptMap", Type: fhir.SearchReference, Keys: []fhir.Key{0x6a7abbe837}, Targets: []string{"ValueSet"}, Single: true, Expression: "ConceptMap.source as uri", URL: "http://hl7.org/fhir/SearchParameter/ConceptMap-source-uri", Description: "The source value set that contains the concepts that are being mapped"},
+	{Code: "status", Base: "ConceptMap", Type: fhir.SearchToken, Keys: []fhir.Key{0x35b69d6b65}, Single: true, Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "ConceptMap.status", URL: "http://hl7.org/fhir/SearchParameter/conformance-status", Description: "The current status of the concept map"},
+	{Code: "target", Base: "ConceptMap", Type: fhir.SearchReference, Keys: []fhir.Key{0x64d0f16d7c}, Targets: []string{"ValueSet"}, Single: true, Expression: "ConceptMap.target as canonical", URL: "http://hl7.org/fhir/SearchParameter/ConceptMap-target", Description: "The target value set which provides context for the mappings"},
+	{Code: "target-code", Base: "ConceptMap", Type: fhir.SearchToken, Keys: []fhir.Key{0xe7ae8af120}, Expression: "ConceptMap.group.element.target.code", URL: "http://hl7.org/fhir/SearchParameter/ConceptMap-target-code", Description: "Code that identifies the target element"},
+	{Code: "target-system", Base: "ConceptMap", Type: fhir.SearchURI, Keys: []fhir.Key{0xc2429fa7c}, Expression: "ConceptMap.group.target", URL: "http://hl7.org/fhir/SearchParameter/ConceptMap-target-system", Description: "Target system that the concepts are to be mapped to"},
+	{Code: "target-uri", Base: "ConceptMap", Type: fhir.SearchReference, Keys: []fhir.Key{0xd736b06db7}, Targets: []string{"ValueSet"}, Single: true, Expression: "ConceptMap.target as uri", URL: "http://hl7.org/fhir/SearchParameter/ConceptMap-target-uri", Description: "The target value set which provides context for the mappings"},
 	{Code: "title", Base: "ConceptMap", Type: fhir.SearchString, Keys: []fhir.Key{0xa45c8bb56432d10c}, Single: true, Expression: "ConceptMap.title", URL: "http://hl7.org/fhir/SearchParameter/conformance-title", Description: "The human-friendly name of the concept map"},
-	{Code: "url", Base: "ConceptMap", Type: fhir.SearchURI, Keys: []fhir.Key{0xaa2a58059aa34b90}, Single: true, Expression: "ConceptMap.url", URL: "http://hl7.org/fhir/SearchParameter/conformance-url", Description: "The uri that identifies the concept map"},
-	{Code: "version", Base: "ConceptMap", Type: fhir.SearchToken, Keys: []fhir.Key{0x67016c75937c7a6d}, Single: true, Expression: "ConceptMap.version", URL: "http://hl7.org/fhir/SearchParameter/conformance-version", Description: "The business version of the concept map"},
+	{Code: "url", Base: "ConceptMap", Type: fhir.SearchURI, Keys: []fhir.Key{0x59aa34b90}, Single: true, Expression: "ConceptMap.url", URL: "http://hl7.org/fhir/SearchParameter/conformance-url", Description: "The uri that identifies the concept map"},
+	{Code: "version", Base: "ConceptMap", Type: fhir.SearchToken, Keys: []fhir.Key{0x75937c7a6d}, Single: true, Expression: "ConceptMap.version", URL: "http://hl7.org/fhir/SearchParameter/conformance-version", Description: "The business version of the concept map"},
 }

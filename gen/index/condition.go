@@ -13,7 +13,7 @@ func condition(x *fhir.Index, r *r4.Condition) {
 	case *r4.Age:
 		quantityAge(x, 0x1b31178f7e55b855, v) // Condition.abatement.ofType(Age)
 	case *r4.Period:
-		datePeriod(x, 0x039ec4af19ca6628, v) // Condition.abatement.ofType(Period)
+		datePeriod(x, 0x39ec4af19ca6628, v) // Condition.abatement.ofType(Period)
 	case *r4.Range:
 		quantityRange(x, 0x902b7acb2c5d9258, v) // Condition.abatement.ofType(Range)
 	case *fhir.DateTime:
@@ -21,38 +21,38 @@ func condition(x *fhir.Index, r *r4.Condition) {
 	case *fhir.String:
 		x.String(0x5d32830d49972024, v.Text) // Condition.abatement.ofType(string)
 	}
-	referenceReference(x, 0x004ce3d6bddae888, r.Asserter) // Condition.asserter
+	referenceReference(x, 0xd6bddae888, r.Asserter) // Condition.asserter
 	for i := range r.BodySite {
-		tokenCodeableConcept(x, 0xa76a7c707e8295e3, &r.BodySite[i]) // Condition.bodySite
+		tokenCodeableConcept(x, 0x707e8295e3, &r.BodySite[i]) // Condition.bodySite
 	}
 	for i := range r.Category {
-		tokenCodeableConcept(x, 0xfbc987aa23016feb, &r.Category[i]) // Condition.category
+		tokenCodeableConcept(x, 0xaa23016feb, &r.Category[i]) // Condition.category
 	}
-	tokenCodeableConcept(x, 0x46ea6be8641c6d08, r.ClinicalStatus) // Condition.clinicalStatus
-	tokenCodeableConcept(x, 0xaa074996ebdab02d, r.Code)           // Condition.code
-	referenceReference(x, 0xa1be0f5be8667921, r.Encounter)        // Condition.encounter
+	tokenCodeableConcept(x, 0xe8641c6d08, r.ClinicalStatus) // Condition.clinicalStatus
+	tokenCodeableConcept(x, 0x96ebdab02d, r.Code)           // Condition.code
+	referenceReference(x, 0x5be8667921, r.Encounter)        // Condition.encounter
 	for i := range r.Evidence {
 		evidence := &r.Evidence[i]
 		for i := range evidence.Code {
-			tokenCodeableConcept(x, 0xe9c36f08b282de77, &evidence.Code[i]) // Condition.evidence.code
+			tokenCodeableConcept(x, 0x8b282de77, &evidence.Code[i]) // Condition.evidence.code
 		}
 		for i := range evidence.Detail {
-			referenceReference(x, 0x6f67646b9e55657f, &evidence.Detail[i]) // Condition.evidence.detail
+			referenceReference(x, 0x6b9e55657f, &evidence.Detail[i]) // Condition.evidence.detail
 		}
 	}
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0x68ddeec9ebad710a, &r.Identifier[i]) // Condition.identifier
+		tokenIdentifier(x, 0xc9ebad710a, &r.Identifier[i]) // Condition.identifier
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xd3a04fa1b0e5ac54, meta.Profile[i].Text) // Condition.meta.profile
+			x.URI(0xa1b0e5ac54, meta.Profile[i].Text) // Condition.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0xbd8ad9fd4477f138, &meta.Security[i]) // Condition.meta.security
+			tokenCoding(x, 0xfd4477f138, &meta.Security[i]) // Condition.meta.security
 		}
-		x.URI(0x2a984c58d75781dd, meta.Source.Text) // Condition.meta.source
+		x.URI(0x58d75781dd, meta.Source.Text) // Condition.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x6134807283036671, &meta.Tag[i]) // Condition.meta.tag
+			tokenCoding(x, 0x7283036671, &meta.Tag[i]) // Condition.meta.tag
 		}
 	}
 	switch v := r.Onset.(type) {
@@ -67,14 +67,14 @@ func condition(x *fhir.Index, r *r4.Condition) {
 	case *fhir.String:
 		x.String(0xe7dbff9919955cb3, v.Text) // Condition.onset.ofType(string)
 	}
-	x.Date(0xa01859be24a731fe, r.RecordedDate.Text)         // Condition.recordedDate
-	tokenCodeableConcept(x, 0x7032a4b2a7c968ff, r.Severity) // Condition.severity
+	x.Date(0xa01859be24a731fe, r.RecordedDate.Text)   // Condition.recordedDate
+	tokenCodeableConcept(x, 0xb2a7c968ff, r.Severity) // Condition.severity
 	for i := range r.Stage {
 		stage := &r.Stage[i]
-		tokenCodeableConcept(x, 0x3cdc1ca60a279622, stage.Summary) // Condition.stage.summary
+		tokenCodeableConcept(x, 0xa60a279622, stage.Summary) // Condition.stage.summary
 	}
-	referenceReference(x, 0x1179d3a87c6f3092, r.Subject)              // Condition.subject
-	tokenCodeableConcept(x, 0xf5b2044a5e5f3b6b, r.VerificationStatus) // Condition.verificationStatus
+	referenceReference(x, 0xa87c6f3092, r.Subject)              // Condition.subject
+	tokenCodeableConcept(x, 0x4a5e5f3b6b, r.VerificationStatus) // Condition.verificationStatus
 }
 
 var parametersCondition = []fhir.Parameter{
@@ -82,31 +82,31 @@ var parametersCondition = []fhir.Parameter{
 	{Code: "_filter", Base: "Condition", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Condition", Type: fhir.SearchToken, Single: true, Expression: "Condition.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Condition", Type: fhir.SearchDate, Single: true, Expression: "Condition.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "Condition", Type: fhir.SearchURI, Keys: []fhir.Key{0xd3a04fa1b0e5ac54}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "Condition", Type: fhir.SearchURI, Keys: []fhir.Key{0xa1b0e5ac54}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "Condition", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "Condition", Type: fhir.SearchToken, Keys: []fhir.Key{0xbd8ad9fd4477f138}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "Condition", Type: fhir.SearchURI, Keys: []fhir.Key{0x2a984c58d75781dd}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "Condition", Type: fhir.SearchToken, Keys: []fhir.Key{0x6134807283036671}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "Condition", Type: fhir.SearchToken, Keys: []fhir.Key{0xfd4477f138}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "Condition", Type: fhir.SearchURI, Keys: []fhir.Key{0x58d75781dd}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "Condition", Type: fhir.SearchToken, Keys: []fhir.Key{0x7283036671}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "Condition", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "abatement-age", Base: "Condition", Type: fhir.SearchQuantity, Keys: []fhir.Key{0x1b31178f7e55b855, 0x902b7acb2c5d9258}, Single: true, Expression: "Condition.abatement.as(Age) | Condition.abatement.as(Range)", URL: "http://hl7.org/fhir/SearchParameter/Condition-abatement-age", Description: "Abatement as age or age range"},
-	{Code: "abatement-date", Base: "Condition", Type: fhir.SearchDate, Keys: []fhir.Key{0xf19a7fdc4bf9f2d3, 0x039ec4af19ca6628}, Single: true, Expression: "Condition.abatement.as(dateTime) | Condition.abatement.as(Period)", URL: "http://hl7.org/fhir/SearchParameter/Condition-abatement-date", Description: "Date-related abatements (dateTime and period)"},
+	{Code: "abatement-date", Base: "Condition", Type: fhir.SearchDate, Keys: []fhir.Key{0xf19a7fdc4bf9f2d3, 0x39ec4af19ca6628}, Single: true, Expression: "Condition.abatement.as(dateTime) | Condition.abatement.as(Period)", URL: "http://hl7.org/fhir/SearchParameter/Condition-abatement-date", Description: "Date-related abatements (dateTime and period)"},
 	{Code: "abatement-string", Base: "Condition", Type: fhir.SearchString, Keys: []fhir.Key{0x5d32830d49972024}, Single: true, Expression: "Condition.abatement.as(string)", URL: "http://hl7.org/fhir/SearchParameter/Condition-abatement-string", Description: "Abatement as a string"},
-	{Code: "asserter", Base: "Condition", Type: fhir.SearchReference, Keys: []fhir.Key{0x004ce3d6bddae888}, Targets: []string{"Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "Condition.asserter", URL: "http://hl7.org/fhir/SearchParameter/Condition-asserter", Description: "Person who asserts this condition"},
-	{Code: "body-site", Base: "Condition", Type: fhir.SearchToken, Keys: []fhir.Key{0xa76a7c707e8295e3}, Expression: "Condition.bodySite", URL: "http://hl7.org/fhir/SearchParameter/Condition-body-site", Description: "Anatomical location, if relevant"},
-	{Code: "category", Base: "Condition", Type: fhir.SearchToken, Keys: []fhir.Key{0xfbc987aa23016feb}, Expression: "Condition.category", URL: "http://hl7.org/fhir/SearchParameter/Condition-category", Description: "The category of the condition"},
-	{Code: "clinical-status", Base: "Condition", Type: fhir.SearchToken, Keys: []fhir.Key{0x46ea6be8641c6d08}, Expression: "Condition.clinicalStatus", URL: "http://hl7.org/fhir/SearchParameter/Condition-clinical-status", Description: "The clinical status of the condition"},
-	{Code: "code", Base: "Condition", Type: fhir.SearchToken, Keys: []fhir.Key{0xaa074996ebdab02d}, Expression: "Condition.code", URL: "http://hl7.org/fhir/SearchParameter/clinical-code", Description: "Code for the condition"},
-	{Code: "encounter", Base: "Condition", Type: fhir.SearchReference, Keys: []fhir.Key{0xa1be0f5be8667921}, Targets: []string{"Encounter"}, Single: true, Expression: "Condition.encounter", URL: "http://hl7.org/fhir/SearchParameter/Condition-encounter", Description: "Encounter created as part of"},
-	{Code: "evidence", Base: "Condition", Type: fhir.SearchToken, Keys: []fhir.Key{0xe9c36f08b282de77}, Expression: "Condition.evidence.code", URL: "http://hl7.org/fhir/SearchParameter/Condition-evidence", Description: "Manifestation/symptom"},
-	{Code: "evidence-detail", Base: "Condition", Type: fhir.SearchReference, Keys: []fhir.Key{0x6f67646b9e55657f}, Targets: anyType, Expression: "Condition.evidence.detail", URL: "http://hl7.org/fhir/SearchParameter/Condition-evidence-detail", Description: "Supporting information found elsewhere"},
-	{Code: "identifier", Base: "Condition", Type: fhir.SearchToken, Keys: []fhir.Key{0x68ddeec9ebad710a}, Expression: "Condition.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "A unique identifier of the condition record"},
+	{Code: "asserter", Base: "Condition", Type: fhir.SearchReference, Keys: []fhir.Key{0xd6bddae888}, Targets: []string{"Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "Condition.asserter", URL: "http://hl7.org/fhir/SearchParameter/Condition-asserter", Description: "Person who asserts this condition"},
+	{Code: "body-site", Base: "Condition", Type: fhir.SearchToken, Keys: []fhir.Key{0x707e8295e3}, Expression: "Condition.bodySite", URL: "http://hl7.org/fhir/SearchParameter/Condition-body-site", Description: "Anatomical location, if relevant"},
+	{Code: "category", Base: "Condition", Type: fhir.SearchToken, Keys: []fhir.Key{0xaa23016feb}, Expression: "Condition.category", URL: "http://hl7.org/fhir/SearchParameter/Condition-category", Description: "The category of the condition"},
+	{Code: "clinical-status", Base: "Condition", Type: fhir.SearchToken, Keys: []fhir.Key{0xe8641c6d08}, Expression: "Condition.clinicalStatus", URL: "http://hl7.org/fhir/SearchParameter/Condition-clinical-status", Description: "The clinical status of the condition"},
+	{Code: "code", Base: "Condition", Type: fhir.SearchToken, Keys: []fhir.Key{0x96ebdab02d}, Expression: "Condition.code", URL: "http://hl7.org/fhir/SearchParameter/clinical-code", Description: "Code for the condition"},
+	{Code: "encounter", Base: "Condition", Type: fhir.SearchReference, Keys: []fhir.Key{0x5be8667921}, Targets: []string{"Encounter"}, Single: true, Expression: "Condition.encounter", URL: "http://hl7.org/fhir/SearchParameter/Condition-encounter", Description: "Encounter created as part of"},
+	{Code: "evidence", Base: "Condition", Type: fhir.SearchToken, Keys: []fhir.Key{0x8b282de77}, Expression: "Condition.evidence.code", URL: "http://hl7.org/fhir/SearchParameter/Condition-evidence", Description: "Manifestation/symptom"},
+	{Code: "evidence-detail", Base: "Condition", Type: fhir.SearchReference, Keys: []fhir.Key{0x6b9e55657f}, Targets: anyType, Expression: "Condition.evidence.detail", URL: "http://hl7.org/fhir/SearchParameter/Condition-evidence-detail", Description: "Supporting information found elsewhere"},
+	{Code: "identifier", Base: "Condition", Type: fhir.SearchToken, Keys: []fhir.Key{0xc9ebad710a}, Expression: "Condition.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "A unique identifier of the condition record"},
 	{Code: "onset-age", Base: "Condition", Type: fhir.SearchQuantity, Keys: []fhir.Key{0xd614cbb910051fa2, 0x63a1fcb701866eab}, Single: true, Expression: "Condition.onset.as(Age) | Condition.onset.as(Range)", URL: "http://hl7.org/fhir/SearchParameter/Condition-onset-age", Description: "Onsets as age or age range"},
 	{Code: "onset-date", Base: "Condition", Type: fhir.SearchDate, Keys: []fhir.Key{0x28d4ca9d76d414aa, 0x878123e8044de035}, Single: true, Expression: "Condition.onset.as(dateTime) | Condition.onset.as(Period)", URL: "http://hl7.org/fhir/SearchParameter/Condition-onset-date", Description: "Date related onsets (dateTime and Period)"},
 	{Code: "onset-info", Base: "Condition", Type: fhir.SearchString, Keys: []fhir.Key{0xe7dbff9919955cb3}, Single: true, Expression: "Condition.onset.as(string)", URL: "http://hl7.org/fhir/SearchParameter/Condition-onset-info", Description: "Onsets as a string"},
-	{Code: "patient", Base: "Condition", Type: fhir.SearchReference, Keys: []fhir.Key{0x1179d3a87c6f3092}, Targets: []string{"Patient"}, Single: true, Expression: "Condition.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "Who has the condition?"},
+	{Code: "patient", Base: "Condition", Type: fhir.SearchReference, Keys: []fhir.Key{0xa87c6f3092}, Targets: []string{"Patient"}, Single: true, Expression: "Condition.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "Who has the condition?"},
 	{Code: "recorded-date", Base: "Condition", Type: fhir.SearchDate, Keys: []fhir.Key{0xa01859be24a731fe}, Single: true, Expression: "Condition.recordedDate", URL: "http://hl7.org/fhir/SearchParameter/Condition-recorded-date", Description: "Date record was first recorded"},
-	{Code: "severity", Base: "Condition", Type: fhir.SearchToken, Keys: []fhir.Key{0x7032a4b2a7c968ff}, Expression: "Condition.severity", URL: "http://hl7.org/fhir/SearchParameter/Condition-severity", Description: "The severity of the condition"},
-	{Code: "stage", Base: "Condition", Type: fhir.SearchToken, Keys: []fhir.Key{0x3cdc1ca60a279622}, Expression: "Condition.stage.summary", URL: "http://hl7.org/fhir/SearchParameter/Condition-stage", Description: "Simple summary (disease specific)"},
-	{Code: "subject", Base: "Condition", Type: fhir.SearchReference, Keys: []fhir.Key{0x1179d3a87c6f3092}, Targets: []string{"Group", "Patient"}, Single: true, Expression: "Condition.subject", URL: "http://hl7.org/fhir/SearchParameter/Condition-subject", Description: "Who has the condition?"},
-	{Code: "verification-status", Base: "Condition", Type: fhir.SearchToken, Keys: []fhir.Key{0xf5b2044a5e5f3b6b}, Expression: "Condition.verificationStatus", URL: "http://hl7.org/fhir/SearchParameter/Condition-verification-status", Description: "unconfirmed | provisional | differential | confirmed | refuted | entered-in-error"},
+	{Code: "severity", Base: "Condition", Type: fhir.SearchToken, Keys: []fhir.Key{0xb2a7c968ff}, Expression: "Condition.severity", URL: "http://hl7.org/fhir/SearchParameter/Condition-severity", Description: "The severity of the condition"},
+	{Code: "stage", Base: "Condition", Type: fhir.SearchToken, Keys: []fhir.Key{0xa60a279622}, Expression: "Condition.stage.summary", URL: "http://hl7.org/fhir/SearchParameter/Condition-stage", Description: "Simple summary (disease specific)"},
+	{Code: "subject", Base: "Condition", Type: fhir.SearchReference, Keys: []fhir.Key{0xa87c6f3092}, Targets: []string{"Group", "Patient"}, Single: true, Expression: "Condition.subject", URL: "http://hl7.org/fhir/SearchParameter/Condition-subject", Description: "Who has the condition?"},
+	{Code: "verification-status", Base: "Condition", Type: fhir.SearchToken, Keys: []fhir.Key{0x4a5e5f3b6b}, Expression: "Condition.verificationStatus", URL: "http://hl7.org/fhir/SearchParameter/Condition-verification-status", Description: "unconfirmed | provisional | differential | confirmed | refuted | entered-in-error"},
 }

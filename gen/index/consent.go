@@ -10,54 +10,54 @@ import (
 // consent adds what the search parameters say of r to x.
 func consent(x *fhir.Index, r *r4.Consent) {
 	for i := range r.Category {
-		tokenCodeableConcept(x, 0x6e9bdae1be23a2de, &r.Category[i]) // Consent.category
+		tokenCodeableConcept(x, 0xe1be23a2de, &r.Category[i]) // Consent.category
 	}
-	x.Date(0x08a103ed6a55377e, r.DateTime.Text) // Consent.dateTime
+	x.Date(0x8a103ed6a55377e, r.DateTime.Text) // Consent.dateTime
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0x95875dfd8b988341, &r.Identifier[i]) // Consent.identifier
+		tokenIdentifier(x, 0xfd8b988341, &r.Identifier[i]) // Consent.identifier
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xe78b96f24f5edcb0, meta.Profile[i].Text) // Consent.meta.profile
+			x.URI(0xf24f5edcb0, meta.Profile[i].Text) // Consent.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x23c04ae2c5ccc8ff, &meta.Security[i]) // Consent.meta.security
+			tokenCoding(x, 0xe2c5ccc8ff, &meta.Security[i]) // Consent.meta.security
 		}
-		x.URI(0x931e5d3b81094686, meta.Source.Text) // Consent.meta.source
+		x.URI(0x3b81094686, meta.Source.Text) // Consent.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x4621c5b6acb24a1f, &meta.Tag[i]) // Consent.meta.tag
+			tokenCoding(x, 0xb6acb24a1f, &meta.Tag[i]) // Consent.meta.tag
 		}
 	}
 	for i := range r.Organization {
-		referenceReference(x, 0x06fa6ce38da5b063, &r.Organization[i]) // Consent.organization
+		referenceReference(x, 0xe38da5b063, &r.Organization[i]) // Consent.organization
 	}
-	referenceReference(x, 0x384b982286d0b0ff, r.Patient) // Consent.patient
+	referenceReference(x, 0x2286d0b0ff, r.Patient) // Consent.patient
 	for i := range r.Performer {
-		referenceReference(x, 0xeb059fab856f13af, &r.Performer[i]) // Consent.performer
+		referenceReference(x, 0xab856f13af, &r.Performer[i]) // Consent.performer
 	}
 	if provision := r.Provision; provision != nil {
 		for i := range provision.Action {
-			tokenCodeableConcept(x, 0x1430f7cb1377c619, &provision.Action[i]) // Consent.provision.action
+			tokenCodeableConcept(x, 0xcb1377c619, &provision.Action[i]) // Consent.provision.action
 		}
 		for i := range provision.Actor {
 			actor := &provision.Actor[i]
-			referenceReference(x, 0x5dddc78e4a839840, actor.Reference) // Consent.provision.actor.reference
+			referenceReference(x, 0x8e4a839840, actor.Reference) // Consent.provision.actor.reference
 		}
 		for i := range provision.Data {
 			data := &provision.Data[i]
-			referenceReference(x, 0x7957f136f288f98c, data.Reference) // Consent.provision.data.reference
+			referenceReference(x, 0x36f288f98c, data.Reference) // Consent.provision.data.reference
 		}
 		datePeriod(x, 0x380be2ae7a58ae1f, provision.Period) // Consent.provision.period
 		for i := range provision.Purpose {
-			tokenCoding(x, 0x05f54c8098105e74, &provision.Purpose[i]) // Consent.provision.purpose
+			tokenCoding(x, 0x8098105e74, &provision.Purpose[i]) // Consent.provision.purpose
 		}
 		for i := range provision.SecurityLabel {
-			tokenCoding(x, 0xb8ce81c0b881ef25, &provision.SecurityLabel[i]) // Consent.provision.securityLabel
+			tokenCoding(x, 0xc0b881ef25, &provision.SecurityLabel[i]) // Consent.provision.securityLabel
 		}
 	}
-	tokenCodeableConcept(x, 0x71f6bc7f8d7a8e6a, r.Scope)                                   // Consent.scope
-	referenceOf(x, 0x251d3b75c1b5e882, r.Source)                                           // Consent.source
-	x.CodeOf(0xb5b34dc071d6307f, "http://hl7.org/fhir/consent-state-codes", r.Status.Text) // Consent.status
+	tokenCodeableConcept(x, 0x7f8d7a8e6a, r.Scope)                                   // Consent.scope
+	referenceOf(x, 0x75c1b5e882, r.Source)                                           // Consent.source
+	x.CodeOf(0xc071d6307f, "http://hl7.org/fhir/consent-state-codes", r.Status.Text) // Consent.status
 }
 
 var parametersConsent = []fhir.Parameter{
@@ -65,25 +65,25 @@ var parametersConsent = []fhir.Parameter{
 	{Code: "_filter", Base: "Consent", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Consent", Type: fhir.SearchToken, Single: true, Expression: "Consent.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Consent", Type: fhir.SearchDate, Single: true, Expression: "Consent.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "Consent", Type: fhir.SearchURI, Keys: []fhir.Key{0xe78b96f24f5edcb0}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "Consent", Type: fhir.SearchURI, Keys: []fhir.Key{0xf24f5edcb0}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "Consent", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "Consent", Type: fhir.SearchToken, Keys: []fhir.Key{0x23c04ae2c5ccc8ff}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "Consent", Type: fhir.SearchURI, Keys: []fhir.Key{0x931e5d3b81094686}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "Consent", Type: fhir.SearchToken, Keys: []fhir.Key{0x4621c5b6acb24a1f}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "Consent", Type: fhir.SearchToken, Keys: []fhir.Key{0xe2c5ccc8ff}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "Consent", Type: fhir.SearchURI, Keys: []fhir.Key{0x3b81094686}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "Consent", Type: fhir.SearchToken, Keys: []fhir.Key{0xb6acb24a1f}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "Consent", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "action", Base: "Consent", Type: fhir.SearchToken, Keys: []fhir.Key{0x1430f7cb1377c619}, Expression: "Consent.provision.action", URL: "http://hl7.org/fhir/SearchParameter/Consent-action", Description: "Actions controlled by this rule"},
-	{Code: "actor", Base: "Consent", Type: fhir.SearchReference, Keys: []fhir.Key{0x5dddc78e4a839840}, Targets: []string{"CareTeam", "Device", "Group", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "Consent.provision.actor.reference", URL: "http://hl7.org/fhir/SearchParameter/Consent-actor", Description: "Resource for the actor (or group, by role)"},
-	{Code: "category", Base: "Consent", Type: fhir.SearchToken, Keys: []fhir.Key{0x6e9bdae1be23a2de}, Expression: "Consent.category", URL: "http://hl7.org/fhir/SearchParameter/Consent-category", Description: "Classification of the consent statement - for indexing/retrieval"},
-	{Code: "consentor", Base: "Consent", Type: fhir.SearchReference, Keys: []fhir.Key{0xeb059fab856f13af}, Targets: []string{"Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "Consent.performer", URL: "http://hl7.org/fhir/SearchParameter/Consent-consentor", Description: "Who is agreeing to the policy and rules"},
-	{Code: "data", Base: "Consent", Type: fhir.SearchReference, Keys: []fhir.Key{0x7957f136f288f98c}, Targets: anyType, Expression: "Consent.provision.data.reference", URL: "http://hl7.org/fhir/SearchParameter/Consent-data", Description: "The actual data reference"},
-	{Code: "date", Base: "Consent", Type: fhir.SearchDate, Keys: []fhir.Key{0x08a103ed6a55377e}, Single: true, Expression: "Consent.dateTime", URL: "http://hl7.org/fhir/SearchParameter/clinical-date", Description: "When this Consent was created or indexed"},
-	{Code: "identifier", Base: "Consent", Type: fhir.SearchToken, Keys: []fhir.Key{0x95875dfd8b988341}, Expression: "Consent.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "Identifier for this record (external references)"},
-	{Code: "organization", Base: "Consent", Type: fhir.SearchReference, Keys: []fhir.Key{0x06fa6ce38da5b063}, Targets: []string{"Organization"}, Expression: "Consent.organization", URL: "http://hl7.org/fhir/SearchParameter/Consent-organization", Description: "Custodian of the consent"},
-	{Code: "patient", Base: "Consent", Type: fhir.SearchReference, Keys: []fhir.Key{0x384b982286d0b0ff}, Targets: []string{"Patient"}, Single: true, Expression: "Consent.patient", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "Who the consent applies to"},
+	{Code: "action", Base: "Consent", Type: fhir.SearchToken, Keys: []fhir.Key{0xcb1377c619}, Expression: "Consent.provision.action", URL: "http://hl7.org/fhir/SearchParameter/Consent-action", Description: "Actions controlled by this rule"},
+	{Code: "actor", Base: "Consent", Type: fhir.SearchReference, Keys: []fhir.Key{0x8e4a839840}, Targets: []string{"CareTeam", "Device", "Group", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "Consent.provision.actor.reference", URL: "http://hl7.org/fhir/SearchParameter/Consent-actor", Description: "Resource for the actor (or group, by role)"},
+	{Code: "category", Base: "Consent", Type: fhir.SearchToken, Keys: []fhir.Key{0xe1be23a2de}, Expression: "Consent.category", URL: "http://hl7.org/fhir/SearchParameter/Consent-category", Description: "Classification of the consent statement - for indexing/retrieval"},
+	{Code: "consentor", Base: "Consent", Type: fhir.SearchReference, Keys: []fhir.Key{0xab856f13af}, Targets: []string{"Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "Consent.performer", URL: "http://hl7.org/fhir/SearchParameter/Consent-consentor", Description: "Who is agreeing to the policy and rules"},
+	{Code: "data", Base: "Consent", Type: fhir.SearchReference, Keys: []fhir.Key{0x36f288f98c}, Targets: anyType, Expression: "Consent.provision.data.reference", URL: "http://hl7.org/fhir/SearchParameter/Consent-data", Description: "The actual data reference"},
+	{Code: "date", Base: "Consent", Type: fhir.SearchDate, Keys: []fhir.Key{0x8a103ed6a55377e}, Single: true, Expression: "Consent.dateTime", URL: "http://hl7.org/fhir/SearchParameter/clinical-date", Description: "When this Consent was created or indexed"},
+	{Code: "identifier", Base: "Consent", Type: fhir.SearchToken, Keys: []fhir.Key{0xfd8b988341}, Expression: "Consent.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "Identifier for this record (external references)"},
+	{Code: "organization", Base: "Consent", Type: fhir.SearchReference, Keys: []fhir.Key{0xe38da5b063}, Targets: []string{"Organization"}, Expression: "Consent.organization", URL: "http://hl7.org/fhir/SearchParameter/Consent-organization", Description: "Custodian of the consent"},
+	{Code: "patient", Base: "Consent", Type: fhir.SearchReference, Keys: []fhir.Key{0x2286d0b0ff}, Targets: []string{"Patient"}, Single: true, Expression: "Consent.patient", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "Who the consent applies to"},
 	{Code: "period", Base: "Consent", Type: fhir.SearchDate, Keys: []fhir.Key{0x380be2ae7a58ae1f}, Single: true, Expression: "Consent.provision.period", URL: "http://hl7.org/fhir/SearchParameter/Consent-period", Description: "Timeframe for this rule"},
-	{Code: "purpose", Base: "Consent", Type: fhir.SearchToken, Keys: []fhir.Key{0x05f54c8098105e74}, Expression: "Consent.provision.purpose", URL: "http://hl7.org/fhir/SearchParameter/Consent-purpose", Description: "Context of activities covered by this rule"},
-	{Code: "scope", Base: "Consent", Type: fhir.SearchToken, Keys: []fhir.Key{0x71f6bc7f8d7a8e6a}, Expression: "Consent.scope", URL: "http://hl7.org/fhir/SearchParameter/Consent-scope", Description: "Which of the four areas this resource covers (extensible)"},
-	{Code: "security-label", Base: "Consent", Type: fhir.SearchToken, Keys: []fhir.Key{0xb8ce81c0b881ef25}, Expression: "Consent.provision.securityLabel", URL: "http://hl7.org/fhir/SearchParameter/Consent-security-label", Description: "Security Labels that define affected resources"},
-	{Code: "source-reference", Base: "Consent", Type: fhir.SearchReference, Keys: []fhir.Key{0x251d3b75c1b5e882}, Targets: []string{"Consent", "Contract", "DocumentReference", "QuestionnaireResponse"}, Single: true, Expression: "Consent.source", URL: "http://hl7.org/fhir/SearchParameter/Consent-source-reference", Description: "Search by reference to a Consent, DocumentReference, Contract or QuestionnaireResponse"},
-	{Code: "status", Base: "Consent", Type: fhir.SearchToken, Keys: []fhir.Key{0xb5b34dc071d6307f}, Single: true, Systems: []string{"http://hl7.org/fhir/consent-state-codes"}, Expression: "Consent.status", URL: "http://hl7.org/fhir/SearchParameter/Consent-status", Description: "draft | proposed | active | rejected | inactive | entered-in-error"},
+	{Code: "purpose", Base: "Consent", Type: fhir.SearchToken, Keys: []fhir.Key{0x8098105e74}, Expression: "Consent.provision.purpose", URL: "http://hl7.org/fhir/SearchParameter/Consent-purpose", Description: "Context of activities covered by this rule"},
+	{Code: "scope", Base: "Consent", Type: fhir.SearchToken, Keys: []fhir.Key{0x7f8d7a8e6a}, Expression: "Consent.scope", URL: "http://hl7.org/fhir/SearchParameter/Consent-scope", Description: "Which of the four areas this resource covers (extensible)"},
+	{Code: "security-label", Base: "Consent", Type: fhir.SearchToken, Keys: []fhir.Key{0xc0b881ef25}, Expression: "Consent.provision.securityLabel", URL: "http://hl7.org/fhir/SearchParameter/Consent-security-label", Description: "Security Labels that define affected resources"},
+	{Code: "source-reference", Base: "Consent", Type: fhir.SearchReference, Keys: []fhir.Key{0x75c1b5e882}, Targets: []string{"Consent", "Contract", "DocumentReference", "QuestionnaireResponse"}, Single: true, Expression: "Consent.source", URL: "http://hl7.org/fhir/SearchParameter/Consent-source-reference", Description: "Search by reference to a Consent, DocumentReference, Contract or QuestionnaireResponse"},
+	{Code: "status", Base: "Consent", Type: fhir.SearchToken, Keys: []fhir.Key{0xc071d6307f}, Single: true, Systems: []string{"http://hl7.org/fhir/consent-state-codes"}, Expression: "Consent.status", URL: "http://hl7.org/fhir/SearchParameter/Consent-status", Description: "draft | proposed | active | rejected | inactive | entered-in-error"},
 }

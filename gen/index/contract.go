@@ -10,37 +10,37 @@ import (
 // contract adds what the search parameters say of r to x.
 func contract(x *fhir.Index, r *r4.Contract) {
 	for i := range r.Authority {
-		referenceReference(x, 0x46206b04881e4af5, &r.Authority[i]) // Contract.authority
+		referenceReference(x, 0x4881e4af5, &r.Authority[i]) // Contract.authority
 	}
 	for i := range r.Domain {
-		referenceReference(x, 0x654018a7b876a41b, &r.Domain[i]) // Contract.domain
+		referenceReference(x, 0xa7b876a41b, &r.Domain[i]) // Contract.domain
 	}
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0x40a983886c08f908, &r.Identifier[i]) // Contract.identifier
+		tokenIdentifier(x, 0x886c08f908, &r.Identifier[i]) // Contract.identifier
 	}
-	x.URI(0xd5d008e3edfea179, r.InstantiatesURI.Text) // Contract.instantiatesUri
-	x.Date(0x530be24d712c3225, r.Issued.Text)         // Contract.issued
+	x.URI(0xe3edfea179, r.InstantiatesURI.Text) // Contract.instantiatesUri
+	x.Date(0x530be24d712c3225, r.Issued.Text)   // Contract.issued
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x97bfd477f08bb6cf, meta.Profile[i].Text) // Contract.meta.profile
+			x.URI(0x77f08bb6cf, meta.Profile[i].Text) // Contract.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0xceffefb2a89ad8eb, &meta.Security[i]) // Contract.meta.security
+			tokenCoding(x, 0xb2a89ad8eb, &meta.Security[i]) // Contract.meta.security
 		}
-		x.URI(0x5cab9d2376912352, meta.Source.Text) // Contract.meta.source
+		x.URI(0x2376912352, meta.Source.Text) // Contract.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x1581420979ff2eff, &meta.Tag[i]) // Contract.meta.tag
+			tokenCoding(x, 0x979ff2eff, &meta.Tag[i]) // Contract.meta.tag
 		}
 	}
 	for i := range r.Signer {
 		signer := &r.Signer[i]
-		referenceReference(x, 0x6b5ba7db7b3bbec2, signer.Party) // Contract.signer.party
+		referenceReference(x, 0xdb7b3bbec2, signer.Party) // Contract.signer.party
 	}
-	x.CodeOf(0xfe8f29dfccce3cda, "http://hl7.org/fhir/contract-status", r.Status.Text) // Contract.status
+	x.CodeOf(0xdfccce3cda, "http://hl7.org/fhir/contract-status", r.Status.Text) // Contract.status
 	for i := range r.Subject {
-		referenceReference(x, 0x590b356c2792c038, &r.Subject[i]) // Contract.subject
+		referenceReference(x, 0x6c2792c038, &r.Subject[i]) // Contract.subject
 	}
-	x.URI(0x86b39175815506b1, r.URL.Text) // Contract.url
+	x.URI(0x75815506b1, r.URL.Text) // Contract.url
 }
 
 var parametersContract = []fhir.Parameter{
@@ -48,20 +48,20 @@ var parametersContract = []fhir.Parameter{
 	{Code: "_filter", Base: "Contract", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Contract", Type: fhir.SearchToken, Single: true, Expression: "Contract.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Contract", Type: fhir.SearchDate, Single: true, Expression: "Contract.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "Contract", Type: fhir.SearchURI, Keys: []fhir.Key{0x97bfd477f08bb6cf}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "Contract", Type: fhir.SearchURI, Keys: []fhir.Key{0x77f08bb6cf}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "Contract", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "Contract", Type: fhir.SearchToken, Keys: []fhir.Key{0xceffefb2a89ad8eb}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "Contract", Type: fhir.SearchURI, Keys: []fhir.Key{0x5cab9d2376912352}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "Contract", Type: fhir.SearchToken, Keys: []fhir.Key{0x1581420979ff2eff}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "Contract", Type: fhir.SearchToken, Keys: []fhir.Key{0xb2a89ad8eb}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "Contract", Type: fhir.SearchURI, Keys: []fhir.Key{0x2376912352}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "Contract", Type: fhir.SearchToken, Keys: []fhir.Key{0x979ff2eff}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "Contract", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "authority", Base: "Contract", Type: fhir.SearchReference, Keys: []fhir.Key{0x46206b04881e4af5}, Targets: []string{"Organization"}, Expression: "Contract.authority", URL: "http://hl7.org/fhir/SearchParameter/Contract-authority", Description: "The authority of the contract"},
-	{Code: "domain", Base: "Contract", Type: fhir.SearchReference, Keys: []fhir.Key{0x654018a7b876a41b}, Targets: []string{"Location"}, Expression: "Contract.domain", URL: "http://hl7.org/fhir/SearchParameter/Contract-domain", Description: "The domain of the contract"},
-	{Code: "identifier", Base: "Contract", Type: fhir.SearchToken, Keys: []fhir.Key{0x40a983886c08f908}, Expression: "Contract.identifier", URL: "http://hl7.org/fhir/SearchParameter/Contract-identifier", Description: "The identity of the contract"},
-	{Code: "instantiates", Base: "Contract", Type: fhir.SearchURI, Keys: []fhir.Key{0xd5d008e3edfea179}, Single: true, Expression: "Contract.instantiatesUri", URL: "http://hl7.org/fhir/SearchParameter/Contract-instantiates", Description: "A source definition of the contract"},
+	{Code: "authority", Base: "Contract", Type: fhir.SearchReference, Keys: []fhir.Key{0x4881e4af5}, Targets: []string{"Organization"}, Expression: "Contract.authority", URL: "http://hl7.org/fhir/SearchParameter/Contract-authority", Description: "The authority of the contract"},
+	{Code: "domain", Base: "Contract", Type: fhir.SearchReference, Keys: []fhir.Key{0xa7b876a41b}, Targets: []string{"Location"}, Expression: "Contract.domain", URL: "http://hl7.org/fhir/SearchParameter/Contract-domain", Description: "The domain of the contract"},
+	{Code: "identifier", Base: "Contract", Type: fhir.SearchToken, Keys: []fhir.Key{0x886c08f908}, Expression: "Contract.identifier", URL: "http://hl7.org/fhir/SearchParameter/Contract-identifier", Description: "The identity of the contract"},
+	{Code: "instantiates", Base: "Contract", Type: fhir.SearchURI, Keys: []fhir.Key{0xe3edfea179}, Single: true, Expression: "Contract.instantiatesUri", URL: "http://hl7.org/fhir/SearchParameter/Contract-instantiates", Description: "A source definition of the contract"},
 	{Code: "issued", Base: "Contract", Type: fhir.SearchDate, Keys: []fhir.Key{0x530be24d712c3225}, Single: true, Expression: "Contract.issued", URL: "http://hl7.org/fhir/SearchParameter/Contract-issued", Description: "The date/time the contract was issued"},
-	{Code: "patient", Base: "Contract", Type: fhir.SearchReference, Keys: []fhir.Key{0x590b356c2792c038}, Targets: []string{"Patient"}, Expression: "Contract.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/Contract-patient", Description: "The identity of the subject of the contract (if a patient)"},
-	{Code: "signer", Base: "Contract", Type: fhir.SearchReference, Keys: []fhir.Key{0x6b5ba7db7b3bbec2}, Targets: []string{"Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "Contract.signer.party", URL: "http://hl7.org/fhir/SearchParameter/Contract-signer", Description: "Contract Signatory Party"},
-	{Code: "status", Base: "Contract", Type: fhir.SearchToken, Keys: []fhir.Key{0xfe8f29dfccce3cda}, Single: true, Systems: []string{"http://hl7.org/fhir/contract-status"}, Expression: "Contract.status", URL: "http://hl7.org/fhir/SearchParameter/Contract-status", Description: "The status of the contract"},
-	{Code: "subject", Base: "Contract", Type: fhir.SearchReference, Keys: []fhir.Key{0x590b356c2792c038}, Targets: anyType, Expression: "Contract.subject", URL: "http://hl7.org/fhir/SearchParameter/Contract-subject", Description: "The identity of the subject of the contract"},
-	{Code: "url", Base: "Contract", Type: fhir.SearchURI, Keys: []fhir.Key{0x86b39175815506b1}, Single: true, Expression: "Contract.url", URL: "http://hl7.org/fhir/SearchParameter/Contract-url", Description: "The basal contract definition"},
+	{Code: "patient", Base: "Contract", Type: fhir.SearchReference, Keys: []fhir.Key{0x6c2792c038}, Targets: []string{"Patient"}, Expression: "Contract.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/Contract-patient", Description: "The identity of the subject of the contract (if a patient)"},
+	{Code: "signer", Base: "Contract", Type: fhir.SearchReference, Keys: []fhir.Key{0xdb7b3bbec2}, Targets: []string{"Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "Contract.signer.party", URL: "http://hl7.org/fhir/SearchParameter/Contract-signer", Description: "Contract Signatory Party"},
+	{Code: "status", Base: "Contract", Type: fhir.SearchToken, Keys: []fhir.Key{0xdfccce3cda}, Single: true, Systems: []string{"http://hl7.org/fhir/contract-status"}, Expression: "Contract.status", URL: "http://hl7.org/fhir/SearchParameter/Contract-status", Description: "The status of the contract"},
+	{Code: "subject", Base: "Contract", Type: fhir.SearchReference, Keys: []fhir.Key{0x6c2792c038}, Targets: anyType, Expression: "Contract.subject", URL: "http://hl7.org/fhir/SearchParameter/Contract-subject", Description: "The identity of the subject of the contract"},
+	{Code: "url", Base: "Contract", Type: fhir.SearchURI, Keys: []fhir.Key{0x75815506b1}, Single: true, Expression: "Contract.url", URL: "http://hl7.org/fhir/SearchParameter/Contract-url", Description: "The basal contract definition"},
 }

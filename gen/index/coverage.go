@@ -9,35 +9,35 @@ import (
 
 // coverage adds what the search parameters say of r to x.
 func coverage(x *fhir.Index, r *r4.Coverage) {
-	referenceReference(x, 0xc58c3d5a6255dd5f, r.Beneficiary) // Coverage.beneficiary
+	referenceReference(x, 0x5a6255dd5f, r.Beneficiary) // Coverage.beneficiary
 	for i := range r.Class {
 		class := &r.Class[i]
-		tokenCodeableConcept(x, 0xa349e310c3d627cf, class.Type_) // Coverage.class.type
-		x.String(0x6d54e5d46d74f273, class.Value.Text)           // Coverage.class.value
+		tokenCodeableConcept(x, 0x10c3d627cf, class.Type_) // Coverage.class.type
+		x.String(0x6d54e5d46d74f273, class.Value.Text)     // Coverage.class.value
 	}
 	x.String(0xafc72fe6516602b8, r.Dependent.Text) // Coverage.dependent
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0x531ad866edaec22f, &r.Identifier[i]) // Coverage.identifier
+		tokenIdentifier(x, 0x66edaec22f, &r.Identifier[i]) // Coverage.identifier
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xbd9e9c2f8baabae0, meta.Profile[i].Text) // Coverage.meta.profile
+			x.URI(0x2f8baabae0, meta.Profile[i].Text) // Coverage.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0xd0e43d651ea5682b, &meta.Security[i]) // Coverage.meta.security
+			tokenCoding(x, 0x651ea5682b, &meta.Security[i]) // Coverage.meta.security
 		}
-		x.URI(0x3407a2ac9d0b1195, meta.Source.Text) // Coverage.meta.source
+		x.URI(0xac9d0b1195, meta.Source.Text) // Coverage.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x22741c27159b9348, &meta.Tag[i]) // Coverage.meta.tag
+			tokenCoding(x, 0x27159b9348, &meta.Tag[i]) // Coverage.meta.tag
 		}
 	}
 	for i := range r.Payor {
-		referenceReference(x, 0xd6221e78ee8ec819, &r.Payor[i]) // Coverage.payor
+		referenceReference(x, 0x78ee8ec819, &r.Payor[i]) // Coverage.payor
 	}
-	referenceReference(x, 0x1229a994eeff9c65, r.PolicyHolder)                    // Coverage.policyHolder
-	x.CodeOf(0x94d07584fa7fc33c, "http://hl7.org/fhir/fm-status", r.Status.Text) // Coverage.status
-	referenceReference(x, 0x2fde021211b7606c, r.Subscriber)                      // Coverage.subscriber
-	tokenCodeableConcept(x, 0x450185ac121c0d09, r.Type_)                         // Coverage.type
+	referenceReference(x, 0x94eeff9c65, r.PolicyHolder)                    // Coverage.policyHolder
+	x.CodeOf(0x84fa7fc33c, "http://hl7.org/fhir/fm-status", r.Status.Text) // Coverage.status
+	referenceReference(x, 0x1211b7606c, r.Subscriber)                      // Coverage.subscriber
+	tokenCodeableConcept(x, 0xac121c0d09, r.Type_)                         // Coverage.type
 }
 
 var parametersCoverage = []fhir.Parameter{
@@ -45,21 +45,21 @@ var parametersCoverage = []fhir.Parameter{
 	{Code: "_filter", Base: "Coverage", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Coverage", Type: fhir.SearchToken, Single: true, Expression: "Coverage.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Coverage", Type: fhir.SearchDate, Single: true, Expression: "Coverage.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "Coverage", Type: fhir.SearchURI, Keys: []fhir.Key{0xbd9e9c2f8baabae0}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "Coverage", Type: fhir.SearchURI, Keys: []fhir.Key{0x2f8baabae0}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "Coverage", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "Coverage", Type: fhir.SearchToken, Keys: []fhir.Key{0xd0e43d651ea5682b}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "Coverage", Type: fhir.SearchURI, Keys: []fhir.Key{0x3407a2ac9d0b1195}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "Coverage", Type: fhir.SearchToken, Keys: []fhir.Key{0x22741c27159b9348}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "Coverage", Type: fhir.SearchToken, Keys: []fhir.Key{0x651ea5682b}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "Coverage", Type: fhir.SearchURI, Keys: []fhir.Key{0xac9d0b1195}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "Coverage", Type: fhir.SearchToken, Keys: []fhir.Key{0x27159b9348}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "Coverage", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "beneficiary", Base: "Coverage", Type: fhir.SearchReference, Keys: []fhir.Key{0xc58c3d5a6255dd5f}, Targets: []string{"Patient"}, Single: true, Expression: "Coverage.beneficiary", URL: "http://hl7.org/fhir/SearchParameter/Coverage-beneficiary", Description: "Covered party"},
-	{Code: "class-type", Base: "Coverage", Type: fhir.SearchToken, Keys: []fhir.Key{0xa349e310c3d627cf}, Expression: "Coverage.class.type", URL: "http://hl7.org/fhir/SearchParameter/Coverage-class-type", Description: "Coverage class (eg. plan, group)"},
+	{Code: "beneficiary", Base: "Coverage", Type: fhir.SearchReference, Keys: []fhir.Key{0x5a6255dd5f}, Targets: []string{"Patient"}, Single: true, Expression: "Coverage.beneficiary", URL: "http://hl7.org/fhir/SearchParameter/Coverage-beneficiary", Description: "Covered party"},
+	{Code: "class-type", Base: "Coverage", Type: fhir.SearchToken, Keys: []fhir.Key{0x10c3d627cf}, Expression: "Coverage.class.type", URL: "http://hl7.org/fhir/SearchParameter/Coverage-class-type", Description: "Coverage class (eg. plan, group)"},
 	{Code: "class-value", Base: "Coverage", Type: fhir.SearchString, Keys: []fhir.Key{0x6d54e5d46d74f273}, Expression: "Coverage.class.value", URL: "http://hl7.org/fhir/SearchParameter/Coverage-class-value", Description: "Value of the class (eg. Plan number, group number)"},
 	{Code: "dependent", Base: "Coverage", Type: fhir.SearchString, Keys: []fhir.Key{0xafc72fe6516602b8}, Single: true, Expression: "Coverage.dependent", URL: "http://hl7.org/fhir/SearchParameter/Coverage-dependent", Description: "Dependent number"},
-	{Code: "identifier", Base: "Coverage", Type: fhir.SearchToken, Keys: []fhir.Key{0x531ad866edaec22f}, Expression: "Coverage.identifier", URL: "http://hl7.org/fhir/SearchParameter/Coverage-identifier", Description: "The primary identifier of the insured and the coverage"},
-	{Code: "patient", Base: "Coverage", Type: fhir.SearchReference, Keys: []fhir.Key{0xc58c3d5a6255dd5f}, Targets: []string{"Patient"}, Single: true, Expression: "Coverage.beneficiary", URL: "http://hl7.org/fhir/SearchParameter/Coverage-patient", Description: "Retrieve coverages for a patient"},
-	{Code: "payor", Base: "Coverage", Type: fhir.SearchReference, Keys: []fhir.Key{0xd6221e78ee8ec819}, Targets: []string{"Organization", "Patient", "RelatedPerson"}, Expression: "Coverage.payor", URL: "http://hl7.org/fhir/SearchParameter/Coverage-payor", Description: "The identity of the insurer or party paying for services"},
-	{Code: "policy-holder", Base: "Coverage", Type: fhir.SearchReference, Keys: []fhir.Key{0x1229a994eeff9c65}, Targets: []string{"Organization", "Patient", "RelatedPerson"}, Single: true, Expression: "Coverage.policyHolder", URL: "http://hl7.org/fhir/SearchParameter/Coverage-policy-holder", Description: "Reference to the policyholder"},
-	{Code: "status", Base: "Coverage", Type: fhir.SearchToken, Keys: []fhir.Key{0x94d07584fa7fc33c}, Single: true, Systems: []string{"http://hl7.org/fhir/fm-status"}, Expression: "Coverage.status", URL: "http://hl7.org/fhir/SearchParameter/Coverage-status", Description: "The status of the Coverage"},
-	{Code: "subscriber", Base: "Coverage", Type: fhir.SearchReference, Keys: []fhir.Key{0x2fde021211b7606c}, Targets: []string{"Patient", "RelatedPerson"}, Single: true, Expression: "Coverage.subscriber", URL: "http://hl7.org/fhir/SearchParameter/Coverage-subscriber", Description: "Reference to the subscriber"},
-	{Code: "type", Base: "Coverage", Type: fhir.SearchToken, Keys: []fhir.Key{0x450185ac121c0d09}, Expression: "Coverage.type", URL: "http://hl7.org/fhir/SearchParameter/Coverage-type", Description: "The kind of coverage (health plan, auto, Workers Compensation)"},
+	{Code: "identifier", Base: "Coverage", Type: fhir.SearchToken, Keys: []fhir.Key{0x66edaec22f}, Expression: "Coverage.identifier", URL: "http://hl7.org/fhir/SearchParameter/Coverage-identifier", Description: "The primary identifier of the insured and the coverage"},
+	{Code: "patient", Base: "Coverage", Type: fhir.SearchReference, Keys: []fhir.Key{0x5a6255dd5f}, Targets: []string{"Patient"}, Single: true, Expression: "Coverage.beneficiary", URL: "http://hl7.org/fhir/SearchParameter/Coverage-patient", Description: "Retrieve coverages for a patient"},
+	{Code: "payor", Base: "Coverage", Type: fhir.SearchReference, Keys: []fhir.Key{0x78ee8ec819}, Targets: []string{"Organization", "Patient", "RelatedPerson"}, Expression: "Coverage.payor", URL: "http://hl7.org/fhir/SearchParameter/Coverage-payor", Description: "The identity of the insurer or party paying for services"},
+	{Code: "policy-holder", Base: "Coverage", Type: fhir.SearchReference, Keys: []fhir.Key{0x94eeff9c65}, Targets: []string{"Organization", "Patient", "RelatedPerson"}, Single: true, Expression: "Coverage.policyHolder", URL: "http://hl7.org/fhir/SearchParameter/Coverage-policy-holder", Description: "Reference to the policyholder"},
+	{Code: "status", Base: "Coverage", Type: fhir.SearchToken, Keys: []fhir.Key{0x84fa7fc33c}, Single: true, Systems: []string{"http://hl7.org/fhir/fm-status"}, Expression: "Coverage.status", URL: "http://hl7.org/fhir/SearchParameter/Coverage-status", Description: "The status of the Coverage"},
+	{Code: "subscriber", Base: "Coverage", Type: fhir.SearchReference, Keys: []fhir.Key{0x1211b7606c}, Targets: []string{"Patient", "RelatedPerson"}, Single: true, Expression: "Coverage.subscriber", URL: "http://hl7.org/fhir/SearchParameter/Coverage-subscriber", Description: "Reference to the subscriber"},
+	{Code: "type", Base: "Coverage", Type: fhir.SearchToken, Keys: []fhir.Key{0xac121c0d09}, Expression: "Coverage.type", URL: "http://hl7.org/fhir/SearchParameter/Coverage-type", Description: "The kind of coverage (health plan, auto, Workers Compensation)"},
 }

@@ -9,27 +9,27 @@ import (
 
 // coverageEligibilityRequest adds what the search parameters say of r to x.
 func coverageEligibilityRequest(x *fhir.Index, r *r4.CoverageEligibilityRequest) {
-	x.Date(0x13b5f6ecf8810c0c, r.Created.Text)            // CoverageEligibilityRequest.created
-	referenceReference(x, 0xb413975792e91aa7, r.Enterer)  // CoverageEligibilityRequest.enterer
-	referenceReference(x, 0xe5fea20eab606cf7, r.Facility) // CoverageEligibilityRequest.facility
+	x.Date(0x13b5f6ecf8810c0c, r.Created.Text)     // CoverageEligibilityRequest.created
+	referenceReference(x, 0x5792e91aa7, r.Enterer) // CoverageEligibilityRequest.enterer
+	referenceReference(x, 0xeab606cf7, r.Facility) // CoverageEligibilityRequest.facility
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0x427c232c548d59de, &r.Identifier[i]) // CoverageEligibilityRequest.identifier
+		tokenIdentifier(x, 0x2c548d59de, &r.Identifier[i]) // CoverageEligibilityRequest.identifier
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x371de1898dcadc8a, meta.Profile[i].Text) // CoverageEligibilityRequest.meta.profile
+			x.URI(0x898dcadc8a, meta.Profile[i].Text) // CoverageEligibilityRequest.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x6a6af7603388e73a, &meta.Security[i]) // CoverageEligibilityRequest.meta.security
+			tokenCoding(x, 0x603388e73a, &meta.Security[i]) // CoverageEligibilityRequest.meta.security
 		}
-		x.URI(0x0bad0d366a76e486, meta.Source.Text) // CoverageEligibilityRequest.meta.source
+		x.URI(0x366a76e486, meta.Source.Text) // CoverageEligibilityRequest.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0xcee9ec650b2c6404, &meta.Tag[i]) // CoverageEligibilityRequest.meta.tag
+			tokenCoding(x, 0x650b2c6404, &meta.Tag[i]) // CoverageEligibilityRequest.meta.tag
 		}
 	}
-	referenceReference(x, 0x9f315af50c7fb70a, r.Patient)                         // CoverageEligibilityRequest.patient
-	referenceReference(x, 0x26f4fb4340a73489, r.Provider)                        // CoverageEligibilityRequest.provider
-	x.CodeOf(0x79c161c78c0607bd, "http://hl7.org/fhir/fm-status", r.Status.Text) // CoverageEligibilityRequest.status
+	referenceReference(x, 0xf50c7fb70a, r.Patient)                         // CoverageEligibilityRequest.patient
+	referenceReference(x, 0x4340a73489, r.Provider)                        // CoverageEligibilityRequest.provider
+	x.CodeOf(0xc78c0607bd, "http://hl7.org/fhir/fm-status", r.Status.Text) // CoverageEligibilityRequest.status
 }
 
 var parametersCoverageEligibilityRequest = []fhir.Parameter{
@@ -37,17 +37,17 @@ var parametersCoverageEligibilityRequest = []fhir.Parameter{
 	{Code: "_filter", Base: "CoverageEligibilityRequest", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "CoverageEligibilityRequest", Type: fhir.SearchToken, Single: true, Expression: "CoverageEligibilityRequest.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "CoverageEligibilityRequest", Type: fhir.SearchDate, Single: true, Expression: "CoverageEligibilityRequest.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "CoverageEligibilityRequest", Type: fhir.SearchURI, Keys: []fhir.Key{0x371de1898dcadc8a}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "CoverageEligibilityRequest", Type: fhir.SearchURI, Keys: []fhir.Key{0x898dcadc8a}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "CoverageEligibilityRequest", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "CoverageEligibilityRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x6a6af7603388e73a}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "CoverageEligibilityRequest", Type: fhir.SearchURI, Keys: []fhir.Key{0x0bad0d366a76e486}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "CoverageEligibilityRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0xcee9ec650b2c6404}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "CoverageEligibilityRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x603388e73a}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "CoverageEligibilityRequest", Type: fhir.SearchURI, Keys: []fhir.Key{0x366a76e486}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "CoverageEligibilityRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x650b2c6404}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "CoverageEligibilityRequest", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "created", Base: "CoverageEligibilityRequest", Type: fhir.SearchDate, Keys: []fhir.Key{0x13b5f6ecf8810c0c}, Single: true, Expression: "CoverageEligibilityRequest.created", URL: "http://hl7.org/fhir/SearchParameter/CoverageEligibilityRequest-created", Description: "The creation date for the EOB"},
-	{Code: "enterer", Base: "CoverageEligibilityRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0xb413975792e91aa7}, Targets: []string{"Practitioner", "PractitionerRole"}, Single: true, Expression: "CoverageEligibilityRequest.enterer", URL: "http://hl7.org/fhir/SearchParameter/CoverageEligibilityRequest-enterer", Description: "The party who is responsible for the request"},
-	{Code: "facility", Base: "CoverageEligibilityRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0xe5fea20eab606cf7}, Targets: []string{"Location"}, Single: true, Expression: "CoverageEligibilityRequest.facility", URL: "http://hl7.org/fhir/SearchParameter/CoverageEligibilityRequest-facility", Description: "Facility responsible for the goods and services"},
-	{Code: "identifier", Base: "CoverageEligibilityRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x427c232c548d59de}, Expression: "CoverageEligibilityRequest.identifier", URL: "http://hl7.org/fhir/SearchParameter/CoverageEligibilityRequest-identifier", Description: "The business identifier of the Eligibility"},
-	{Code: "patient", Base: "CoverageEligibilityRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x9f315af50c7fb70a}, Targets: []string{"Patient"}, Single: true, Expression: "CoverageEligibilityRequest.patient", URL: "http://hl7.org/fhir/SearchParameter/CoverageEligibilityRequest-patient", Description: "The reference to the patient"},
-	{Code: "provider", Base: "CoverageEligibilityRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x26f4fb4340a73489}, Targets: []string{"Organization", "Practitioner", "PractitionerRole"}, Single: true, Expression: "CoverageEligibilityRequest.provider", URL: "http://hl7.org/fhir/SearchParameter/CoverageEligibilityRequest-provider", Description: "The reference to the provider"},
-	{Code: "status", Base: "CoverageEligibilityRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x79c161c78c0607bd}, Single: true, Systems: []string{"http://hl7.org/fhir/fm-status"}, Expression: "CoverageEligibilityRequest.status", URL: "http://hl7.org/fhir/SearchParameter/CoverageEligibilityRequest-status", Description: "The status of the EligibilityRequest"},
+	{Code: "enterer", Base: "CoverageEligibilityRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x5792e91aa7}, Targets: []string{"Practitioner", "PractitionerRole"}, Single: true, Expression: "CoverageEligibilityRequest.enterer", URL: "http://hl7.org/fhir/SearchParameter/CoverageEligibilityRequest-enterer", Description: "The party who is responsible for the request"},
+	{Code: "facility", Base: "CoverageEligibilityRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0xeab606cf7}, Targets: []string{"Location"}, Single: true, Expression: "CoverageEligibilityRequest.facility", URL: "http://hl7.org/fhir/SearchParameter/CoverageEligibilityRequest-facility", Description: "Facility responsible for the goods and services"},
+	{Code: "identifier", Base: "CoverageEligibilityRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x2c548d59de}, Expression: "CoverageEligibilityRequest.identifier", URL: "http://hl7.org/fhir/SearchParameter/CoverageEligibilityRequest-identifier", Description: "The business identifier of the Eligibility"},
+	{Code: "patient", Base: "CoverageEligibilityRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0xf50c7fb70a}, Targets: []string{"Patient"}, Single: true, Expression: "CoverageEligibilityRequest.patient", URL: "http://hl7.org/fhir/SearchParameter/CoverageEligibilityRequest-patient", Description: "The reference to the patient"},
+	{Code: "provider", Base: "CoverageEligibilityRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x4340a73489}, Targets: []string{"Organization", "Practitioner", "PractitionerRole"}, Single: true, Expression: "CoverageEligibilityRequest.provider", URL: "http://hl7.org/fhir/SearchParameter/CoverageEligibilityRequest-provider", Description: "The reference to the provider"},
+	{Code: "status", Base: "CoverageEligibilityRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0xc78c0607bd}, Single: true, Systems: []string{"http://hl7.org/fhir/fm-status"}, Expression: "CoverageEligibilityRequest.status", URL: "http://hl7.org/fhir/SearchParameter/CoverageEligibilityRequest-status", Description: "The status of the EligibilityRequest"},
 }

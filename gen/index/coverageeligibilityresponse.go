@@ -12,26 +12,26 @@ func coverageEligibilityResponse(x *fhir.Index, r *r4.CoverageEligibilityRespons
 	x.Date(0xb556c2bf4d6dd689, r.Created.Text)       // CoverageEligibilityResponse.created
 	x.String(0xcf82ba73f1237de0, r.Disposition.Text) // CoverageEligibilityResponse.disposition
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0x9ec546cb02ee2e1e, &r.Identifier[i]) // CoverageEligibilityResponse.identifier
+		tokenIdentifier(x, 0xcb02ee2e1e, &r.Identifier[i]) // CoverageEligibilityResponse.identifier
 	}
-	referenceReference(x, 0x519ec7121f3ff24d, r.Insurer) // CoverageEligibilityResponse.insurer
+	referenceReference(x, 0x121f3ff24d, r.Insurer) // CoverageEligibilityResponse.insurer
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x3ee06aff929b84b2, meta.Profile[i].Text) // CoverageEligibilityResponse.meta.profile
+			x.URI(0xff929b84b2, meta.Profile[i].Text) // CoverageEligibilityResponse.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0xd5c01ba20b3bdbb6, &meta.Security[i]) // CoverageEligibilityResponse.meta.security
+			tokenCoding(x, 0xa20b3bdbb6, &meta.Security[i]) // CoverageEligibilityResponse.meta.security
 		}
-		x.URI(0x3f11c817777cec0c, meta.Source.Text) // CoverageEligibilityResponse.meta.source
+		x.URI(0x17777cec0c, meta.Source.Text) // CoverageEligibilityResponse.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x8dbb8c28228848dc, &meta.Tag[i]) // CoverageEligibilityResponse.meta.tag
+			tokenCoding(x, 0x28228848dc, &meta.Tag[i]) // CoverageEligibilityResponse.meta.tag
 		}
 	}
-	x.CodeOf(0xc3d730acbe57e60c, "http://hl7.org/fhir/remittance-outcome", r.Outcome.Text) // CoverageEligibilityResponse.outcome
-	referenceReference(x, 0x37c62c5395e97afb, r.Patient)                                   // CoverageEligibilityResponse.patient
-	referenceReference(x, 0xf7acfec6e59d8c9e, r.Request)                                   // CoverageEligibilityResponse.request
-	referenceReference(x, 0x06354119cb832290, r.Requestor)                                 // CoverageEligibilityResponse.requestor
-	x.CodeOf(0x164ca441d03db13d, "http://hl7.org/fhir/fm-status", r.Status.Text)           // CoverageEligibilityResponse.status
+	x.CodeOf(0xacbe57e60c, "http://hl7.org/fhir/remittance-outcome", r.Outcome.Text) // CoverageEligibilityResponse.outcome
+	referenceReference(x, 0x5395e97afb, r.Patient)                                   // CoverageEligibilityResponse.patient
+	referenceReference(x, 0xc6e59d8c9e, r.Request)                                   // CoverageEligibilityResponse.request
+	referenceReference(x, 0x19cb832290, r.Requestor)                                 // CoverageEligibilityResponse.requestor
+	x.CodeOf(0x41d03db13d, "http://hl7.org/fhir/fm-status", r.Status.Text)           // CoverageEligibilityResponse.status
 }
 
 var parametersCoverageEligibilityResponse = []fhir.Parameter{
@@ -39,19 +39,19 @@ var parametersCoverageEligibilityResponse = []fhir.Parameter{
 	{Code: "_filter", Base: "CoverageEligibilityResponse", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "CoverageEligibilityResponse", Type: fhir.SearchToken, Single: true, Expression: "CoverageEligibilityResponse.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "CoverageEligibilityResponse", Type: fhir.SearchDate, Single: true, Expression: "CoverageEligibilityResponse.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "CoverageEligibilityResponse", Type: fhir.SearchURI, Keys: []fhir.Key{0x3ee06aff929b84b2}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "CoverageEligibilityResponse", Type: fhir.SearchURI, Keys: []fhir.Key{0xff929b84b2}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "CoverageEligibilityResponse", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "CoverageEligibilityResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0xd5c01ba20b3bdbb6}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "CoverageEligibilityResponse", Type: fhir.SearchURI, Keys: []fhir.Key{0x3f11c817777cec0c}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "CoverageEligibilityResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0x8dbb8c28228848dc}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "CoverageEligibilityResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0xa20b3bdbb6}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "CoverageEligibilityResponse", Type: fhir.SearchURI, Keys: []fhir.Key{0x17777cec0c}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "CoverageEligibilityResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0x28228848dc}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "CoverageEligibilityResponse", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "created", Base: "CoverageEligibilityResponse", Type: fhir.SearchDate, Keys: []fhir.Key{0xb556c2bf4d6dd689}, Single: true, Expression: "CoverageEligibilityResponse.created", URL: "http://hl7.org/fhir/SearchParameter/CoverageEligibilityResponse-created", Description: "The creation date"},
 	{Code: "disposition", Base: "CoverageEligibilityResponse", Type: fhir.SearchString, Keys: []fhir.Key{0xcf82ba73f1237de0}, Single: true, Expression: "CoverageEligibilityResponse.disposition", URL: "http://hl7.org/fhir/SearchParameter/CoverageEligibilityResponse-disposition", Description: "The contents of the disposition message"},
-	{Code: "identifier", Base: "CoverageEligibilityResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0x9ec546cb02ee2e1e}, Expression: "CoverageEligibilityResponse.identifier", URL: "http://hl7.org/fhir/SearchParameter/CoverageEligibilityResponse-identifier", Description: "The business identifier"},
-	{Code: "insurer", Base: "CoverageEligibilityResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0x519ec7121f3ff24d}, Targets: []string{"Organization"}, Single: true, Expression: "CoverageEligibilityResponse.insurer", URL: "http://hl7.org/fhir/SearchParameter/CoverageEligibilityResponse-insurer", Description: "The organization which generated this resource"},
-	{Code: "outcome", Base: "CoverageEligibilityResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0xc3d730acbe57e60c}, Single: true, Systems: []string{"http://hl7.org/fhir/remittance-outcome"}, Expression: "CoverageEligibilityResponse.outcome", URL: "http://hl7.org/fhir/SearchParameter/CoverageEligibilityResponse-outcome", Description: "The processing outcome"},
-	{Code: "patient", Base: "CoverageEligibilityResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0x37c62c5395e97afb}, Targets: []string{"Patient"}, Single: true, Expression: "CoverageEligibilityResponse.patient", URL: "http://hl7.org/fhir/SearchParameter/CoverageEligibilityResponse-patient", Description: "The reference to the patient"},
-	{Code: "request", Base: "CoverageEligibilityResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0xf7acfec6e59d8c9e}, Targets: []string{"CoverageEligibilityRequest"}, Single: true, Expression: "CoverageEligibilityResponse.request", URL: "http://hl7.org/fhir/SearchParameter/CoverageEligibilityResponse-request", Description: "The EligibilityRequest reference"},
-	{Code: "requestor", Base: "CoverageEligibilityResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0x06354119cb832290}, Targets: []string{"Organization", "Practitioner", "PractitionerRole"}, Single: true, Expression: "CoverageEligibilityResponse.requestor", URL: "http://hl7.org/fhir/SearchParameter/CoverageEligibilityResponse-requestor", Description: "The EligibilityRequest provider"},
-	{Code: "status", Base: "CoverageEligibilityResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0x164ca441d03db13d}, Single: true, Systems: []string{"http://hl7.org/fhir/fm-status"}, Expression: "CoverageEligibilityResponse.status", URL: "http://hl7.org/fhir/SearchParameter/CoverageEligibilityResponse-status", Description: "The EligibilityRequest status"},
+	{Code: "identifier", Base: "CoverageEligibilityResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0xcb02ee2e1e}, Expression: "CoverageEligibilityResponse.identifier", URL: "http://hl7.org/fhir/SearchParameter/CoverageEligibilityResponse-identifier", Description: "The business identifier"},
+	{Code: "insurer", Base: "CoverageEligibilityResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0x121f3ff24d}, Targets: []string{"Organization"}, Single: true, Expression: "CoverageEligibilityResponse.insurer", URL: "http://hl7.org/fhir/SearchParameter/CoverageEligibilityResponse-insurer", Description: "The organization which generated this resource"},
+	{Code: "outcome", Base: "CoverageEligibilityResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0xacbe57e60c}, Single: true, Systems: []string{"http://hl7.org/fhir/remittance-outcome"}, Expression: "CoverageEligibilityResponse.outcome", URL: "http://hl7.org/fhir/SearchParameter/CoverageEligibilityResponse-outcome", Description: "The processing outcome"},
+	{Code: "patient", Base: "CoverageEligibilityResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0x5395e97afb}, Targets: []string{"Patient"}, Single: true, Expression: "CoverageEligibilityResponse.patient", URL: "http://hl7.org/fhir/SearchParameter/CoverageEligibilityResponse-patient", Description: "The reference to the patient"},
+	{Code: "request", Base: "CoverageEligibilityResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0xc6e59d8c9e}, Targets: []string{"CoverageEligibilityRequest"}, Single: true, Expression: "CoverageEligibilityResponse.request", URL: "http://hl7.org/fhir/SearchParameter/CoverageEligibilityResponse-request", Description: "The EligibilityRequest reference"},
+	{Code: "requestor", Base: "CoverageEligibilityResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0x19cb832290}, Targets: []string{"Organization", "Practitioner", "PractitionerRole"}, Single: true, Expression: "CoverageEligibilityResponse.requestor", URL: "http://hl7.org/fhir/SearchParameter/CoverageEligibilityResponse-requestor", Description: "The EligibilityRequest provider"},
+	{Code: "status", Base: "CoverageEligibilityResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0x41d03db13d}, Single: true, Systems: []string{"http://hl7.org/fhir/fm-status"}, Expression: "CoverageEligibilityResponse.status", URL: "http://hl7.org/fhir/SearchParameter/CoverageEligibilityResponse-status", Description: "The EligibilityRequest status"},
 }

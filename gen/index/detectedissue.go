@@ -9,28 +9,28 @@ import (
 
 // detectedIssue adds what the search parameters say of r to x.
 func detectedIssue(x *fhir.Index, r *r4.DetectedIssue) {
-	referenceReference(x, 0xbf0204c3bb7adaf3, r.Author) // DetectedIssue.author
-	tokenCodeableConcept(x, 0x90a06ff8a27331fe, r.Code) // DetectedIssue.code
-	dateOf(x, 0xac9b6a3ccc7811e4, r.Identified)         // DetectedIssue.identified
+	referenceReference(x, 0xc3bb7adaf3, r.Author) // DetectedIssue.author
+	tokenCodeableConcept(x, 0xf8a27331fe, r.Code) // DetectedIssue.code
+	dateOf(x, 0xac9b6a3ccc7811e4, r.Identified)   // DetectedIssue.identified
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0x69b54ccbfbf0e1b0, &r.Identifier[i]) // DetectedIssue.identifier
+		tokenIdentifier(x, 0xcbfbf0e1b0, &r.Identifier[i]) // DetectedIssue.identifier
 	}
 	for i := range r.Implicated {
-		referenceReference(x, 0xaa660799ec11ddb1, &r.Implicated[i]) // DetectedIssue.implicated
+		referenceReference(x, 0x99ec11ddb1, &r.Implicated[i]) // DetectedIssue.implicated
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x339fd45e3d030812, meta.Profile[i].Text) // DetectedIssue.meta.profile
+			x.URI(0x5e3d030812, meta.Profile[i].Text) // DetectedIssue.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x77348d067c890dfb, &meta.Security[i]) // DetectedIssue.meta.security
+			tokenCoding(x, 0x67c890dfb, &meta.Security[i]) // DetectedIssue.meta.security
 		}
-		x.URI(0xf74afd9ab2129a03, meta.Source.Text) // DetectedIssue.meta.source
+		x.URI(0x9ab2129a03, meta.Source.Text) // DetectedIssue.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0xbe193b442abf594b, &meta.Tag[i]) // DetectedIssue.meta.tag
+			tokenCoding(x, 0x442abf594b, &meta.Tag[i]) // DetectedIssue.meta.tag
 		}
 	}
-	referenceReference(x, 0x81882076648e605f, r.Patient) // DetectedIssue.patient
+	referenceReference(x, 0x76648e605f, r.Patient) // DetectedIssue.patient
 }
 
 var parametersDetectedIssue = []fhir.Parameter{
@@ -38,16 +38,16 @@ var parametersDetectedIssue = []fhir.Parameter{
 	{Code: "_filter", Base: "DetectedIssue", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "DetectedIssue", Type: fhir.SearchToken, Single: true, Expression: "DetectedIssue.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "DetectedIssue", Type: fhir.SearchDate, Single: true, Expression: "DetectedIssue.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "DetectedIssue", Type: fhir.SearchURI, Keys: []fhir.Key{0x339fd45e3d030812}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "DetectedIssue", Type: fhir.SearchURI, Keys: []fhir.Key{0x5e3d030812}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "DetectedIssue", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "DetectedIssue", Type: fhir.SearchToken, Keys: []fhir.Key{0x77348d067c890dfb}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "DetectedIssue", Type: fhir.SearchURI, Keys: []fhir.Key{0xf74afd9ab2129a03}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "DetectedIssue", Type: fhir.SearchToken, Keys: []fhir.Key{0xbe193b442abf594b}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "DetectedIssue", Type: fhir.SearchToken, Keys: []fhir.Key{0x67c890dfb}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "DetectedIssue", Type: fhir.SearchURI, Keys: []fhir.Key{0x9ab2129a03}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "DetectedIssue", Type: fhir.SearchToken, Keys: []fhir.Key{0x442abf594b}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "DetectedIssue", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "author", Base: "DetectedIssue", Type: fhir.SearchReference, Keys: []fhir.Key{0xbf0204c3bb7adaf3}, Targets: []string{"Device", "Practitioner", "PractitionerRole"}, Single: true, Expression: "DetectedIssue.author", URL: "http://hl7.org/fhir/SearchParameter/DetectedIssue-author", Description: "The provider or device that identified the issue"},
-	{Code: "code", Base: "DetectedIssue", Type: fhir.SearchToken, Keys: []fhir.Key{0x90a06ff8a27331fe}, Expression: "DetectedIssue.code", URL: "http://hl7.org/fhir/SearchParameter/DetectedIssue-code", Description: "Issue Category, e.g. drug-drug, duplicate therapy, etc."},
+	{Code: "author", Base: "DetectedIssue", Type: fhir.SearchReference, Keys: []fhir.Key{0xc3bb7adaf3}, Targets: []string{"Device", "Practitioner", "PractitionerRole"}, Single: true, Expression: "DetectedIssue.author", URL: "http://hl7.org/fhir/SearchParameter/DetectedIssue-author", Description: "The provider or device that identified the issue"},
+	{Code: "code", Base: "DetectedIssue", Type: fhir.SearchToken, Keys: []fhir.Key{0xf8a27331fe}, Expression: "DetectedIssue.code", URL: "http://hl7.org/fhir/SearchParameter/DetectedIssue-code", Description: "Issue Category, e.g. drug-drug, duplicate therapy, etc."},
 	{Code: "identified", Base: "DetectedIssue", Type: fhir.SearchDate, Keys: []fhir.Key{0xac9b6a3ccc7811e4}, Single: true, Expression: "DetectedIssue.identified", URL: "http://hl7.org/fhir/SearchParameter/DetectedIssue-identified", Description: "When identified"},
-	{Code: "identifier", Base: "DetectedIssue", Type: fhir.SearchToken, Keys: []fhir.Key{0x69b54ccbfbf0e1b0}, Expression: "DetectedIssue.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "Unique id for the detected issue"},
-	{Code: "implicated", Base: "DetectedIssue", Type: fhir.SearchReference, Keys: []fhir.Key{0xaa660799ec11ddb1}, Targets: anyType, Expression: "DetectedIssue.implicated", URL: "http://hl7.org/fhir/SearchParameter/DetectedIssue-implicated", Description: "Problem resource"},
-	{Code: "patient", Base: "DetectedIssue", Type: fhir.SearchReference, Keys: []fhir.Key{0x81882076648e605f}, Targets: []string{"Patient"}, Single: true, Expression: "DetectedIssue.patient", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "Associated patient"},
+	{Code: "identifier", Base: "DetectedIssue", Type: fhir.SearchToken, Keys: []fhir.Key{0xcbfbf0e1b0}, Expression: "DetectedIssue.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "Unique id for the detected issue"},
+	{Code: "implicated", Base: "DetectedIssue", Type: fhir.SearchReference, Keys: []fhir.Key{0x99ec11ddb1}, Targets: anyType, Expression: "DetectedIssue.implicated", URL: "http://hl7.org/fhir/SearchParameter/DetectedIssue-implicated", Description: "Problem resource"},
+	{Code: "patient", Base: "DetectedIssue", Type: fhir.SearchReference, Keys: []fhir.Key{0x76648e605f}, Targets: []string{"Patient"}, Single: true, Expression: "DetectedIssue.patient", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "Associated patient"},
 }

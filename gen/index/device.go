@@ -15,32 +15,32 @@ func device(x *fhir.Index, r *r4.Device) {
 	}
 	for i := range r.Extension {
 		if extension := &r.Extension[i]; extension.URL.Text == "http://hl7.org/fhir/SearchParameter/device-extensions-Device-din" {
-			tokenExtension(x, 0xea7d17eda6aa0852, extension) // Device.extension('http://hl7.org/fhir/SearchParameter/device-extensions-Device-din')
+			tokenExtension(x, 0xeda6aa0852, extension) // Device.extension('http://hl7.org/fhir/SearchParameter/device-extensions-Device-din')
 		}
 	}
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0x1f43bdf76e6caf74, &r.Identifier[i]) // Device.identifier
+		tokenIdentifier(x, 0xf76e6caf74, &r.Identifier[i]) // Device.identifier
 	}
-	referenceReference(x, 0xd76388c872748b80, r.Location) // Device.location
-	x.String(0xb5dc4691a46056ff, r.Manufacturer.Text)     // Device.manufacturer
+	referenceReference(x, 0xc872748b80, r.Location)   // Device.location
+	x.String(0xb5dc4691a46056ff, r.Manufacturer.Text) // Device.manufacturer
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xf00987f84b89b23a, meta.Profile[i].Text) // Device.meta.profile
+			x.URI(0xf84b89b23a, meta.Profile[i].Text) // Device.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x9ce162c1e0f2af67, &meta.Security[i]) // Device.meta.security
+			tokenCoding(x, 0xc1e0f2af67, &meta.Security[i]) // Device.meta.security
 		}
-		x.URI(0x9beefe193dfb3271, meta.Source.Text) // Device.meta.source
+		x.URI(0x193dfb3271, meta.Source.Text) // Device.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x419226ef572d1258, &meta.Tag[i]) // Device.meta.tag
+			tokenCoding(x, 0xef572d1258, &meta.Tag[i]) // Device.meta.tag
 		}
 	}
-	x.String(0x94eb8ff5d65e70c0, r.ModelNumber.Text)                                 // Device.modelNumber
-	referenceReference(x, 0xb8b4900c28e44b2b, r.Owner)                               // Device.owner
-	referenceReference(x, 0xc395dd110dc33786, r.Patient)                             // Device.patient
-	x.CodeOf(0x367ca6809123ba3b, "http://hl7.org/fhir/device-status", r.Status.Text) // Device.status
+	x.String(0x94eb8ff5d65e70c0, r.ModelNumber.Text)                           // Device.modelNumber
+	referenceReference(x, 0xc28e44b2b, r.Owner)                                // Device.owner
+	referenceReference(x, 0x110dc33786, r.Patient)                             // Device.patient
+	x.CodeOf(0x809123ba3b, "http://hl7.org/fhir/device-status", r.Status.Text) // Device.status
 	if type_ := r.Type_; type_ != nil {
-		tokenCodeableConcept(x, 0xf1464e20433e1ea8, type_) // Device.type
+		tokenCodeableConcept(x, 0x20433e1ea8, type_) // Device.type
 		for i := range type_.Coding {
 			coding := &type_.Coding[i]
 			x.String(0xde80644c6ca90ece, coding.Display.Text) // Device.type.coding.display
@@ -52,7 +52,7 @@ func device(x *fhir.Index, r *r4.Device) {
 		x.String(0x7ab68cd4b3d3d250, udiCarrier.CarrierHRF.Text)       // Device.udiCarrier.carrierHRF
 		x.String(0x53ad9c0e2e4e519c, udiCarrier.DeviceIdentifier.Text) // Device.udiCarrier.deviceIdentifier
 	}
-	x.URI(0xec2c191c84561ba9, r.URL.Text) // Device.url
+	x.URI(0x1c84561ba9, r.URL.Text) // Device.url
 }
 
 var parametersDevice = []fhir.Parameter{
@@ -60,23 +60,23 @@ var parametersDevice = []fhir.Parameter{
 	{Code: "_filter", Base: "Device", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Device", Type: fhir.SearchToken, Single: true, Expression: "Device.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Device", Type: fhir.SearchDate, Single: true, Expression: "Device.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "Device", Type: fhir.SearchURI, Keys: []fhir.Key{0xf00987f84b89b23a}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "Device", Type: fhir.SearchURI, Keys: []fhir.Key{0xf84b89b23a}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "Device", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "Device", Type: fhir.SearchToken, Keys: []fhir.Key{0x9ce162c1e0f2af67}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "Device", Type: fhir.SearchURI, Keys: []fhir.Key{0x9beefe193dfb3271}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "Device", Type: fhir.SearchToken, Keys: []fhir.Key{0x419226ef572d1258}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "Device", Type: fhir.SearchToken, Keys: []fhir.Key{0xc1e0f2af67}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "Device", Type: fhir.SearchURI, Keys: []fhir.Key{0x193dfb3271}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "Device", Type: fhir.SearchToken, Keys: []fhir.Key{0xef572d1258}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "Device", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "device-name", Base: "Device", Type: fhir.SearchString, Keys: []fhir.Key{0x43aadea283081533, 0xde80644c6ca90ece, 0xd479152523658fe3}, Expression: "Device.deviceName.name | Device.type.coding.display | Device.type.text", URL: "http://hl7.org/fhir/SearchParameter/Device-device-name", Description: "A server defined search that may match any of the string fields in Device.deviceName or Device.type."},
-	{Code: "din", Base: "Device", Type: fhir.SearchToken, Keys: []fhir.Key{0xea7d17eda6aa0852}, Expression: "Device.extension('http://hl7.org/fhir/SearchParameter/device-extensions-Device-din')", URL: "http://hl7.org/fhir/SearchParameter/device-extensions-Device-din", Description: "The donation identification number (DIN)"},
-	{Code: "identifier", Base: "Device", Type: fhir.SearchToken, Keys: []fhir.Key{0x1f43bdf76e6caf74}, Expression: "Device.identifier", URL: "http://hl7.org/fhir/SearchParameter/Device-identifier", Description: "Instance id from manufacturer, owner, and others"},
-	{Code: "location", Base: "Device", Type: fhir.SearchReference, Keys: []fhir.Key{0xd76388c872748b80}, Targets: []string{"Location"}, Single: true, Expression: "Device.location", URL: "http://hl7.org/fhir/SearchParameter/Device-location", Description: "A location, where the resource is found"},
+	{Code: "din", Base: "Device", Type: fhir.SearchToken, Keys: []fhir.Key{0xeda6aa0852}, Expression: "Device.extension('http://hl7.org/fhir/SearchParameter/device-extensions-Device-din')", URL: "http://hl7.org/fhir/SearchParameter/device-extensions-Device-din", Description: "The donation identification number (DIN)"},
+	{Code: "identifier", Base: "Device", Type: fhir.SearchToken, Keys: []fhir.Key{0xf76e6caf74}, Expression: "Device.identifier", URL: "http://hl7.org/fhir/SearchParameter/Device-identifier", Description: "Instance id from manufacturer, owner, and others"},
+	{Code: "location", Base: "Device", Type: fhir.SearchReference, Keys: []fhir.Key{0xc872748b80}, Targets: []string{"Location"}, Single: true, Expression: "Device.location", URL: "http://hl7.org/fhir/SearchParameter/Device-location", Description: "A location, where the resource is found"},
 	{Code: "manufacturer", Base: "Device", Type: fhir.SearchString, Keys: []fhir.Key{0xb5dc4691a46056ff}, Single: true, Expression: "Device.manufacturer", URL: "http://hl7.org/fhir/SearchParameter/Device-manufacturer", Description: "The manufacturer of the device"},
 	{Code: "model", Base: "Device", Type: fhir.SearchString, Keys: []fhir.Key{0x94eb8ff5d65e70c0}, Single: true, Expression: "Device.modelNumber", URL: "http://hl7.org/fhir/SearchParameter/Device-model", Description: "The model of the device"},
-	{Code: "organization", Base: "Device", Type: fhir.SearchReference, Keys: []fhir.Key{0xb8b4900c28e44b2b}, Targets: []string{"Organization"}, Single: true, Expression: "Device.owner", URL: "http://hl7.org/fhir/SearchParameter/Device-organization", Description: "The organization responsible for the device"},
-	{Code: "patient", Base: "Device", Type: fhir.SearchReference, Keys: []fhir.Key{0xc395dd110dc33786}, Targets: []string{"Patient"}, Single: true, Expression: "Device.patient", URL: "http://hl7.org/fhir/SearchParameter/Device-patient", Description: "Patient information, if the resource is affixed to a person"},
-	{Code: "status", Base: "Device", Type: fhir.SearchToken, Keys: []fhir.Key{0x367ca6809123ba3b}, Single: true, Systems: []string{"http://hl7.org/fhir/device-status"}, Expression: "Device.status", URL: "http://hl7.org/fhir/SearchParameter/Device-status", Description: "active | inactive | entered-in-error | unknown"},
-	{Code: "type", Base: "Device", Type: fhir.SearchToken, Keys: []fhir.Key{0xf1464e20433e1ea8}, Expression: "Device.type", URL: "http://hl7.org/fhir/SearchParameter/Device-type", Description: "The type of the device"},
+	{Code: "organization", Base: "Device", Type: fhir.SearchReference, Keys: []fhir.Key{0xc28e44b2b}, Targets: []string{"Organization"}, Single: true, Expression: "Device.owner", URL: "http://hl7.org/fhir/SearchParameter/Device-organization", Description: "The organization responsible for the device"},
+	{Code: "patient", Base: "Device", Type: fhir.SearchReference, Keys: []fhir.Key{0x110dc33786}, Targets: []string{"Patient"}, Single: true, Expression: "Device.patient", URL: "http://hl7.org/fhir/SearchParameter/Device-patient", Description: "Patient information, if the resource is affixed to a person"},
+	{Code: "status", Base: "Device", Type: fhir.SearchToken, Keys: []fhir.Key{0x809123ba3b}, Single: true, Systems: []string{"http://hl7.org/fhir/device-status"}, Expression: "Device.status", URL: "http://hl7.org/fhir/SearchParameter/Device-status", Description: "active | inactive | entered-in-error | unknown"},
+	{Code: "type", Base: "Device", Type: fhir.SearchToken, Keys: []fhir.Key{0x20433e1ea8}, Expression: "Device.type", URL: "http://hl7.org/fhir/SearchParameter/Device-type", Description: "The type of the device"},
 	{Code: "udi-carrier", Base: "Device", Type: fhir.SearchString, Keys: []fhir.Key{0x7ab68cd4b3d3d250}, Expression: "Device.udiCarrier.carrierHRF", URL: "http://hl7.org/fhir/SearchParameter/Device-udi-carrier", Description: "UDI Barcode (RFID or other technology) string in *HRF* format."},
 	{Code: "udi-di", Base: "Device", Type: fhir.SearchString, Keys: []fhir.Key{0x53ad9c0e2e4e519c}, Expression: "Device.udiCarrier.deviceIdentifier", URL: "http://hl7.org/fhir/SearchParameter/Device-udi-di", Description: "The udi Device Identifier (DI)"},
-	{Code: "url", Base: "Device", Type: fhir.SearchURI, Keys: []fhir.Key{0xec2c191c84561ba9}, Single: true, Expression: "Device.url", URL: "http://hl7.org/fhir/SearchParameter/Device-url", Description: "Network address to contact device"},
+	{Code: "url", Base: "Device", Type: fhir.SearchURI, Keys: []fhir.Key{0x1c84561ba9}, Single: true, Expression: "Device.url", URL: "http://hl7.org/fhir/SearchParameter/Device-url", Description: "Network address to contact device"},
 }

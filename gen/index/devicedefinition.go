@@ -10,22 +10,22 @@ import (
 // deviceDefinition adds what the search parameters say of r to x.
 func deviceDefinition(x *fhir.Index, r *r4.DeviceDefinition) {
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0x5b810ac3991d349b, &r.Identifier[i]) // DeviceDefinition.identifier
+		tokenIdentifier(x, 0xc3991d349b, &r.Identifier[i]) // DeviceDefinition.identifier
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x5c784ba141a6c2dd, meta.Profile[i].Text) // DeviceDefinition.meta.profile
+			x.URI(0xa141a6c2dd, meta.Profile[i].Text) // DeviceDefinition.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0xacbef44c40a50e86, &meta.Security[i]) // DeviceDefinition.meta.security
+			tokenCoding(x, 0x4c40a50e86, &meta.Security[i]) // DeviceDefinition.meta.security
 		}
-		x.URI(0x1630686d6fb7ba54, meta.Source.Text) // DeviceDefinition.meta.source
+		x.URI(0x6d6fb7ba54, meta.Source.Text) // DeviceDefinition.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x14738633920f5ce0, &meta.Tag[i]) // DeviceDefinition.meta.tag
+			tokenCoding(x, 0x33920f5ce0, &meta.Tag[i]) // DeviceDefinition.meta.tag
 		}
 	}
-	referenceReference(x, 0xc5f9b9adc4e223d8, r.ParentDevice) // DeviceDefinition.parentDevice
-	tokenCodeableConcept(x, 0x397494fe70a6539c, r.Type_)      // DeviceDefinition.type
+	referenceReference(x, 0xadc4e223d8, r.ParentDevice) // DeviceDefinition.parentDevice
+	tokenCodeableConcept(x, 0xfe70a6539c, r.Type_)      // DeviceDefinition.type
 }
 
 var parametersDeviceDefinition = []fhir.Parameter{
@@ -33,13 +33,13 @@ var parametersDeviceDefinition = []fhir.Parameter{
 	{Code: "_filter", Base: "DeviceDefinition", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "DeviceDefinition", Type: fhir.SearchToken, Single: true, Expression: "DeviceDefinition.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "DeviceDefinition", Type: fhir.SearchDate, Single: true, Expression: "DeviceDefinition.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "DeviceDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0x5c784ba141a6c2dd}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "DeviceDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0xa141a6c2dd}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "DeviceDefinition", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "DeviceDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xacbef44c40a50e86}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "DeviceDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0x1630686d6fb7ba54}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "DeviceDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x14738633920f5ce0}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "DeviceDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x4c40a50e86}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "DeviceDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0x6d6fb7ba54}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "DeviceDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x33920f5ce0}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "DeviceDefinition", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "identifier", Base: "DeviceDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x5b810ac3991d349b}, Expression: "DeviceDefinition.identifier", URL: "http://hl7.org/fhir/SearchParameter/DeviceDefinition-identifier", Description: "The identifier of the component"},
-	{Code: "parent", Base: "DeviceDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0xc5f9b9adc4e223d8}, Targets: []string{"DeviceDefinition"}, Single: true, Expression: "DeviceDefinition.parentDevice", URL: "http://hl7.org/fhir/SearchParameter/DeviceDefinition-parent", Description: "The parent DeviceDefinition resource"},
-	{Code: "type", Base: "DeviceDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x397494fe70a6539c}, Expression: "DeviceDefinition.type", URL: "http://hl7.org/fhir/SearchParameter/DeviceDefinition-type", Description: "The device component type"},
+	{Code: "identifier", Base: "DeviceDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xc3991d349b}, Expression: "DeviceDefinition.identifier", URL: "http://hl7.org/fhir/SearchParameter/DeviceDefinition-identifier", Description: "The identifier of the component"},
+	{Code: "parent", Base: "DeviceDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0xadc4e223d8}, Targets: []string{"DeviceDefinition"}, Single: true, Expression: "DeviceDefinition.parentDevice", URL: "http://hl7.org/fhir/SearchParameter/DeviceDefinition-parent", Description: "The parent DeviceDefinition resource"},
+	{Code: "type", Base: "DeviceDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xfe70a6539c}, Expression: "DeviceDefinition.type", URL: "http://hl7.org/fhir/SearchParameter/DeviceDefinition-type", Description: "The device component type"},
 }

@@ -9,25 +9,25 @@ import (
 
 // deviceMetric adds what the search parameters say of r to x.
 func deviceMetric(x *fhir.Index, r *r4.DeviceMetric) {
-	x.CodeOf(0xb26d7c07d996271e, "http://hl7.org/fhir/metric-category", r.Category.Text) // DeviceMetric.category
+	x.CodeOf(0x7d996271e, "http://hl7.org/fhir/metric-category", r.Category.Text) // DeviceMetric.category
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0x5aea79e3ae360409, &r.Identifier[i]) // DeviceMetric.identifier
+		tokenIdentifier(x, 0xe3ae360409, &r.Identifier[i]) // DeviceMetric.identifier
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xf8044fac8508081c, meta.Profile[i].Text) // DeviceMetric.meta.profile
+			x.URI(0xac8508081c, meta.Profile[i].Text) // DeviceMetric.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0xabd011c144c4ee6a, &meta.Security[i]) // DeviceMetric.meta.security
+			tokenCoding(x, 0xc144c4ee6a, &meta.Security[i]) // DeviceMetric.meta.security
 		}
-		x.URI(0x16690644794a7da7, meta.Source.Text) // DeviceMetric.meta.source
+		x.URI(0x44794a7da7, meta.Source.Text) // DeviceMetric.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x62a46ce89bcc8ed2, &meta.Tag[i]) // DeviceMetric.meta.tag
+			tokenCoding(x, 0xe89bcc8ed2, &meta.Tag[i]) // DeviceMetric.meta.tag
 		}
 	}
-	referenceReference(x, 0x6cf360b2ffdbc158, r.Parent)  // DeviceMetric.parent
-	referenceReference(x, 0x3199f8cbbda3d23d, r.Source)  // DeviceMetric.source
-	tokenCodeableConcept(x, 0xf93c424cfc2a7e33, r.Type_) // DeviceMetric.type
+	referenceReference(x, 0xb2ffdbc158, r.Parent)  // DeviceMetric.parent
+	referenceReference(x, 0xcbbda3d23d, r.Source)  // DeviceMetric.source
+	tokenCodeableConcept(x, 0x4cfc2a7e33, r.Type_) // DeviceMetric.type
 }
 
 var parametersDeviceMetric = []fhir.Parameter{
@@ -35,15 +35,15 @@ var parametersDeviceMetric = []fhir.Parameter{
 	{Code: "_filter", Base: "DeviceMetric", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "DeviceMetric", Type: fhir.SearchToken, Single: true, Expression: "DeviceMetric.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "DeviceMetric", Type: fhir.SearchDate, Single: true, Expression: "DeviceMetric.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "DeviceMetric", Type: fhir.SearchURI, Keys: []fhir.Key{0xf8044fac8508081c}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "DeviceMetric", Type: fhir.SearchURI, Keys: []fhir.Key{0xac8508081c}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "DeviceMetric", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "DeviceMetric", Type: fhir.SearchToken, Keys: []fhir.Key{0xabd011c144c4ee6a}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "DeviceMetric", Type: fhir.SearchURI, Keys: []fhir.Key{0x16690644794a7da7}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "DeviceMetric", Type: fhir.SearchToken, Keys: []fhir.Key{0x62a46ce89bcc8ed2}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "DeviceMetric", Type: fhir.SearchToken, Keys: []fhir.Key{0xc144c4ee6a}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "DeviceMetric", Type: fhir.SearchURI, Keys: []fhir.Key{0x44794a7da7}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "DeviceMetric", Type: fhir.SearchToken, Keys: []fhir.Key{0xe89bcc8ed2}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "DeviceMetric", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "category", Base: "DeviceMetric", Type: fhir.SearchToken, Keys: []fhir.Key{0xb26d7c07d996271e}, Single: true, Systems: []string{"http://hl7.org/fhir/metric-category"}, Expression: "DeviceMetric.category", URL: "http://hl7.org/fhir/SearchParameter/DeviceMetric-category", Description: "The category of the metric"},
-	{Code: "identifier", Base: "DeviceMetric", Type: fhir.SearchToken, Keys: []fhir.Key{0x5aea79e3ae360409}, Expression: "DeviceMetric.identifier", URL: "http://hl7.org/fhir/SearchParameter/DeviceMetric-identifier", Description: "The identifier of the metric"},
-	{Code: "parent", Base: "DeviceMetric", Type: fhir.SearchReference, Keys: []fhir.Key{0x6cf360b2ffdbc158}, Targets: []string{"Device"}, Single: true, Expression: "DeviceMetric.parent", URL: "http://hl7.org/fhir/SearchParameter/DeviceMetric-parent", Description: "The parent DeviceMetric resource"},
-	{Code: "source", Base: "DeviceMetric", Type: fhir.SearchReference, Keys: []fhir.Key{0x3199f8cbbda3d23d}, Targets: []string{"Device"}, Single: true, Expression: "DeviceMetric.source", URL: "http://hl7.org/fhir/SearchParameter/DeviceMetric-source", Description: "The device resource"},
-	{Code: "type", Base: "DeviceMetric", Type: fhir.SearchToken, Keys: []fhir.Key{0xf93c424cfc2a7e33}, Expression: "DeviceMetric.type", URL: "http://hl7.org/fhir/SearchParameter/DeviceMetric-type", Description: "The component type"},
+	{Code: "category", Base: "DeviceMetric", Type: fhir.SearchToken, Keys: []fhir.Key{0x7d996271e}, Single: true, Systems: []string{"http://hl7.org/fhir/metric-category"}, Expression: "DeviceMetric.category", URL: "http://hl7.org/fhir/SearchParameter/DeviceMetric-category", Description: "The category of the metric"},
+	{Code: "identifier", Base: "DeviceMetric", Type: fhir.SearchToken, Keys: []fhir.Key{0xe3ae360409}, Expression: "DeviceMetric.identifier", URL: "http://hl7.org/fhir/SearchParameter/DeviceMetric-identifier", Description: "The identifier of the metric"},
+	{Code: "parent", Base: "DeviceMetric", Type: fhir.SearchReference, Keys: []fhir.Key{0xb2ffdbc158}, Targets: []string{"Device"}, Single: true, Expression: "DeviceMetric.parent", URL: "http://hl7.org/fhir/SearchParameter/DeviceMetric-parent", Description: "The parent DeviceMetric resource"},
+	{Code: "source", Base: "DeviceMetric", Type: fhir.SearchReference, Keys: []fhir.Key{0xcbbda3d23d}, Targets: []string{"Device"}, Single: true, Expression: "DeviceMetric.source", URL: "http://hl7.org/fhir/SearchParameter/DeviceMetric-source", Description: "The device resource"},
+	{Code: "type", Base: "DeviceMetric", Type: fhir.SearchToken, Keys: []fhir.Key{0x4cfc2a7e33}, Expression: "DeviceMetric.type", URL: "http://hl7.org/fhir/SearchParameter/DeviceMetric-type", Description: "The component type"},
 }

@@ -11,39 +11,39 @@ import (
 func deviceRequest(x *fhir.Index, r *r4.DeviceRequest) {
 	x.Date(0x2a23716b8700fd8f, r.AuthoredOn.Text) // DeviceRequest.authoredOn
 	for i := range r.BasedOn {
-		referenceReference(x, 0xc58cd25bb8f957be, &r.BasedOn[i]) // DeviceRequest.basedOn
+		referenceReference(x, 0x5bb8f957be, &r.BasedOn[i]) // DeviceRequest.basedOn
 	}
 	switch v := r.Code.(type) {
 	case *r4.CodeableConcept:
-		tokenCodeableConcept(x, 0x75ea2acac09c3ce6, v) // DeviceRequest.code.ofType(CodeableConcept)
+		tokenCodeableConcept(x, 0xcac09c3ce6, v) // DeviceRequest.code.ofType(CodeableConcept)
 	case *r4.Reference:
-		referenceReference(x, 0x755ed93692032d0c, v) // DeviceRequest.code.ofType(Reference)
+		referenceReference(x, 0x3692032d0c, v) // DeviceRequest.code.ofType(Reference)
 	}
-	referenceReference(x, 0x9a12dd5c3acc798d, r.Encounter)    // DeviceRequest.encounter
-	tokenIdentifier(x, 0x26a01c0a5f5b4053, r.GroupIdentifier) // DeviceRequest.groupIdentifier
+	referenceReference(x, 0x5c3acc798d, r.Encounter)   // DeviceRequest.encounter
+	tokenIdentifier(x, 0xa5f5b4053, r.GroupIdentifier) // DeviceRequest.groupIdentifier
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0xa87578925bb79182, &r.Identifier[i]) // DeviceRequest.identifier
+		tokenIdentifier(x, 0x925bb79182, &r.Identifier[i]) // DeviceRequest.identifier
 	}
 	for i := range r.InstantiatesCanonical {
-		x.Canonical(0xbc592905da827743, r.InstantiatesCanonical[i].Text) // DeviceRequest.instantiatesCanonical
+		x.Canonical(0x5da827743, r.InstantiatesCanonical[i].Text) // DeviceRequest.instantiatesCanonical
 	}
 	for i := range r.InstantiatesURI {
-		x.URI(0x36aceb88704a2425, r.InstantiatesURI[i].Text) // DeviceRequest.instantiatesUri
+		x.URI(0x88704a2425, r.InstantiatesURI[i].Text) // DeviceRequest.instantiatesUri
 	}
 	for i := range r.Insurance {
-		referenceReference(x, 0xdec4f683ba7a61c4, &r.Insurance[i]) // DeviceRequest.insurance
+		referenceReference(x, 0x83ba7a61c4, &r.Insurance[i]) // DeviceRequest.insurance
 	}
-	x.CodeOf(0xae414fc1b8e76e10, "http://hl7.org/fhir/request-intent", r.Intent.Text) // DeviceRequest.intent
+	x.CodeOf(0xc1b8e76e10, "http://hl7.org/fhir/request-intent", r.Intent.Text) // DeviceRequest.intent
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x3356f7a1549b34bf, meta.Profile[i].Text) // DeviceRequest.meta.profile
+			x.URI(0xa1549b34bf, meta.Profile[i].Text) // DeviceRequest.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x7406bb09f49a2f0e, &meta.Security[i]) // DeviceRequest.meta.security
+			tokenCoding(x, 0x9f49a2f0e, &meta.Security[i]) // DeviceRequest.meta.security
 		}
-		x.URI(0x27c818dc823fc58e, meta.Source.Text) // DeviceRequest.meta.source
+		x.URI(0xdc823fc58e, meta.Source.Text) // DeviceRequest.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0xfc8476fb45300aeb, &meta.Tag[i]) // DeviceRequest.meta.tag
+			tokenCoding(x, 0xfb45300aeb, &meta.Tag[i]) // DeviceRequest.meta.tag
 		}
 	}
 	switch v := r.Occurrence.(type) {
@@ -52,13 +52,13 @@ func deviceRequest(x *fhir.Index, r *r4.DeviceRequest) {
 	case *fhir.DateTime:
 		x.Date(0x18e1d974e8b850c5, v.Text) // DeviceRequest.occurrence.ofType(dateTime)
 	}
-	referenceReference(x, 0x195c99e87dae6147, r.Performer) // DeviceRequest.performer
+	referenceReference(x, 0xe87dae6147, r.Performer) // DeviceRequest.performer
 	for i := range r.PriorRequest {
-		referenceReference(x, 0xb823f718df653c2f, &r.PriorRequest[i]) // DeviceRequest.priorRequest
+		referenceReference(x, 0x18df653c2f, &r.PriorRequest[i]) // DeviceRequest.priorRequest
 	}
-	referenceReference(x, 0x61938510ff413289, r.Requester)                            // DeviceRequest.requester
-	x.CodeOf(0xca683008d7a11111, "http://hl7.org/fhir/request-status", r.Status.Text) // DeviceRequest.status
-	referenceReference(x, 0x76c0ece0820568c9, r.Subject)                              // DeviceRequest.subject
+	referenceReference(x, 0x10ff413289, r.Requester)                           // DeviceRequest.requester
+	x.CodeOf(0x8d7a11111, "http://hl7.org/fhir/request-status", r.Status.Text) // DeviceRequest.status
+	referenceReference(x, 0xe0820568c9, r.Subject)                             // DeviceRequest.subject
 }
 
 var parametersDeviceRequest = []fhir.Parameter{
@@ -66,28 +66,28 @@ var parametersDeviceRequest = []fhir.Parameter{
 	{Code: "_filter", Base: "DeviceRequest", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "DeviceRequest", Type: fhir.SearchToken, Single: true, Expression: "DeviceRequest.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "DeviceRequest", Type: fhir.SearchDate, Single: true, Expression: "DeviceRequest.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "DeviceRequest", Type: fhir.SearchURI, Keys: []fhir.Key{0x3356f7a1549b34bf}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "DeviceRequest", Type: fhir.SearchURI, Keys: []fhir.Key{0xa1549b34bf}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "DeviceRequest", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "DeviceRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x7406bb09f49a2f0e}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "DeviceRequest", Type: fhir.SearchURI, Keys: []fhir.Key{0x27c818dc823fc58e}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "DeviceRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0xfc8476fb45300aeb}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "DeviceRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x9f49a2f0e}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "DeviceRequest", Type: fhir.SearchURI, Keys: []fhir.Key{0xdc823fc58e}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "DeviceRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0xfb45300aeb}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "DeviceRequest", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "authored-on", Base: "DeviceRequest", Type: fhir.SearchDate, Keys: []fhir.Key{0x2a23716b8700fd8f}, Single: true, Expression: "DeviceRequest.authoredOn", URL: "http://hl7.org/fhir/SearchParameter/DeviceRequest-authored-on", Description: "When the request transitioned to being actionable"},
-	{Code: "based-on", Base: "DeviceRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0xc58cd25bb8f957be}, Targets: anyType, Expression: "DeviceRequest.basedOn", URL: "http://hl7.org/fhir/SearchParameter/DeviceRequest-based-on", Description: "Plan/proposal/order fulfilled by this request"},
-	{Code: "code", Base: "DeviceRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x75ea2acac09c3ce6}, Expression: "DeviceRequest.code as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/clinical-code", Description: "Code for what is being requested/ordered"},
-	{Code: "device", Base: "DeviceRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x755ed93692032d0c}, Targets: []string{"Device"}, Single: true, Expression: "DeviceRequest.code as Reference", URL: "http://hl7.org/fhir/SearchParameter/DeviceRequest-device", Description: "Reference to resource that is being requested/ordered"},
-	{Code: "encounter", Base: "DeviceRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x9a12dd5c3acc798d}, Targets: []string{"Encounter"}, Single: true, Expression: "DeviceRequest.encounter", URL: "http://hl7.org/fhir/SearchParameter/clinical-encounter", Description: "Encounter during which request was created"},
+	{Code: "based-on", Base: "DeviceRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x5bb8f957be}, Targets: anyType, Expression: "DeviceRequest.basedOn", URL: "http://hl7.org/fhir/SearchParameter/DeviceRequest-based-on", Description: "Plan/proposal/order fulfilled by this request"},
+	{Code: "code", Base: "DeviceRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0xcac09c3ce6}, Expression: "DeviceRequest.code as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/clinical-code", Description: "Code for what is being requested/ordered"},
+	{Code: "device", Base: "DeviceRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x3692032d0c}, Targets: []string{"Device"}, Single: true, Expression: "DeviceRequest.code as Reference", URL: "http://hl7.org/fhir/SearchParameter/DeviceRequest-device", Description: "Reference to resource that is being requested/ordered"},
+	{Code: "encounter", Base: "DeviceRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x5c3acc798d}, Targets: []string{"Encounter"}, Single: true, Expression: "DeviceRequest.encounter", URL: "http://hl7.org/fhir/SearchParameter/clinical-encounter", Description: "Encounter during which request was created"},
 	{Code: "event-date", Base: "DeviceRequest", Type: fhir.SearchDate, Keys: []fhir.Key{0x18e1d974e8b850c5, 0x2c54dc413a0880dd}, Single: true, Expression: "DeviceRequest.occurrence as dateTime | DeviceRequest.occurrence as Period", URL: "http://hl7.org/fhir/SearchParameter/DeviceRequest-event-date", Description: "When service should occur"},
-	{Code: "group-identifier", Base: "DeviceRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x26a01c0a5f5b4053}, Single: true, Expression: "DeviceRequest.groupIdentifier", URL: "http://hl7.org/fhir/SearchParameter/DeviceRequest-group-identifier", Description: "Composite request this is part of"},
-	{Code: "identifier", Base: "DeviceRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0xa87578925bb79182}, Expression: "DeviceRequest.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "Business identifier for request/order"},
-	{Code: "instantiates-canonical", Base: "DeviceRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0xbc592905da827743}, Targets: []string{"ActivityDefinition", "PlanDefinition"}, Expression: "DeviceRequest.instantiatesCanonical", URL: "http://hl7.org/fhir/SearchParameter/DeviceRequest-instantiates-canonical", Description: "Instantiates FHIR protocol or definition"},
-	{Code: "instantiates-uri", Base: "DeviceRequest", Type: fhir.SearchURI, Keys: []fhir.Key{0x36aceb88704a2425}, Expression: "DeviceRequest.instantiatesUri", URL: "http://hl7.org/fhir/SearchParameter/DeviceRequest-instantiates-uri", Description: "Instantiates external protocol or definition"},
-	{Code: "insurance", Base: "DeviceRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0xdec4f683ba7a61c4}, Targets: []string{"ClaimResponse", "Coverage"}, Expression: "DeviceRequest.insurance", URL: "http://hl7.org/fhir/SearchParameter/DeviceRequest-insurance", Description: "Associated insurance coverage"},
-	{Code: "intent", Base: "DeviceRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0xae414fc1b8e76e10}, Single: true, Systems: []string{"http://hl7.org/fhir/request-intent"}, Expression: "DeviceRequest.intent", URL: "http://hl7.org/fhir/SearchParameter/DeviceRequest-intent", Description: "proposal | plan | original-order |reflex-order"},
-	{Code: "patient", Base: "DeviceRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x76c0ece0820568c9}, Targets: []string{"Patient"}, Single: true, Expression: "DeviceRequest.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "Individual the service is ordered for"},
-	{Code: "performer", Base: "DeviceRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x195c99e87dae6147}, Targets: []string{"CareTeam", "Device", "HealthcareService", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "DeviceRequest.performer", URL: "http://hl7.org/fhir/SearchParameter/DeviceRequest-performer", Description: "Desired performer for service"},
-	{Code: "prior-request", Base: "DeviceRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0xb823f718df653c2f}, Targets: anyType, Expression: "DeviceRequest.priorRequest", URL: "http://hl7.org/fhir/SearchParameter/DeviceRequest-prior-request", Description: "Request takes the place of referenced completed or terminated requests"},
-	{Code: "requester", Base: "DeviceRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x61938510ff413289}, Targets: []string{"Device", "Organization", "Practitioner", "PractitionerRole"}, Single: true, Expression: "DeviceRequest.requester", URL: "http://hl7.org/fhir/SearchParameter/DeviceRequest-requester", Description: "Who/what is requesting service"},
-	{Code: "status", Base: "DeviceRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0xca683008d7a11111}, Single: true, Systems: []string{"http://hl7.org/fhir/request-status"}, Expression: "DeviceRequest.status", URL: "http://hl7.org/fhir/SearchParameter/DeviceRequest-status", Description: "entered-in-error | draft | active |suspended | completed"},
-	{Code: "subject", Base: "DeviceRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x76c0ece0820568c9}, Targets: []string{"Device", "Group", "Location", "Patient"}, Single: true, Expression: "DeviceRequest.subject", URL: "http://hl7.org/fhir/SearchParameter/DeviceRequest-subject", Description: "Individual the service is ordered for"},
+	{Code: "group-identifier", Base: "DeviceRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0xa5f5b4053}, Single: true, Expression: "DeviceRequest.groupIdentifier", URL: "http://hl7.org/fhir/SearchParameter/DeviceRequest-group-identifier", Description: "Composite request this is part of"},
+	{Code: "identifier", Base: "DeviceRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x925bb79182}, Expression: "DeviceRequest.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "Business identifier for request/order"},
+	{Code: "instantiates-canonical", Base: "DeviceRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x5da827743}, Targets: []string{"ActivityDefinition", "PlanDefinition"}, Expression: "DeviceRequest.instantiatesCanonical", URL: "http://hl7.org/fhir/SearchParameter/DeviceRequest-instantiates-canonical", Description: "Instantiates FHIR protocol or definition"},
+	{Code: "instantiates-uri", Base: "DeviceRequest", Type: fhir.SearchURI, Keys: []fhir.Key{0x88704a2425}, Expression: "DeviceRequest.instantiatesUri", URL: "http://hl7.org/fhir/SearchParameter/DeviceRequest-instantiates-uri", Description: "Instantiates external protocol or definition"},
+	{Code: "insurance", Base: "DeviceRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x83ba7a61c4}, Targets: []string{"ClaimResponse", "Coverage"}, Expression: "DeviceRequest.insurance", URL: "http://hl7.org/fhir/SearchParameter/DeviceRequest-insurance", Description: "Associated insurance coverage"},
+	{Code: "intent", Base: "DeviceRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0xc1b8e76e10}, Single: true, Systems: []string{"http://hl7.org/fhir/request-intent"}, Expression: "DeviceRequest.intent", URL: "http://hl7.org/fhir/SearchParameter/DeviceRequest-intent", Description: "proposal | plan | original-order |reflex-order"},
+	{Code: "patient", Base: "DeviceRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0xe0820568c9}, Targets: []string{"Patient"}, Single: true, Expression: "DeviceRequest.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "Individual the service is ordered for"},
+	{Code: "performer", Base: "DeviceRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0xe87dae6147}, Targets: []string{"CareTeam", "Device", "HealthcareService", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "DeviceRequest.performer", URL: "http://hl7.org/fhir/SearchParameter/DeviceRequest-performer", Description: "Desired performer for service"},
+	{Code: "prior-request", Base: "DeviceRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x18df653c2f}, Targets: anyType, Expression: "DeviceRequest.priorRequest", URL: "http://hl7.org/fhir/SearchParameter/DeviceRequest-prior-request", Description: "Request takes the place of referenced completed or terminated requests"},
+	{Code: "requester", Base: "DeviceRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x10ff413289}, Targets: []string{"Device", "Organization", "Practitioner", "PractitionerRole"}, Single: true, Expression: "DeviceRequest.requester", URL: "http://hl7.org/fhir/SearchParameter/DeviceRequest-requester", Description: "Who/what is requesting service"},
+	{Code: "status", Base: "DeviceRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x8d7a11111}, Single: true, Systems: []string{"http://hl7.org/fhir/request-status"}, Expression: "DeviceRequest.status", URL: "http://hl7.org/fhir/SearchParameter/DeviceRequest-status", Description: "entered-in-error | draft | active |suspended | completed"},
+	{Code: "subject", Base: "DeviceRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0xe0820568c9}, Targets: []string{"Device", "Group", "Location", "Patient"}, Single: true, Expression: "DeviceRequest.subject", URL: "http://hl7.org/fhir/SearchParameter/DeviceRequest-subject", Description: "Individual the service is ordered for"},
 }

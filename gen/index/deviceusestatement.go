@@ -9,23 +9,23 @@ import (
 
 // deviceUseStatement adds what the search parameters say of r to x.
 func deviceUseStatement(x *fhir.Index, r *r4.DeviceUseStatement) {
-	referenceReference(x, 0x3112ae1413089812, r.Device) // DeviceUseStatement.device
+	referenceReference(x, 0x1413089812, r.Device) // DeviceUseStatement.device
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0x2fc26fc08c88cd23, &r.Identifier[i]) // DeviceUseStatement.identifier
+		tokenIdentifier(x, 0xc08c88cd23, &r.Identifier[i]) // DeviceUseStatement.identifier
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xcd2cf4a89ba2c7fe, meta.Profile[i].Text) // DeviceUseStatement.meta.profile
+			x.URI(0xa89ba2c7fe, meta.Profile[i].Text) // DeviceUseStatement.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x7f0c84d80e394e7c, &meta.Security[i]) // DeviceUseStatement.meta.security
+			tokenCoding(x, 0xd80e394e7c, &meta.Security[i]) // DeviceUseStatement.meta.security
 		}
-		x.URI(0xf74362e55fa44093, meta.Source.Text) // DeviceUseStatement.meta.source
+		x.URI(0xe55fa44093, meta.Source.Text) // DeviceUseStatement.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x3223fdaa44d25093, &meta.Tag[i]) // DeviceUseStatement.meta.tag
+			tokenCoding(x, 0xaa44d25093, &meta.Tag[i]) // DeviceUseStatement.meta.tag
 		}
 	}
-	referenceReference(x, 0x78404c36047fd2ea, r.Subject) // DeviceUseStatement.subject
+	referenceReference(x, 0x36047fd2ea, r.Subject) // DeviceUseStatement.subject
 }
 
 var parametersDeviceUseStatement = []fhir.Parameter{
@@ -33,14 +33,14 @@ var parametersDeviceUseStatement = []fhir.Parameter{
 	{Code: "_filter", Base: "DeviceUseStatement", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "DeviceUseStatement", Type: fhir.SearchToken, Single: true, Expression: "DeviceUseStatement.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "DeviceUseStatement", Type: fhir.SearchDate, Single: true, Expression: "DeviceUseStatement.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "DeviceUseStatement", Type: fhir.SearchURI, Keys: []fhir.Key{0xcd2cf4a89ba2c7fe}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "DeviceUseStatement", Type: fhir.SearchURI, Keys: []fhir.Key{0xa89ba2c7fe}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "DeviceUseStatement", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "DeviceUseStatement", Type: fhir.SearchToken, Keys: []fhir.Key{0x7f0c84d80e394e7c}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "DeviceUseStatement", Type: fhir.SearchURI, Keys: []fhir.Key{0xf74362e55fa44093}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "DeviceUseStatement", Type: fhir.SearchToken, Keys: []fhir.Key{0x3223fdaa44d25093}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "DeviceUseStatement", Type: fhir.SearchToken, Keys: []fhir.Key{0xd80e394e7c}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "DeviceUseStatement", Type: fhir.SearchURI, Keys: []fhir.Key{0xe55fa44093}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "DeviceUseStatement", Type: fhir.SearchToken, Keys: []fhir.Key{0xaa44d25093}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "DeviceUseStatement", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "device", Base: "DeviceUseStatement", Type: fhir.SearchReference, Keys: []fhir.Key{0x3112ae1413089812}, Targets: []string{"Device"}, Single: true, Expression: "DeviceUseStatement.device", URL: "http://hl7.org/fhir/SearchParameter/DeviceUseStatement-device", Description: "Search by device"},
-	{Code: "identifier", Base: "DeviceUseStatement", Type: fhir.SearchToken, Keys: []fhir.Key{0x2fc26fc08c88cd23}, Expression: "DeviceUseStatement.identifier", URL: "http://hl7.org/fhir/SearchParameter/DeviceUseStatement-identifier", Description: "Search by identifier"},
-	{Code: "patient", Base: "DeviceUseStatement", Type: fhir.SearchReference, Keys: []fhir.Key{0x78404c36047fd2ea}, Targets: []string{"Group", "Patient"}, Single: true, Expression: "DeviceUseStatement.subject", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "Search by subject - a patient"},
-	{Code: "subject", Base: "DeviceUseStatement", Type: fhir.SearchReference, Keys: []fhir.Key{0x78404c36047fd2ea}, Targets: []string{"Group", "Patient"}, Single: true, Expression: "DeviceUseStatement.subject", URL: "http://hl7.org/fhir/SearchParameter/DeviceUseStatement-subject", Description: "Search by subject"},
+	{Code: "device", Base: "DeviceUseStatement", Type: fhir.SearchReference, Keys: []fhir.Key{0x1413089812}, Targets: []string{"Device"}, Single: true, Expression: "DeviceUseStatement.device", URL: "http://hl7.org/fhir/SearchParameter/DeviceUseStatement-device", Description: "Search by device"},
+	{Code: "identifier", Base: "DeviceUseStatement", Type: fhir.SearchToken, Keys: []fhir.Key{0xc08c88cd23}, Expression: "DeviceUseStatement.identifier", URL: "http://hl7.org/fhir/SearchParameter/DeviceUseStatement-identifier", Description: "Search by identifier"},
+	{Code: "patient", Base: "DeviceUseStatement", Type: fhir.SearchReference, Keys: []fhir.Key{0x36047fd2ea}, Targets: []string{"Group", "Patient"}, Single: true, Expression: "DeviceUseStatement.subject", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "Search by subject - a patient"},
+	{Code: "subject", Base: "DeviceUseStatement", Type: fhir.SearchReference, Keys: []fhir.Key{0x36047fd2ea}, Targets: []string{"Group", "Patient"}, Single: true, Expression: "DeviceUseStatement.subject", URL: "http://hl7.org/fhir/SearchParameter/DeviceUseStatement-subject", Description: "Search by subject"},
 }

@@ -10,56 +10,56 @@ import (
 // diagnosticReport adds what the search parameters say of r to x.
 func diagnosticReport(x *fhir.Index, r *r4.DiagnosticReport) {
 	for i := range r.BasedOn {
-		referenceReference(x, 0xbffba1253b2d92fb, &r.BasedOn[i]) // DiagnosticReport.basedOn
+		referenceReference(x, 0x253b2d92fb, &r.BasedOn[i]) // DiagnosticReport.basedOn
 	}
 	for i := range r.Category {
-		tokenCodeableConcept(x, 0xe2160e5a5d92ce67, &r.Category[i]) // DiagnosticReport.category
+		tokenCodeableConcept(x, 0x5a5d92ce67, &r.Category[i]) // DiagnosticReport.category
 	}
-	tokenCodeableConcept(x, 0x618330e62030bf8d, r.Code) // DiagnosticReport.code
+	tokenCodeableConcept(x, 0xe62030bf8d, r.Code) // DiagnosticReport.code
 	for i := range r.ConclusionCode {
-		tokenCodeableConcept(x, 0x4c5fd3e71b34ba5f, &r.ConclusionCode[i]) // DiagnosticReport.conclusionCode
+		tokenCodeableConcept(x, 0xe71b34ba5f, &r.ConclusionCode[i]) // DiagnosticReport.conclusionCode
 	}
-	dateOf(x, 0x6b5242f27347d969, r.Effective)             // DiagnosticReport.effective
-	referenceReference(x, 0xc6c4d264d17392d4, r.Encounter) // DiagnosticReport.encounter
+	dateOf(x, 0x6b5242f27347d969, r.Effective)       // DiagnosticReport.effective
+	referenceReference(x, 0x64d17392d4, r.Encounter) // DiagnosticReport.encounter
 	for i := range r.Extension {
 		if extension := &r.Extension[i]; extension.URL.Text == "http://hl7.org/fhir/StructureDefinition/DiagnosticReport-geneticsAssessedCondition" {
-			referenceExtension(x, 0x78e6a5f5e9d34d1b, extension) // DiagnosticReport.extension('http://hl7.org/fhir/StructureDefinition/DiagnosticReport-geneticsAssessedCondition')
+			referenceExtension(x, 0xf5e9d34d1b, extension) // DiagnosticReport.extension('http://hl7.org/fhir/StructureDefinition/DiagnosticReport-geneticsAssessedCondition')
 		}
 	}
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0xc03ef513c1766e65, &r.Identifier[i]) // DiagnosticReport.identifier
+		tokenIdentifier(x, 0x13c1766e65, &r.Identifier[i]) // DiagnosticReport.identifier
 	}
 	x.Date(0x53e42e807d3c4bc9, r.Issued.Text) // DiagnosticReport.issued
 	for i := range r.Media {
 		media := &r.Media[i]
-		referenceReference(x, 0xadb2a53271a2a13a, media.Link) // DiagnosticReport.media.link
+		referenceReference(x, 0x3271a2a13a, media.Link) // DiagnosticReport.media.link
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xf70983a6b900b33c, meta.Profile[i].Text) // DiagnosticReport.meta.profile
+			x.URI(0xa6b900b33c, meta.Profile[i].Text) // DiagnosticReport.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x9c80f86428914049, &meta.Security[i]) // DiagnosticReport.meta.security
+			tokenCoding(x, 0x6428914049, &meta.Security[i]) // DiagnosticReport.meta.security
 		}
-		x.URI(0x411b4df58129b888, meta.Source.Text) // DiagnosticReport.meta.source
+		x.URI(0xf58129b888, meta.Source.Text) // DiagnosticReport.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x8b6c18fd095786bd, &meta.Tag[i]) // DiagnosticReport.meta.tag
+			tokenCoding(x, 0xfd095786bd, &meta.Tag[i]) // DiagnosticReport.meta.tag
 		}
 	}
 	for i := range r.Performer {
-		referenceReference(x, 0xd9e1a7656749040f, &r.Performer[i]) // DiagnosticReport.performer
+		referenceReference(x, 0x656749040f, &r.Performer[i]) // DiagnosticReport.performer
 	}
 	for i := range r.Result {
-		referenceReference(x, 0xd6a12d175507c76e, &r.Result[i]) // DiagnosticReport.result
+		referenceReference(x, 0x175507c76e, &r.Result[i]) // DiagnosticReport.result
 	}
 	for i := range r.ResultsInterpreter {
-		referenceReference(x, 0xc9d18c96bdb7f42a, &r.ResultsInterpreter[i]) // DiagnosticReport.resultsInterpreter
+		referenceReference(x, 0x96bdb7f42a, &r.ResultsInterpreter[i]) // DiagnosticReport.resultsInterpreter
 	}
 	for i := range r.Specimen {
-		referenceReference(x, 0x849fb8a7da5ac061, &r.Specimen[i]) // DiagnosticReport.specimen
+		referenceReference(x, 0xa7da5ac061, &r.Specimen[i]) // DiagnosticReport.specimen
 	}
-	x.CodeOf(0xc2b34f40e1510753, "http://hl7.org/fhir/diagnostic-report-status", r.Status.Text) // DiagnosticReport.status
-	referenceReference(x, 0x90e4c6eca544da7c, r.Subject)                                        // DiagnosticReport.subject
+	x.CodeOf(0x40e1510753, "http://hl7.org/fhir/diagnostic-report-status", r.Status.Text) // DiagnosticReport.status
+	referenceReference(x, 0xeca544da7c, r.Subject)                                        // DiagnosticReport.subject
 }
 
 var parametersDiagnosticReport = []fhir.Parameter{
@@ -67,27 +67,27 @@ var parametersDiagnosticReport = []fhir.Parameter{
 	{Code: "_filter", Base: "DiagnosticReport", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "DiagnosticReport", Type: fhir.SearchToken, Single: true, Expression: "DiagnosticReport.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "DiagnosticReport", Type: fhir.SearchDate, Single: true, Expression: "DiagnosticReport.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "DiagnosticReport", Type: fhir.SearchURI, Keys: []fhir.Key{0xf70983a6b900b33c}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "DiagnosticReport", Type: fhir.SearchURI, Keys: []fhir.Key{0xa6b900b33c}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "DiagnosticReport", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "DiagnosticReport", Type: fhir.SearchToken, Keys: []fhir.Key{0x9c80f86428914049}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "DiagnosticReport", Type: fhir.SearchURI, Keys: []fhir.Key{0x411b4df58129b888}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "DiagnosticReport", Type: fhir.SearchToken, Keys: []fhir.Key{0x8b6c18fd095786bd}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "DiagnosticReport", Type: fhir.SearchToken, Keys: []fhir.Key{0x6428914049}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "DiagnosticReport", Type: fhir.SearchURI, Keys: []fhir.Key{0xf58129b888}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "DiagnosticReport", Type: fhir.SearchToken, Keys: []fhir.Key{0xfd095786bd}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "DiagnosticReport", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "assessed-condition", Base: "DiagnosticReport", Type: fhir.SearchReference, Keys: []fhir.Key{0x78e6a5f5e9d34d1b}, Targets: anyType, Expression: "DiagnosticReport.extension('http://hl7.org/fhir/StructureDefinition/DiagnosticReport-geneticsAssessedCondition')", URL: "http://hl7.org/fhir/SearchParameter/diagnosticreport-genetic-DiagnosticReport-assessed-condition", Description: "Condition assessed by genetic test"},
-	{Code: "based-on", Base: "DiagnosticReport", Type: fhir.SearchReference, Keys: []fhir.Key{0xbffba1253b2d92fb}, Targets: []string{"CarePlan", "ImmunizationRecommendation", "MedicationRequest", "NutritionOrder", "ServiceRequest"}, Expression: "DiagnosticReport.basedOn", URL: "http://hl7.org/fhir/SearchParameter/DiagnosticReport-based-on", Description: "Reference to the service request."},
-	{Code: "category", Base: "DiagnosticReport", Type: fhir.SearchToken, Keys: []fhir.Key{0xe2160e5a5d92ce67}, Expression: "DiagnosticReport.category", URL: "http://hl7.org/fhir/SearchParameter/DiagnosticReport-category", Description: "Which diagnostic discipline/department created the report"},
-	{Code: "code", Base: "DiagnosticReport", Type: fhir.SearchToken, Keys: []fhir.Key{0x618330e62030bf8d}, Expression: "DiagnosticReport.code", URL: "http://hl7.org/fhir/SearchParameter/clinical-code", Description: "The code for the report, as opposed to codes for the atomic results, which are the names on the observation resource referred to from the result"},
-	{Code: "conclusion", Base: "DiagnosticReport", Type: fhir.SearchToken, Keys: []fhir.Key{0x4c5fd3e71b34ba5f}, Expression: "DiagnosticReport.conclusionCode", URL: "http://hl7.org/fhir/SearchParameter/DiagnosticReport-conclusion", Description: "A coded conclusion (interpretation/impression) on the report"},
+	{Code: "assessed-condition", Base: "DiagnosticReport", Type: fhir.SearchReference, Keys: []fhir.Key{0xf5e9d34d1b}, Targets: anyType, Expression: "DiagnosticReport.extension('http://hl7.org/fhir/StructureDefinition/DiagnosticReport-geneticsAssessedCondition')", URL: "http://hl7.org/fhir/SearchParameter/diagnosticreport-genetic-DiagnosticReport-assessed-condition", Description: "Condition assessed by genetic test"},
+	{Code: "based-on", Base: "DiagnosticReport", Type: fhir.SearchReference, Keys: []fhir.Key{0x253b2d92fb}, Targets: []string{"CarePlan", "ImmunizationRecommendation", "MedicationRequest", "NutritionOrder", "ServiceRequest"}, Expression: "DiagnosticReport.basedOn", URL: "http://hl7.org/fhir/SearchParameter/DiagnosticReport-based-on", Description: "Reference to the service request."},
+	{Code: "category", Base: "DiagnosticReport", Type: fhir.SearchToken, Keys: []fhir.Key{0x5a5d92ce67}, Expression: "DiagnosticReport.category", URL: "http://hl7.org/fhir/SearchParameter/DiagnosticReport-category", Description: "Which diagnostic discipline/department created the report"},
+	{Code: "code", Base: "DiagnosticReport", Type: fhir.SearchToken, Keys: []fhir.Key{0xe62030bf8d}, Expression: "DiagnosticReport.code", URL: "http://hl7.org/fhir/SearchParameter/clinical-code", Description: "The code for the report, as opposed to codes for the atomic results, which are the names on the observation resource referred to from the result"},
+	{Code: "conclusion", Base: "DiagnosticReport", Type: fhir.SearchToken, Keys: []fhir.Key{0xe71b34ba5f}, Expression: "DiagnosticReport.conclusionCode", URL: "http://hl7.org/fhir/SearchParameter/DiagnosticReport-conclusion", Description: "A coded conclusion (interpretation/impression) on the report"},
 	{Code: "date", Base: "DiagnosticReport", Type: fhir.SearchDate, Keys: []fhir.Key{0x6b5242f27347d969}, Single: true, Expression: "DiagnosticReport.effective", URL: "http://hl7.org/fhir/SearchParameter/clinical-date", Description: "The clinically relevant time of the report"},
-	{Code: "encounter", Base: "DiagnosticReport", Type: fhir.SearchReference, Keys: []fhir.Key{0xc6c4d264d17392d4}, Targets: []string{"Encounter"}, Single: true, Expression: "DiagnosticReport.encounter", URL: "http://hl7.org/fhir/SearchParameter/clinical-encounter", Description: "The Encounter when the order was made"},
-	{Code: "identifier", Base: "DiagnosticReport", Type: fhir.SearchToken, Keys: []fhir.Key{0xc03ef513c1766e65}, Expression: "DiagnosticReport.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "An identifier for the report"},
+	{Code: "encounter", Base: "DiagnosticReport", Type: fhir.SearchReference, Keys: []fhir.Key{0x64d17392d4}, Targets: []string{"Encounter"}, Single: true, Expression: "DiagnosticReport.encounter", URL: "http://hl7.org/fhir/SearchParameter/clinical-encounter", Description: "The Encounter when the order was made"},
+	{Code: "identifier", Base: "DiagnosticReport", Type: fhir.SearchToken, Keys: []fhir.Key{0x13c1766e65}, Expression: "DiagnosticReport.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "An identifier for the report"},
 	{Code: "issued", Base: "DiagnosticReport", Type: fhir.SearchDate, Keys: []fhir.Key{0x53e42e807d3c4bc9}, Single: true, Expression: "DiagnosticReport.issued", URL: "http://hl7.org/fhir/SearchParameter/DiagnosticReport-issued", Description: "When the report was issued"},
-	{Code: "media", Base: "DiagnosticReport", Type: fhir.SearchReference, Keys: []fhir.Key{0xadb2a53271a2a13a}, Targets: []string{"Media"}, Expression: "DiagnosticReport.media.link", URL: "http://hl7.org/fhir/SearchParameter/DiagnosticReport-media", Description: "A reference to the image source."},
-	{Code: "patient", Base: "DiagnosticReport", Type: fhir.SearchReference, Keys: []fhir.Key{0x90e4c6eca544da7c}, Targets: []string{"Patient"}, Single: true, Expression: "DiagnosticReport.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "The subject of the report if a patient"},
-	{Code: "performer", Base: "DiagnosticReport", Type: fhir.SearchReference, Keys: []fhir.Key{0xd9e1a7656749040f}, Targets: []string{"CareTeam", "Organization", "Practitioner", "PractitionerRole"}, Expression: "DiagnosticReport.performer", URL: "http://hl7.org/fhir/SearchParameter/DiagnosticReport-performer", Description: "Who is responsible for the report"},
-	{Code: "result", Base: "DiagnosticReport", Type: fhir.SearchReference, Keys: []fhir.Key{0xd6a12d175507c76e}, Targets: []string{"Observation"}, Expression: "DiagnosticReport.result", URL: "http://hl7.org/fhir/SearchParameter/DiagnosticReport-result", Description: "Link to an atomic result (observation resource)"},
-	{Code: "results-interpreter", Base: "DiagnosticReport", Type: fhir.SearchReference, Keys: []fhir.Key{0xc9d18c96bdb7f42a}, Targets: []string{"CareTeam", "Organization", "Practitioner", "PractitionerRole"}, Expression: "DiagnosticReport.resultsInterpreter", URL: "http://hl7.org/fhir/SearchParameter/DiagnosticReport-results-interpreter", Description: "Who was the source of the report"},
-	{Code: "specimen", Base: "DiagnosticReport", Type: fhir.SearchReference, Keys: []fhir.Key{0x849fb8a7da5ac061}, Targets: []string{"Specimen"}, Expression: "DiagnosticReport.specimen", URL: "http://hl7.org/fhir/SearchParameter/DiagnosticReport-specimen", Description: "The specimen details"},
-	{Code: "status", Base: "DiagnosticReport", Type: fhir.SearchToken, Keys: []fhir.Key{0xc2b34f40e1510753}, Single: true, Systems: []string{"http://hl7.org/fhir/diagnostic-report-status"}, Expression: "DiagnosticReport.status", URL: "http://hl7.org/fhir/SearchParameter/DiagnosticReport-status", Description: "The status of the report"},
-	{Code: "subject", Base: "DiagnosticReport", Type: fhir.SearchReference, Keys: []fhir.Key{0x90e4c6eca544da7c}, Targets: []string{"Device", "Group", "Location", "Patient"}, Single: true, Expression: "DiagnosticReport.subject", URL: "http://hl7.org/fhir/SearchParameter/DiagnosticReport-subject", Description: "The subject of the report"},
+	{Code: "media", Base: "DiagnosticReport", Type: fhir.SearchReference, Keys: []fhir.Key{0x3271a2a13a}, Targets: []string{"Media"}, Expression: "DiagnosticReport.media.link", URL: "http://hl7.org/fhir/SearchParameter/DiagnosticReport-media", Description: "A reference to the image source."},
+	{Code: "patient", Base: "DiagnosticReport", Type: fhir.SearchReference, Keys: []fhir.Key{0xeca544da7c}, Targets: []string{"Patient"}, Single: true, Expression: "DiagnosticReport.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "The subject of the report if a patient"},
+	{Code: "performer", Base: "DiagnosticReport", Type: fhir.SearchReference, Keys: []fhir.Key{0x656749040f}, Targets: []string{"CareTeam", "Organization", "Practitioner", "PractitionerRole"}, Expression: "DiagnosticReport.performer", URL: "http://hl7.org/fhir/SearchParameter/DiagnosticReport-performer", Description: "Who is responsible for the report"},
+	{Code: "result", Base: "DiagnosticReport", Type: fhir.SearchReference, Keys: []fhir.Key{0x175507c76e}, Targets: []string{"Observation"}, Expression: "DiagnosticReport.result", URL: "http://hl7.org/fhir/SearchParameter/DiagnosticReport-result", Description: "Link to an atomic result (observation resource)"},
+	{Code: "results-interpreter", Base: "DiagnosticReport", Type: fhir.SearchReference, Keys: []fhir.Key{0x96bdb7f42a}, Targets: []string{"CareTeam", "Organization", "Practitioner", "PractitionerRole"}, Expression: "DiagnosticReport.resultsInterpreter", URL: "http://hl7.org/fhir/SearchParameter/DiagnosticReport-results-interpreter", Description: "Who was the source of the report"},
+	{Code: "specimen", Base: "DiagnosticReport", Type: fhir.SearchReference, Keys: []fhir.Key{0xa7da5ac061}, Targets: []string{"Specimen"}, Expression: "DiagnosticReport.specimen", URL: "http://hl7.org/fhir/SearchParameter/DiagnosticReport-specimen", Description: "The specimen details"},
+	{Code: "status", Base: "DiagnosticReport", Type: fhir.SearchToken, Keys: []fhir.Key{0x40e1510753}, Single: true, Systems: []string{"http://hl7.org/fhir/diagnostic-report-status"}, Expression: "DiagnosticReport.status", URL: "http://hl7.org/fhir/SearchParameter/DiagnosticReport-status", Description: "The status of the report"},
+	{Code: "subject", Base: "DiagnosticReport", Type: fhir.SearchReference, Keys: []fhir.Key{0xeca544da7c}, Targets: []string{"Device", "Group", "Location", "Patient"}, Single: true, Expression: "DiagnosticReport.subject", URL: "http://hl7.org/fhir/SearchParameter/DiagnosticReport-subject", Description: "The subject of the report"},
 }

@@ -10,41 +10,41 @@ import (
 // documentManifest adds what the search parameters say of r to x.
 func documentManifest(x *fhir.Index, r *r4.DocumentManifest) {
 	for i := range r.Author {
-		referenceReference(x, 0xaebf9e1867e34416, &r.Author[i]) // DocumentManifest.author
+		referenceReference(x, 0x1867e34416, &r.Author[i]) // DocumentManifest.author
 	}
 	for i := range r.Content {
-		referenceReference(x, 0x6380426b9bb09239, &r.Content[i]) // DocumentManifest.content
+		referenceReference(x, 0x6b9bb09239, &r.Content[i]) // DocumentManifest.content
 	}
 	x.Date(0xaac10a1595b8ecd6, r.Created.Text)       // DocumentManifest.created
 	x.String(0xa3f474d09944b7b3, r.Description.Text) // DocumentManifest.description
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0x2fec8433ae551710, &r.Identifier[i]) // DocumentManifest.identifier
+		tokenIdentifier(x, 0x33ae551710, &r.Identifier[i]) // DocumentManifest.identifier
 	}
-	tokenIdentifier(x, 0x3752a536402cc93e, r.MasterIdentifier) // DocumentManifest.masterIdentifier
+	tokenIdentifier(x, 0x36402cc93e, r.MasterIdentifier) // DocumentManifest.masterIdentifier
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x00726afa8cc4f106, meta.Profile[i].Text) // DocumentManifest.meta.profile
+			x.URI(0xfa8cc4f106, meta.Profile[i].Text) // DocumentManifest.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x8c0b11bfb0eb6b1b, &meta.Security[i]) // DocumentManifest.meta.security
+			tokenCoding(x, 0xbfb0eb6b1b, &meta.Security[i]) // DocumentManifest.meta.security
 		}
-		x.URI(0x3d68b59fb58634b7, meta.Source.Text) // DocumentManifest.meta.source
+		x.URI(0x9fb58634b7, meta.Source.Text) // DocumentManifest.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0xeb3f3579847175db, &meta.Tag[i]) // DocumentManifest.meta.tag
+			tokenCoding(x, 0x79847175db, &meta.Tag[i]) // DocumentManifest.meta.tag
 		}
 	}
 	for i := range r.Recipient {
-		referenceReference(x, 0xfb2b3affc008b3a7, &r.Recipient[i]) // DocumentManifest.recipient
+		referenceReference(x, 0xffc008b3a7, &r.Recipient[i]) // DocumentManifest.recipient
 	}
 	for i := range r.Related {
 		related := &r.Related[i]
-		tokenIdentifier(x, 0x2d99170c0cac07c3, related.Identifier) // DocumentManifest.related.identifier
-		referenceReference(x, 0xc6b62ea3e2914993, related.Ref)     // DocumentManifest.related.ref
+		tokenIdentifier(x, 0xc0cac07c3, related.Identifier) // DocumentManifest.related.identifier
+		referenceReference(x, 0xa3e2914993, related.Ref)    // DocumentManifest.related.ref
 	}
-	x.URI(0xf339eb2fea883b18, r.Source.Text)                                                     // DocumentManifest.source
-	x.CodeOf(0x4ef9e6d1bfe83247, "http://hl7.org/fhir/document-reference-status", r.Status.Text) // DocumentManifest.status
-	referenceReference(x, 0x1c97053fa02d4fb1, r.Subject)                                         // DocumentManifest.subject
-	tokenCodeableConcept(x, 0x176cd1f8f09e160b, r.Type_)                                         // DocumentManifest.type
+	x.URI(0x2fea883b18, r.Source.Text)                                                     // DocumentManifest.source
+	x.CodeOf(0xd1bfe83247, "http://hl7.org/fhir/document-reference-status", r.Status.Text) // DocumentManifest.status
+	referenceReference(x, 0x3fa02d4fb1, r.Subject)                                         // DocumentManifest.subject
+	tokenCodeableConcept(x, 0xf8f09e160b, r.Type_)                                         // DocumentManifest.type
 }
 
 var parametersDocumentManifest = []fhir.Parameter{
@@ -52,23 +52,23 @@ var parametersDocumentManifest = []fhir.Parameter{
 	{Code: "_filter", Base: "DocumentManifest", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "DocumentManifest", Type: fhir.SearchToken, Single: true, Expression: "DocumentManifest.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "DocumentManifest", Type: fhir.SearchDate, Single: true, Expression: "DocumentManifest.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "DocumentManifest", Type: fhir.SearchURI, Keys: []fhir.Key{0x00726afa8cc4f106}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "DocumentManifest", Type: fhir.SearchURI, Keys: []fhir.Key{0xfa8cc4f106}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "DocumentManifest", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "DocumentManifest", Type: fhir.SearchToken, Keys: []fhir.Key{0x8c0b11bfb0eb6b1b}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "DocumentManifest", Type: fhir.SearchURI, Keys: []fhir.Key{0x3d68b59fb58634b7}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "DocumentManifest", Type: fhir.SearchToken, Keys: []fhir.Key{0xeb3f3579847175db}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "DocumentManifest", Type: fhir.SearchToken, Keys: []fhir.Key{0xbfb0eb6b1b}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "DocumentManifest", Type: fhir.SearchURI, Keys: []fhir.Key{0x9fb58634b7}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "DocumentManifest", Type: fhir.SearchToken, Keys: []fhir.Key{0x79847175db}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "DocumentManifest", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "author", Base: "DocumentManifest", Type: fhir.SearchReference, Keys: []fhir.Key{0xaebf9e1867e34416}, Targets: []string{"Device", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "DocumentManifest.author", URL: "http://hl7.org/fhir/SearchParameter/DocumentManifest-author", Description: "Who and/or what authored the DocumentManifest"},
+	{Code: "author", Base: "DocumentManifest", Type: fhir.SearchReference, Keys: []fhir.Key{0x1867e34416}, Targets: []string{"Device", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "DocumentManifest.author", URL: "http://hl7.org/fhir/SearchParameter/DocumentManifest-author", Description: "Who and/or what authored the DocumentManifest"},
 	{Code: "created", Base: "DocumentManifest", Type: fhir.SearchDate, Keys: []fhir.Key{0xaac10a1595b8ecd6}, Single: true, Expression: "DocumentManifest.created", URL: "http://hl7.org/fhir/SearchParameter/DocumentManifest-created", Description: "When this document manifest created"},
 	{Code: "description", Base: "DocumentManifest", Type: fhir.SearchString, Keys: []fhir.Key{0xa3f474d09944b7b3}, Single: true, Expression: "DocumentManifest.description", URL: "http://hl7.org/fhir/SearchParameter/DocumentManifest-description", Description: "Human-readable description (title)"},
-	{Code: "identifier", Base: "DocumentManifest", Type: fhir.SearchToken, Keys: []fhir.Key{0x3752a536402cc93e, 0x2fec8433ae551710}, Expression: "DocumentManifest.masterIdentifier | DocumentManifest.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "Unique Identifier for the set of documents"},
-	{Code: "item", Base: "DocumentManifest", Type: fhir.SearchReference, Keys: []fhir.Key{0x6380426b9bb09239}, Targets: anyType, Expression: "DocumentManifest.content", URL: "http://hl7.org/fhir/SearchParameter/DocumentManifest-item", Description: "Items in manifest"},
-	{Code: "patient", Base: "DocumentManifest", Type: fhir.SearchReference, Keys: []fhir.Key{0x1c97053fa02d4fb1}, Targets: []string{"Patient"}, Single: true, Expression: "DocumentManifest.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "The subject of the set of documents"},
-	{Code: "recipient", Base: "DocumentManifest", Type: fhir.SearchReference, Keys: []fhir.Key{0xfb2b3affc008b3a7}, Targets: []string{"Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "DocumentManifest.recipient", URL: "http://hl7.org/fhir/SearchParameter/DocumentManifest-recipient", Description: "Intended to get notified about this set of documents"},
-	{Code: "related-id", Base: "DocumentManifest", Type: fhir.SearchToken, Keys: []fhir.Key{0x2d99170c0cac07c3}, Expression: "DocumentManifest.related.identifier", URL: "http://hl7.org/fhir/SearchParameter/DocumentManifest-related-id", Description: "Identifiers of things that are related"},
-	{Code: "related-ref", Base: "DocumentManifest", Type: fhir.SearchReference, Keys: []fhir.Key{0xc6b62ea3e2914993}, Targets: anyType, Expression: "DocumentManifest.related.ref", URL: "http://hl7.org/fhir/SearchParameter/DocumentManifest-related-ref", Description: "Related Resource"},
-	{Code: "source", Base: "DocumentManifest", Type: fhir.SearchURI, Keys: []fhir.Key{0xf339eb2fea883b18}, Single: true, Expression: "DocumentManifest.source", URL: "http://hl7.org/fhir/SearchParameter/DocumentManifest-source", Description: "The source system/application/software"},
-	{Code: "status", Base: "DocumentManifest", Type: fhir.SearchToken, Keys: []fhir.Key{0x4ef9e6d1bfe83247}, Single: true, Systems: []string{"http://hl7.org/fhir/document-reference-status"}, Expression: "DocumentManifest.status", URL: "http://hl7.org/fhir/SearchParameter/DocumentManifest-status", Description: "current | superseded | entered-in-error"},
-	{Code: "subject", Base: "DocumentManifest", Type: fhir.SearchReference, Keys: []fhir.Key{0x1c97053fa02d4fb1}, Targets: []string{"Device", "Group", "Patient", "Practitioner"}, Single: true, Expression: "DocumentManifest.subject", URL: "http://hl7.org/fhir/SearchParameter/DocumentManifest-subject", Description: "The subject of the set of documents"},
-	{Code: "type", Base: "DocumentManifest", Type: fhir.SearchToken, Keys: []fhir.Key{0x176cd1f8f09e160b}, Expression: "DocumentManifest.type", URL: "http://hl7.org/fhir/SearchParameter/clinical-type", Description: "Kind of document set"},
+	{Code: "identifier", Base: "DocumentManifest", Type: fhir.SearchToken, Keys: []fhir.Key{0x36402cc93e, 0x33ae551710}, Expression: "DocumentManifest.masterIdentifier | DocumentManifest.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "Unique Identifier for the set of documents"},
+	{Code: "item", Base: "DocumentManifest", Type: fhir.SearchReference, Keys: []fhir.Key{0x6b9bb09239}, Targets: anyType, Expression: "DocumentManifest.content", URL: "http://hl7.org/fhir/SearchParameter/DocumentManifest-item", Description: "Items in manifest"},
+	{Code: "patient", Base: "DocumentManifest", Type: fhir.SearchReference, Keys: []fhir.Key{0x3fa02d4fb1}, Targets: []string{"Patient"}, Single: true, Expression: "DocumentManifest.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "The subject of the set of documents"},
+	{Code: "recipient", Base: "DocumentManifest", Type: fhir.SearchReference, Keys: []fhir.Key{0xffc008b3a7}, Targets: []string{"Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "DocumentManifest.recipient", URL: "http://hl7.org/fhir/SearchParameter/DocumentManifest-recipient", Description: "Intended to get notified about this set of documents"},
+	{Code: "related-id", Base: "DocumentManifest", Type: fhir.SearchToken, Keys: []fhir.Key{0xc0cac07c3}, Expression: "DocumentManifest.related.identifier", URL: "http://hl7.org/fhir/SearchParameter/DocumentManifest-related-id", Description: "Identifiers of things that are related"},
+	{Code: "related-ref", Base: "DocumentManifest", Type: fhir.SearchReference, Keys: []fhir.Key{0xa3e2914993}, Targets: anyType, Expression: "DocumentManifest.related.ref", URL: "http://hl7.org/fhir/SearchParameter/DocumentManifest-related-ref", Description: "Related Resource"},
+	{Code: "source", Base: "DocumentManifest", Type: fhir.SearchURI, Keys: []fhir.Key{0x2fea883b18}, Single: true, Expression: "DocumentManifest.source", URL: "http://hl7.org/fhir/SearchParameter/DocumentManifest-source", Description: "The source system/application/software"},
+	{Code: "status", Base: "DocumentManifest", Type: fhir.SearchToken, Keys: []fhir.Key{0xd1bfe83247}, Single: true, Systems: []string{"http://hl7.org/fhir/document-reference-status"}, Expression: "DocumentManifest.status", URL: "http://hl7.org/fhir/SearchParameter/DocumentManifest-status", Description: "current | superseded | entered-in-error"},
+	{Code: "subject", Base: "DocumentManifest", Type: fhir.SearchReference, Keys: []fhir.Key{0x3fa02d4fb1}, Targets: []string{"Device", "Group", "Patient", "Practitioner"}, Single: true, Expression: "DocumentManifest.subject", URL: "http://hl7.org/fhir/SearchParameter/DocumentManifest-subject", Description: "The subject of the set of documents"},
+	{Code: "type", Base: "DocumentManifest", Type: fhir.SearchToken, Keys: []fhir.Key{0xf8f09e160b}, Expression: "DocumentManifest.type", URL: "http://hl7.org/fhir/SearchParameter/clinical-type", Description: "Kind of document set"},
 }

@@ -9,53 +9,53 @@ import (
 
 // documentReference adds what the search parameters say of r to x.
 func documentReference(x *fhir.Index, r *r4.DocumentReference) {
-	referenceReference(x, 0x0d3637a563f3c537, r.Authenticator) // DocumentReference.authenticator
+	referenceReference(x, 0xa563f3c537, r.Authenticator) // DocumentReference.authenticator
 	for i := range r.Author {
-		referenceReference(x, 0x37c2ebd6f5b48b57, &r.Author[i]) // DocumentReference.author
+		referenceReference(x, 0xd6f5b48b57, &r.Author[i]) // DocumentReference.author
 	}
 	for i := range r.Category {
-		tokenCodeableConcept(x, 0x445ea5a566807f99, &r.Category[i]) // DocumentReference.category
+		tokenCodeableConcept(x, 0xa566807f99, &r.Category[i]) // DocumentReference.category
 	}
 	for i := range r.Content {
 		content := &r.Content[i]
 		if attachment := content.Attachment; attachment != nil {
-			x.CodeOf(0x0782c70d47064235, "urn:ietf:bcp:13", attachment.ContentType.Text) // DocumentReference.content.attachment.contentType
-			x.Code(0x2a92befac94c83f0, attachment.Language.Text)                         // DocumentReference.content.attachment.language
-			x.URI(0x4ed94c0566ea939b, attachment.URL.Text)                               // DocumentReference.content.attachment.url
+			x.CodeOf(0xd47064235, "urn:ietf:bcp:13", attachment.ContentType.Text) // DocumentReference.content.attachment.contentType
+			x.Code(0xfac94c83f0, attachment.Language.Text)                        // DocumentReference.content.attachment.language
+			x.URI(0x566ea939b, attachment.URL.Text)                               // DocumentReference.content.attachment.url
 		}
-		tokenCoding(x, 0xaa845b9940127e08, content.Format) // DocumentReference.content.format
+		tokenCoding(x, 0x9940127e08, content.Format) // DocumentReference.content.format
 	}
 	if context := r.Context; context != nil {
 		for i := range context.Encounter {
-			referenceReference(x, 0x5d666a1b5236f948, &context.Encounter[i]) // DocumentReference.context.encounter
+			referenceReference(x, 0x1b5236f948, &context.Encounter[i]) // DocumentReference.context.encounter
 		}
 		for i := range context.Event {
-			tokenCodeableConcept(x, 0xfe1d9388ec049474, &context.Event[i]) // DocumentReference.context.event
+			tokenCodeableConcept(x, 0x88ec049474, &context.Event[i]) // DocumentReference.context.event
 		}
-		tokenCodeableConcept(x, 0x7b44edf8b6262947, context.FacilityType)    // DocumentReference.context.facilityType
-		datePeriod(x, 0x213c9ecf550557c2, context.Period)                    // DocumentReference.context.period
-		tokenCodeableConcept(x, 0x2bf6fd1f6e0fdfde, context.PracticeSetting) // DocumentReference.context.practiceSetting
+		tokenCodeableConcept(x, 0xf8b6262947, context.FacilityType)    // DocumentReference.context.facilityType
+		datePeriod(x, 0x213c9ecf550557c2, context.Period)              // DocumentReference.context.period
+		tokenCodeableConcept(x, 0x1f6e0fdfde, context.PracticeSetting) // DocumentReference.context.practiceSetting
 		for i := range context.Related {
-			referenceReference(x, 0xe9460c4a45bdd471, &context.Related[i]) // DocumentReference.context.related
+			referenceReference(x, 0x4a45bdd471, &context.Related[i]) // DocumentReference.context.related
 		}
 	}
-	referenceReference(x, 0x88010da992f15431, r.Custodian) // DocumentReference.custodian
-	x.Date(0xebd9ce804ed1bc17, r.Date.Text)                // DocumentReference.date
-	x.String(0xbad68f52b2ac3606, r.Description.Text)       // DocumentReference.description
+	referenceReference(x, 0xa992f15431, r.Custodian) // DocumentReference.custodian
+	x.Date(0xebd9ce804ed1bc17, r.Date.Text)          // DocumentReference.date
+	x.String(0xbad68f52b2ac3606, r.Description.Text) // DocumentReference.description
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0x8ccb95f7ab255c93, &r.Identifier[i]) // DocumentReference.identifier
+		tokenIdentifier(x, 0xf7ab255c93, &r.Identifier[i]) // DocumentReference.identifier
 	}
-	tokenIdentifier(x, 0x8c3d9afcd26d5f90, r.MasterIdentifier) // DocumentReference.masterIdentifier
+	tokenIdentifier(x, 0xfcd26d5f90, r.MasterIdentifier) // DocumentReference.masterIdentifier
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x0664eff7a2a7df02, meta.Profile[i].Text) // DocumentReference.meta.profile
+			x.URI(0xf7a2a7df02, meta.Profile[i].Text) // DocumentReference.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x736c415fa9802212, &meta.Security[i]) // DocumentReference.meta.security
+			tokenCoding(x, 0x5fa9802212, &meta.Security[i]) // DocumentReference.meta.security
 		}
-		x.URI(0x4cfc8fdd90d82d97, meta.Source.Text) // DocumentReference.meta.source
+		x.URI(0xdd90d82d97, meta.Source.Text) // DocumentReference.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x478efa19dfc8fc95, &meta.Tag[i]) // DocumentReference.meta.tag
+			tokenCoding(x, 0x19dfc8fc95, &meta.Tag[i]) // DocumentReference.meta.tag
 		}
 	}
 	for i := range r.RelatesTo {
@@ -65,15 +65,15 @@ func documentReference(x *fhir.Index, r *r4.DocumentReference) {
 		x.Next()
 		x.CodeOf(0, "http://hl7.org/fhir/document-relationship-type", relatesTo.Code.Text)
 		x.Close()
-		x.CodeOf(0xf9dde0c515b51518, "http://hl7.org/fhir/document-relationship-type", relatesTo.Code.Text) // DocumentReference.relatesTo.code
-		referenceReference(x, 0x3f3f3414ba8cf5e4, relatesTo.Target)                                         // DocumentReference.relatesTo.target
+		x.CodeOf(0xc515b51518, "http://hl7.org/fhir/document-relationship-type", relatesTo.Code.Text) // DocumentReference.relatesTo.code
+		referenceReference(x, 0x14ba8cf5e4, relatesTo.Target)                                         // DocumentReference.relatesTo.target
 	}
 	for i := range r.SecurityLabel {
-		tokenCodeableConcept(x, 0x3fa6fce75033f7b9, &r.SecurityLabel[i]) // DocumentReference.securityLabel
+		tokenCodeableConcept(x, 0xe75033f7b9, &r.SecurityLabel[i]) // DocumentReference.securityLabel
 	}
-	x.CodeOf(0x5859d35ab76aef4c, "http://hl7.org/fhir/document-reference-status", r.Status.Text) // DocumentReference.status
-	referenceReference(x, 0x179f6b4c7d93b760, r.Subject)                                         // DocumentReference.subject
-	tokenCodeableConcept(x, 0xf645a856dc90900f, r.Type_)                                         // DocumentReference.type
+	x.CodeOf(0x5ab76aef4c, "http://hl7.org/fhir/document-reference-status", r.Status.Text) // DocumentReference.status
+	referenceReference(x, 0x4c7d93b760, r.Subject)                                         // DocumentReference.subject
+	tokenCodeableConcept(x, 0x56dc90900f, r.Type_)                                         // DocumentReference.type
 }
 
 var parametersDocumentReference = []fhir.Parameter{
@@ -81,35 +81,35 @@ var parametersDocumentReference = []fhir.Parameter{
 	{Code: "_filter", Base: "DocumentReference", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "DocumentReference", Type: fhir.SearchToken, Single: true, Expression: "DocumentReference.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "DocumentReference", Type: fhir.SearchDate, Single: true, Expression: "DocumentReference.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "DocumentReference", Type: fhir.SearchURI, Keys: []fhir.Key{0x0664eff7a2a7df02}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "DocumentReference", Type: fhir.SearchURI, Keys: []fhir.Key{0xf7a2a7df02}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "DocumentReference", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "DocumentReference", Type: fhir.SearchToken, Keys: []fhir.Key{0x736c415fa9802212}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "DocumentReference", Type: fhir.SearchURI, Keys: []fhir.Key{0x4cfc8fdd90d82d97}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "DocumentReference", Type: fhir.SearchToken, Keys: []fhir.Key{0x478efa19dfc8fc95}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "DocumentReference", Type: fhir.SearchToken, Keys: []fhir.Key{0x5fa9802212}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "DocumentReference", Type: fhir.SearchURI, Keys: []fhir.Key{0xdd90d82d97}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "DocumentReference", Type: fhir.SearchToken, Keys: []fhir.Key{0x19dfc8fc95}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "DocumentReference", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "authenticator", Base: "DocumentReference", Type: fhir.SearchReference, Keys: []fhir.Key{0x0d3637a563f3c537}, Targets: []string{"Organization", "Practitioner", "PractitionerRole"}, Single: true, Expression: "DocumentReference.authenticator", URL: "http://hl7.org/fhir/SearchParameter/DocumentReference-authenticator", Description: "Who/what authenticated the document"},
-	{Code: "author", Base: "DocumentReference", Type: fhir.SearchReference, Keys: []fhir.Key{0x37c2ebd6f5b48b57}, Targets: []string{"Device", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "DocumentReference.author", URL: "http://hl7.org/fhir/SearchParameter/DocumentReference-author", Description: "Who and/or what authored the document"},
-	{Code: "category", Base: "DocumentReference", Type: fhir.SearchToken, Keys: []fhir.Key{0x445ea5a566807f99}, Expression: "DocumentReference.category", URL: "http://hl7.org/fhir/SearchParameter/DocumentReference-category", Description: "Categorization of document"},
-	{Code: "contenttype", Base: "DocumentReference", Type: fhir.SearchToken, Keys: []fhir.Key{0x0782c70d47064235}, Systems: []string{"urn:ietf:bcp:13"}, Expression: "DocumentReference.content.attachment.contentType", URL: "http://hl7.org/fhir/SearchParameter/DocumentReference-contenttype", Description: "Mime type of the content, with charset etc."},
-	{Code: "custodian", Base: "DocumentReference", Type: fhir.SearchReference, Keys: []fhir.Key{0x88010da992f15431}, Targets: []string{"Organization"}, Single: true, Expression: "DocumentReference.custodian", URL: "http://hl7.org/fhir/SearchParameter/DocumentReference-custodian", Description: "Organization which maintains the document"},
+	{Code: "authenticator", Base: "DocumentReference", Type: fhir.SearchReference, Keys: []fhir.Key{0xa563f3c537}, Targets: []string{"Organization", "Practitioner", "PractitionerRole"}, Single: true, Expression: "DocumentReference.authenticator", URL: "http://hl7.org/fhir/SearchParameter/DocumentReference-authenticator", Description: "Who/what authenticated the document"},
+	{Code: "author", Base: "DocumentReference", Type: fhir.SearchReference, Keys: []fhir.Key{0xd6f5b48b57}, Targets: []string{"Device", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "DocumentReference.author", URL: "http://hl7.org/fhir/SearchParameter/DocumentReference-author", Description: "Who and/or what authored the document"},
+	{Code: "category", Base: "DocumentReference", Type: fhir.SearchToken, Keys: []fhir.Key{0xa566807f99}, Expression: "DocumentReference.category", URL: "http://hl7.org/fhir/SearchParameter/DocumentReference-category", Description: "Categorization of document"},
+	{Code: "contenttype", Base: "DocumentReference", Type: fhir.SearchToken, Keys: []fhir.Key{0xd47064235}, Systems: []string{"urn:ietf:bcp:13"}, Expression: "DocumentReference.content.attachment.contentType", URL: "http://hl7.org/fhir/SearchParameter/DocumentReference-contenttype", Description: "Mime type of the content, with charset etc."},
+	{Code: "custodian", Base: "DocumentReference", Type: fhir.SearchReference, Keys: []fhir.Key{0xa992f15431}, Targets: []string{"Organization"}, Single: true, Expression: "DocumentReference.custodian", URL: "http://hl7.org/fhir/SearchParameter/DocumentReference-custodian", Description: "Organization which maintains the document"},
 	{Code: "date", Base: "DocumentReference", Type: fhir.SearchDate, Keys: []fhir.Key{0xebd9ce804ed1bc17}, Single: true, Expression: "DocumentReference.date", URL: "http://hl7.org/fhir/SearchParameter/DocumentReference-date", Description: "When this document reference was created"},
 	{Code: "description", Base: "DocumentReference", Type: fhir.SearchString, Keys: []fhir.Key{0xbad68f52b2ac3606}, Single: true, Expression: "DocumentReference.description", URL: "http://hl7.org/fhir/SearchParameter/DocumentReference-description", Description: "Human-readable description"},
-	{Code: "encounter", Base: "DocumentReference", Type: fhir.SearchReference, Keys: []fhir.Key{0x5d666a1b5236f948}, Targets: []string{"Encounter", "EpisodeOfCare"}, Expression: "DocumentReference.context.encounter", URL: "http://hl7.org/fhir/SearchParameter/clinical-encounter", Description: "Context of the document content"},
-	{Code: "event", Base: "DocumentReference", Type: fhir.SearchToken, Keys: []fhir.Key{0xfe1d9388ec049474}, Expression: "DocumentReference.context.event", URL: "http://hl7.org/fhir/SearchParameter/DocumentReference-event", Description: "Main clinical acts documented"},
-	{Code: "facility", Base: "DocumentReference", Type: fhir.SearchToken, Keys: []fhir.Key{0x7b44edf8b6262947}, Expression: "DocumentReference.context.facilityType", URL: "http://hl7.org/fhir/SearchParameter/DocumentReference-facility", Description: "Kind of facility where patient was seen"},
-	{Code: "format", Base: "DocumentReference", Type: fhir.SearchToken, Keys: []fhir.Key{0xaa845b9940127e08}, Expression: "DocumentReference.content.format", URL: "http://hl7.org/fhir/SearchParameter/DocumentReference-format", Description: "Format/content rules for the document"},
-	{Code: "identifier", Base: "DocumentReference", Type: fhir.SearchToken, Keys: []fhir.Key{0x8c3d9afcd26d5f90, 0x8ccb95f7ab255c93}, Expression: "DocumentReference.masterIdentifier | DocumentReference.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "Master Version Specific Identifier"},
-	{Code: "language", Base: "DocumentReference", Type: fhir.SearchToken, Keys: []fhir.Key{0x2a92befac94c83f0}, Expression: "DocumentReference.content.attachment.language", URL: "http://hl7.org/fhir/SearchParameter/DocumentReference-language", Description: "Human language of the content (BCP-47)"},
-	{Code: "location", Base: "DocumentReference", Type: fhir.SearchURI, Keys: []fhir.Key{0x4ed94c0566ea939b}, Expression: "DocumentReference.content.attachment.url", URL: "http://hl7.org/fhir/SearchParameter/DocumentReference-location", Description: "Uri where the data can be found"},
-	{Code: "patient", Base: "DocumentReference", Type: fhir.SearchReference, Keys: []fhir.Key{0x179f6b4c7d93b760}, Targets: []string{"Patient"}, Single: true, Expression: "DocumentReference.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "Who/what is the subject of the document"},
+	{Code: "encounter", Base: "DocumentReference", Type: fhir.SearchReference, Keys: []fhir.Key{0x1b5236f948}, Targets: []string{"Encounter", "EpisodeOfCare"}, Expression: "DocumentReference.context.encounter", URL: "http://hl7.org/fhir/SearchParameter/clinical-encounter", Description: "Context of the document content"},
+	{Code: "event", Base: "DocumentReference", Type: fhir.SearchToken, Keys: []fhir.Key{0x88ec049474}, Expression: "DocumentReference.context.event", URL: "http://hl7.org/fhir/SearchParameter/DocumentReference-event", Description: "Main clinical acts documented"},
+	{Code: "facility", Base: "DocumentReference", Type: fhir.SearchToken, Keys: []fhir.Key{0xf8b6262947}, Expression: "DocumentReference.context.facilityType", URL: "http://hl7.org/fhir/SearchParameter/DocumentReference-facility", Description: "Kind of facility where patient was seen"},
+	{Code: "format", Base: "DocumentReference", Type: fhir.SearchToken, Keys: []fhir.Key{0x9940127e08}, Expression: "DocumentReference.content.format", URL: "http://hl7.org/fhir/SearchParameter/DocumentReference-format", Description: "Format/content rules for the document"},
+	{Code: "identifier", Base: "DocumentReference", Type: fhir.SearchToken, Keys: []fhir.Key{0xfcd26d5f90, 0xf7ab255c93}, Expression: "DocumentReference.masterIdentifier | DocumentReference.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "Master Version Specific Identifier"},
+	{Code: "language", Base: "DocumentReference", Type: fhir.SearchToken, Keys: []fhir.Key{0xfac94c83f0}, Expression: "DocumentReference.content.attachment.language", URL: "http://hl7.org/fhir/SearchParameter/DocumentReference-language", Description: "Human language of the content (BCP-47)"},
+	{Code: "location", Base: "DocumentReference", Type: fhir.SearchURI, Keys: []fhir.Key{0x566ea939b}, Expression: "DocumentReference.content.attachment.url", URL: "http://hl7.org/fhir/SearchParameter/DocumentReference-location", Description: "Uri where the data can be found"},
+	{Code: "patient", Base: "DocumentReference", Type: fhir.SearchReference, Keys: []fhir.Key{0x4c7d93b760}, Targets: []string{"Patient"}, Single: true, Expression: "DocumentReference.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "Who/what is the subject of the document"},
 	{Code: "period", Base: "DocumentReference", Type: fhir.SearchDate, Keys: []fhir.Key{0x213c9ecf550557c2}, Single: true, Expression: "DocumentReference.context.period", URL: "http://hl7.org/fhir/SearchParameter/DocumentReference-period", Description: "Time of service that is being documented"},
-	{Code: "related", Base: "DocumentReference", Type: fhir.SearchReference, Keys: []fhir.Key{0xe9460c4a45bdd471}, Targets: anyType, Expression: "DocumentReference.context.related", URL: "http://hl7.org/fhir/SearchParameter/DocumentReference-related", Description: "Related identifiers or resources"},
-	{Code: "relatesto", Base: "DocumentReference", Type: fhir.SearchReference, Keys: []fhir.Key{0x3f3f3414ba8cf5e4}, Targets: []string{"DocumentReference"}, Expression: "DocumentReference.relatesTo.target", URL: "http://hl7.org/fhir/SearchParameter/DocumentReference-relatesto", Description: "Target of the relationship"},
-	{Code: "relation", Base: "DocumentReference", Type: fhir.SearchToken, Keys: []fhir.Key{0xf9dde0c515b51518}, Systems: []string{"http://hl7.org/fhir/document-relationship-type"}, Expression: "DocumentReference.relatesTo.code", URL: "http://hl7.org/fhir/SearchParameter/DocumentReference-relation", Description: "replaces | transforms | signs | appends"},
+	{Code: "related", Base: "DocumentReference", Type: fhir.SearchReference, Keys: []fhir.Key{0x4a45bdd471}, Targets: anyType, Expression: "DocumentReference.context.related", URL: "http://hl7.org/fhir/SearchParameter/DocumentReference-related", Description: "Related identifiers or resources"},
+	{Code: "relatesto", Base: "DocumentReference", Type: fhir.SearchReference, Keys: []fhir.Key{0x14ba8cf5e4}, Targets: []string{"DocumentReference"}, Expression: "DocumentReference.relatesTo.target", URL: "http://hl7.org/fhir/SearchParameter/DocumentReference-relatesto", Description: "Target of the relationship"},
+	{Code: "relation", Base: "DocumentReference", Type: fhir.SearchToken, Keys: []fhir.Key{0xc515b51518}, Systems: []string{"http://hl7.org/fhir/document-relationship-type"}, Expression: "DocumentReference.relatesTo.code", URL: "http://hl7.org/fhir/SearchParameter/DocumentReference-relation", Description: "replaces | transforms | signs | appends"},
 	{Code: "relationship", Base: "DocumentReference", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0xec4d7fecee3e41bf, Parts: []fhir.Part{{Code: "relatesto", Type: fhir.SearchReference}, {Code: "relation", Type: fhir.SearchToken, System: "http://hl7.org/fhir/document-relationship-type"}}}}, Expression: "DocumentReference.relatesTo", URL: "http://hl7.org/fhir/SearchParameter/DocumentReference-relationship", Description: "Combination of relation and relatesTo"},
-	{Code: "security-label", Base: "DocumentReference", Type: fhir.SearchToken, Keys: []fhir.Key{0x3fa6fce75033f7b9}, Expression: "DocumentReference.securityLabel", URL: "http://hl7.org/fhir/SearchParameter/DocumentReference-security-label", Description: "Document security-tags"},
-	{Code: "setting", Base: "DocumentReference", Type: fhir.SearchToken, Keys: []fhir.Key{0x2bf6fd1f6e0fdfde}, Expression: "DocumentReference.context.practiceSetting", URL: "http://hl7.org/fhir/SearchParameter/DocumentReference-setting", Description: "Additional details about where the content was created (e.g. clinical specialty)"},
-	{Code: "status", Base: "DocumentReference", Type: fhir.SearchToken, Keys: []fhir.Key{0x5859d35ab76aef4c}, Single: true, Systems: []string{"http://hl7.org/fhir/document-reference-status"}, Expression: "DocumentReference.status", URL: "http://hl7.org/fhir/SearchParameter/DocumentReference-status", Description: "current | superseded | entered-in-error"},
-	{Code: "subject", Base: "DocumentReference", Type: fhir.SearchReference, Keys: []fhir.Key{0x179f6b4c7d93b760}, Targets: []string{"Device", "Group", "Patient", "Practitioner"}, Single: true, Expression: "DocumentReference.subject", URL: "http://hl7.org/fhir/SearchParameter/DocumentReference-subject", Description: "Who/what is the subject of the document"},
-	{Code: "type", Base: "DocumentReference", Type: fhir.SearchToken, Keys: []fhir.Key{0xf645a856dc90900f}, Expression: "DocumentReference.type", URL: "http://hl7.org/fhir/SearchParameter/clinical-type", Description: "Kind of document (LOINC if possible)"},
+	{Code: "security-label", Base: "DocumentReference", Type: fhir.SearchToken, Keys: []fhir.Key{0xe75033f7b9}, Expression: "DocumentReference.securityLabel", URL: "http://hl7.org/fhir/SearchParameter/DocumentReference-security-label", Description: "Document security-tags"},
+	{Code: "setting", Base: "DocumentReference", Type: fhir.SearchToken, Keys: []fhir.Key{0x1f6e0fdfde}, Expression: "DocumentReference.context.practiceSetting", URL: "http://hl7.org/fhir/SearchParameter/DocumentReference-setting", Description: "Additional details about where the content was created (e.g. clinical specialty)"},
+	{Code: "status", Base: "DocumentReference", Type: fhir.SearchToken, Keys: []fhir.Key{0x5ab76aef4c}, Single: true, Systems: []string{"http://hl7.org/fhir/document-reference-status"}, Expression: "DocumentReference.status", URL: "http://hl7.org/fhir/SearchParameter/DocumentReference-status", Description: "current | superseded | entered-in-error"},
+	{Code: "subject", Base: "DocumentReference", Type: fhir.SearchReference, Keys: []fhir.Key{0x4c7d93b760}, Targets: []string{"Device", "Group", "Patient", "Practitioner"}, Single: true, Expression: "DocumentReference.subject", URL: "http://hl7.org/fhir/SearchParameter/DocumentReference-subject", Description: "Who/what is the subject of the document"},
+	{Code: "type", Base: "DocumentReference", Type: fhir.SearchToken, Keys: []fhir.Key{0x56dc90900f}, Expression: "DocumentReference.type", URL: "http://hl7.org/fhir/SearchParameter/clinical-type", Description: "Kind of document (LOINC if possible)"},
 }

@@ -9,32 +9,32 @@ import (
 
 // effectEvidenceSynthesis adds what the search parameters say of r to x.
 func effectEvidenceSynthesis(x *fhir.Index, r *r4.EffectEvidenceSynthesis) {
-	x.Date(0x0edb1ce339459dfa, r.Date.Text)              // EffectEvidenceSynthesis.date
-	x.String(0xa43a4cb64c24dc22, r.Description.Text)     // EffectEvidenceSynthesis.description
-	datePeriod(x, 0x0d13b02650741548, r.EffectivePeriod) // EffectEvidenceSynthesis.effectivePeriod
+	x.Date(0xedb1ce339459dfa, r.Date.Text)              // EffectEvidenceSynthesis.date
+	x.String(0xa43a4cb64c24dc22, r.Description.Text)    // EffectEvidenceSynthesis.description
+	datePeriod(x, 0xd13b02650741548, r.EffectivePeriod) // EffectEvidenceSynthesis.effectivePeriod
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0xd378f5a50951e527, &r.Identifier[i]) // EffectEvidenceSynthesis.identifier
+		tokenIdentifier(x, 0xa50951e527, &r.Identifier[i]) // EffectEvidenceSynthesis.identifier
 	}
 	for i := range r.Jurisdiction {
-		tokenCodeableConcept(x, 0xc175db7a6f86d4ca, &r.Jurisdiction[i]) // EffectEvidenceSynthesis.jurisdiction
+		tokenCodeableConcept(x, 0x7a6f86d4ca, &r.Jurisdiction[i]) // EffectEvidenceSynthesis.jurisdiction
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xa5ee39ce24a6a280, meta.Profile[i].Text) // EffectEvidenceSynthesis.meta.profile
+			x.URI(0xce24a6a280, meta.Profile[i].Text) // EffectEvidenceSynthesis.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x65c6c1ec3f373e46, &meta.Security[i]) // EffectEvidenceSynthesis.meta.security
+			tokenCoding(x, 0xec3f373e46, &meta.Security[i]) // EffectEvidenceSynthesis.meta.security
 		}
-		x.URI(0x78c5db67ef5e1977, meta.Source.Text) // EffectEvidenceSynthesis.meta.source
+		x.URI(0x67ef5e1977, meta.Source.Text) // EffectEvidenceSynthesis.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x0916a9d0cfc1207c, &meta.Tag[i]) // EffectEvidenceSynthesis.meta.tag
+			tokenCoding(x, 0xd0cfc1207c, &meta.Tag[i]) // EffectEvidenceSynthesis.meta.tag
 		}
 	}
-	x.String(0x495f613cc18cd33f, r.Name.Text)                                             // EffectEvidenceSynthesis.name
-	x.String(0x4bc523fa3a2ff391, r.Publisher.Text)                                        // EffectEvidenceSynthesis.publisher
-	x.CodeOf(0x26d90280a4da21a3, "http://hl7.org/fhir/publication-status", r.Status.Text) // EffectEvidenceSynthesis.status
-	x.String(0x5bc46bf660e54a31, r.Title.Text)                                            // EffectEvidenceSynthesis.title
-	x.URI(0x45b400fe172d2cdf, r.URL.Text)                                                 // EffectEvidenceSynthesis.url
+	x.String(0x495f613cc18cd33f, r.Name.Text)                                       // EffectEvidenceSynthesis.name
+	x.String(0x4bc523fa3a2ff391, r.Publisher.Text)                                  // EffectEvidenceSynthesis.publisher
+	x.CodeOf(0x80a4da21a3, "http://hl7.org/fhir/publication-status", r.Status.Text) // EffectEvidenceSynthesis.status
+	x.String(0x5bc46bf660e54a31, r.Title.Text)                                      // EffectEvidenceSynthesis.title
+	x.URI(0xfe172d2cdf, r.URL.Text)                                                 // EffectEvidenceSynthesis.url
 	for i := range r.UseContext {
 		useContext := &r.UseContext[i]
 		x.Open(0xb7e27099120c626a, 2) // EffectEvidenceSynthesis.useContext: code & value.ofType(CodeableConcept)
@@ -55,17 +55,17 @@ func effectEvidenceSynthesis(x *fhir.Index, r *r4.EffectEvidenceSynthesis) {
 			quantityRange(x, 0, v)
 		}
 		x.Close()
-		tokenCoding(x, 0x85c9e21e92c47dd8, useContext.Code) // EffectEvidenceSynthesis.useContext.code
+		tokenCoding(x, 0x1e92c47dd8, useContext.Code) // EffectEvidenceSynthesis.useContext.code
 		switch v := useContext.Value.(type) {
 		case *r4.CodeableConcept:
-			tokenCodeableConcept(x, 0x42144d4a74f079bf, v) // EffectEvidenceSynthesis.useContext.value.ofType(CodeableConcept)
+			tokenCodeableConcept(x, 0x4a74f079bf, v) // EffectEvidenceSynthesis.useContext.value.ofType(CodeableConcept)
 		case *r4.Quantity:
 			quantityQuantity(x, 0x989b6290fc51e6c3, v) // EffectEvidenceSynthesis.useContext.value.ofType(Quantity)
 		case *r4.Range:
 			quantityRange(x, 0xd6b957909bcb0db9, v) // EffectEvidenceSynthesis.useContext.value.ofType(Range)
 		}
 	}
-	x.Code(0x5ca511e25717343a, r.Version.Text) // EffectEvidenceSynthesis.version
+	x.Code(0xe25717343a, r.Version.Text) // EffectEvidenceSynthesis.version
 }
 
 var parametersEffectEvidenceSynthesis = []fhir.Parameter{
@@ -73,26 +73,26 @@ var parametersEffectEvidenceSynthesis = []fhir.Parameter{
 	{Code: "_filter", Base: "EffectEvidenceSynthesis", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "EffectEvidenceSynthesis", Type: fhir.SearchToken, Single: true, Expression: "EffectEvidenceSynthesis.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "EffectEvidenceSynthesis", Type: fhir.SearchDate, Single: true, Expression: "EffectEvidenceSynthesis.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "EffectEvidenceSynthesis", Type: fhir.SearchURI, Keys: []fhir.Key{0xa5ee39ce24a6a280}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "EffectEvidenceSynthesis", Type: fhir.SearchURI, Keys: []fhir.Key{0xce24a6a280}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "EffectEvidenceSynthesis", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "EffectEvidenceSynthesis", Type: fhir.SearchToken, Keys: []fhir.Key{0x65c6c1ec3f373e46}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "EffectEvidenceSynthesis", Type: fhir.SearchURI, Keys: []fhir.Key{0x78c5db67ef5e1977}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "EffectEvidenceSynthesis", Type: fhir.SearchToken, Keys: []fhir.Key{0x0916a9d0cfc1207c}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "EffectEvidenceSynthesis", Type: fhir.SearchToken, Keys: []fhir.Key{0xec3f373e46}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "EffectEvidenceSynthesis", Type: fhir.SearchURI, Keys: []fhir.Key{0x67ef5e1977}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "EffectEvidenceSynthesis", Type: fhir.SearchToken, Keys: []fhir.Key{0xd0cfc1207c}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "EffectEvidenceSynthesis", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "context", Base: "EffectEvidenceSynthesis", Type: fhir.SearchToken, Keys: []fhir.Key{0x42144d4a74f079bf}, Expression: "EffectEvidenceSynthesis.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/EffectEvidenceSynthesis-context", Description: "A use context assigned to the effect evidence synthesis"},
+	{Code: "context", Base: "EffectEvidenceSynthesis", Type: fhir.SearchToken, Keys: []fhir.Key{0x4a74f079bf}, Expression: "EffectEvidenceSynthesis.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/EffectEvidenceSynthesis-context", Description: "A use context assigned to the effect evidence synthesis"},
 	{Code: "context-quantity", Base: "EffectEvidenceSynthesis", Type: fhir.SearchQuantity, Keys: []fhir.Key{0x989b6290fc51e6c3, 0xd6b957909bcb0db9}, Expression: "EffectEvidenceSynthesis.useContext.value as Quantity | EffectEvidenceSynthesis.useContext.value as Range", URL: "http://hl7.org/fhir/SearchParameter/EffectEvidenceSynthesis-context-quantity", Description: "A quantity- or range-valued use context assigned to the effect evidence synthesis"},
-	{Code: "context-type", Base: "EffectEvidenceSynthesis", Type: fhir.SearchToken, Keys: []fhir.Key{0x85c9e21e92c47dd8}, Expression: "EffectEvidenceSynthesis.useContext.code", URL: "http://hl7.org/fhir/SearchParameter/EffectEvidenceSynthesis-context-type", Description: "A type of use context assigned to the effect evidence synthesis"},
+	{Code: "context-type", Base: "EffectEvidenceSynthesis", Type: fhir.SearchToken, Keys: []fhir.Key{0x1e92c47dd8}, Expression: "EffectEvidenceSynthesis.useContext.code", URL: "http://hl7.org/fhir/SearchParameter/EffectEvidenceSynthesis-context-type", Description: "A type of use context assigned to the effect evidence synthesis"},
 	{Code: "context-type-quantity", Base: "EffectEvidenceSynthesis", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0x4480eacd7ae8e78d, Parts: []fhir.Part{{Code: "context-type", Type: fhir.SearchToken}, {Code: "context-quantity", Type: fhir.SearchQuantity}}}}, Expression: "EffectEvidenceSynthesis.useContext", URL: "http://hl7.org/fhir/SearchParameter/EffectEvidenceSynthesis-context-type-quantity", Description: "A use context type and quantity- or range-based value assigned to the effect evidence synthesis"},
 	{Code: "context-type-value", Base: "EffectEvidenceSynthesis", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0xb7e27099120c626a, Parts: []fhir.Part{{Code: "context-type", Type: fhir.SearchToken}, {Code: "context", Type: fhir.SearchToken}}}}, Expression: "EffectEvidenceSynthesis.useContext", URL: "http://hl7.org/fhir/SearchParameter/EffectEvidenceSynthesis-context-type-value", Description: "A use context type and value assigned to the effect evidence synthesis"},
-	{Code: "date", Base: "EffectEvidenceSynthesis", Type: fhir.SearchDate, Keys: []fhir.Key{0x0edb1ce339459dfa}, Single: true, Expression: "EffectEvidenceSynthesis.date", URL: "http://hl7.org/fhir/SearchParameter/EffectEvidenceSynthesis-date", Description: "The effect evidence synthesis publication date"},
+	{Code: "date", Base: "EffectEvidenceSynthesis", Type: fhir.SearchDate, Keys: []fhir.Key{0xedb1ce339459dfa}, Single: true, Expression: "EffectEvidenceSynthesis.date", URL: "http://hl7.org/fhir/SearchParameter/EffectEvidenceSynthesis-date", Description: "The effect evidence synthesis publication date"},
 	{Code: "description", Base: "EffectEvidenceSynthesis", Type: fhir.SearchString, Keys: []fhir.Key{0xa43a4cb64c24dc22}, Single: true, Expression: "EffectEvidenceSynthesis.description", URL: "http://hl7.org/fhir/SearchParameter/EffectEvidenceSynthesis-description", Description: "The description of the effect evidence synthesis"},
-	{Code: "effective", Base: "EffectEvidenceSynthesis", Type: fhir.SearchDate, Keys: []fhir.Key{0x0d13b02650741548}, Single: true, Expression: "EffectEvidenceSynthesis.effectivePeriod", URL: "http://hl7.org/fhir/SearchParameter/EffectEvidenceSynthesis-effective", Description: "The time during which the effect evidence synthesis is intended to be in use"},
-	{Code: "identifier", Base: "EffectEvidenceSynthesis", Type: fhir.SearchToken, Keys: []fhir.Key{0xd378f5a50951e527}, Expression: "EffectEvidenceSynthesis.identifier", URL: "http://hl7.org/fhir/SearchParameter/EffectEvidenceSynthesis-identifier", Description: "External identifier for the effect evidence synthesis"},
-	{Code: "jurisdiction", Base: "EffectEvidenceSynthesis", Type: fhir.SearchToken, Keys: []fhir.Key{0xc175db7a6f86d4ca}, Expression: "EffectEvidenceSynthesis.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/EffectEvidenceSynthesis-jurisdiction", Description: "Intended jurisdiction for the effect evidence synthesis"},
+	{Code: "effective", Base: "EffectEvidenceSynthesis", Type: fhir.SearchDate, Keys: []fhir.Key{0xd13b02650741548}, Single: true, Expression: "EffectEvidenceSynthesis.effectivePeriod", URL: "http://hl7.org/fhir/SearchParameter/EffectEvidenceSynthesis-effective", Description: "The time during which the effect evidence synthesis is intended to be in use"},
+	{Code: "identifier", Base: "EffectEvidenceSynthesis", Type: fhir.SearchToken, Keys: []fhir.Key{0xa50951e527}, Expression: "EffectEvidenceSynthesis.identifier", URL: "http://hl7.org/fhir/SearchParameter/EffectEvidenceSynthesis-identifier", Description: "External identifier for the effect evidence synthesis"},
+	{Code: "jurisdiction", Base: "EffectEvidenceSynthesis", Type: fhir.SearchToken, Keys: []fhir.Key{0x7a6f86d4ca}, Expression: "EffectEvidenceSynthesis.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/EffectEvidenceSynthesis-jurisdiction", Description: "Intended jurisdiction for the effect evidence synthesis"},
 	{Code: "name", Base: "EffectEvidenceSynthesis", Type: fhir.SearchString, Keys: []fhir.Key{0x495f613cc18cd33f}, Single: true, Expression: "EffectEvidenceSynthesis.name", URL: "http://hl7.org/fhir/SearchParameter/EffectEvidenceSynthesis-name", Description: "Computationally friendly name of the effect evidence synthesis"},
 	{Code: "publisher", Base: "EffectEvidenceSynthesis", Type: fhir.SearchString, Keys: []fhir.Key{0x4bc523fa3a2ff391}, Single: true, Expression: "EffectEvidenceSynthesis.publisher", URL: "http://hl7.org/fhir/SearchParameter/EffectEvidenceSynthesis-publisher", Description: "Name of the publisher of the effect evidence synthesis"},
-	{Code: "status", Base: "EffectEvidenceSynthesis", Type: fhir.SearchToken, Keys: []fhir.Key{0x26d90280a4da21a3}, Single: true, Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "EffectEvidenceSynthesis.status", URL: "http://hl7.org/fhir/SearchParameter/EffectEvidenceSynthesis-status", Description: "The current status of the effect evidence synthesis"},
+	{Code: "status", Base: "EffectEvidenceSynthesis", Type: fhir.SearchToken, Keys: []fhir.Key{0x80a4da21a3}, Single: true, Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "EffectEvidenceSynthesis.status", URL: "http://hl7.org/fhir/SearchParameter/EffectEvidenceSynthesis-status", Description: "The current status of the effect evidence synthesis"},
 	{Code: "title", Base: "EffectEvidenceSynthesis", Type: fhir.SearchString, Keys: []fhir.Key{0x5bc46bf660e54a31}, Single: true, Expression: "EffectEvidenceSynthesis.title", URL: "http://hl7.org/fhir/SearchParameter/EffectEvidenceSynthesis-title", Description: "The human-friendly name of the effect evidence synthesis"},
-	{Code: "url", Base: "EffectEvidenceSynthesis", Type: fhir.SearchURI, Keys: []fhir.Key{0x45b400fe172d2cdf}, Single: true, Expression: "EffectEvidenceSynthesis.url", URL: "http://hl7.org/fhir/SearchParameter/EffectEvidenceSynthesis-url", Description: "The uri that identifies the effect evidence synthesis"},
-	{Code: "version", Base: "EffectEvidenceSynthesis", Type: fhir.SearchToken, Keys: []fhir.Key{0x5ca511e25717343a}, Single: true, Expression: "EffectEvidenceSynthesis.version", URL: "http://hl7.org/fhir/SearchParameter/EffectEvidenceSynthesis-version", Description: "The business version of the effect evidence synthesis"},
+	{Code: "url", Base: "EffectEvidenceSynthesis", Type: fhir.SearchURI, Keys: []fhir.Key{0xfe172d2cdf}, Single: true, Expression: "EffectEvidenceSynthesis.url", URL: "http://hl7.org/fhir/SearchParameter/EffectEvidenceSynthesis-url", Description: "The uri that identifies the effect evidence synthesis"},
+	{Code: "version", Base: "EffectEvidenceSynthesis", Type: fhir.SearchToken, Keys: []fhir.Key{0xe25717343a}, Single: true, Expression: "EffectEvidenceSynthesis.version", URL: "http://hl7.org/fhir/SearchParameter/EffectEvidenceSynthesis-version", Description: "The business version of the effect evidence synthesis"},
 }

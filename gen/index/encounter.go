@@ -10,68 +10,68 @@ import (
 // encounter adds what the search parameters say of r to x.
 func encounter(x *fhir.Index, r *r4.Encounter) {
 	for i := range r.Account {
-		referenceReference(x, 0xc52e986ae917fc0d, &r.Account[i]) // Encounter.account
+		referenceReference(x, 0x6ae917fc0d, &r.Account[i]) // Encounter.account
 	}
 	for i := range r.Appointment {
-		referenceReference(x, 0xf611fa6ae88c9e91, &r.Appointment[i]) // Encounter.appointment
+		referenceReference(x, 0x6ae88c9e91, &r.Appointment[i]) // Encounter.appointment
 	}
 	for i := range r.BasedOn {
-		referenceReference(x, 0xd8a8f5d879921467, &r.BasedOn[i]) // Encounter.basedOn
+		referenceReference(x, 0xd879921467, &r.BasedOn[i]) // Encounter.basedOn
 	}
-	tokenCoding(x, 0x41d9984488dcc188, r.Class) // Encounter.class
+	tokenCoding(x, 0x4488dcc188, r.Class) // Encounter.class
 	for i := range r.Diagnosis {
 		diagnosis := &r.Diagnosis[i]
-		referenceReference(x, 0x5a9f26d53b73e72f, diagnosis.Condition) // Encounter.diagnosis.condition
+		referenceReference(x, 0xd53b73e72f, diagnosis.Condition) // Encounter.diagnosis.condition
 	}
 	for i := range r.EpisodeOfCare {
-		referenceReference(x, 0x56a4c87de4af982d, &r.EpisodeOfCare[i]) // Encounter.episodeOfCare
+		referenceReference(x, 0x7de4af982d, &r.EpisodeOfCare[i]) // Encounter.episodeOfCare
 	}
 	if hospitalization := r.Hospitalization; hospitalization != nil {
 		for i := range hospitalization.SpecialArrangement {
-			tokenCodeableConcept(x, 0xd51b2f01a5436cf0, &hospitalization.SpecialArrangement[i]) // Encounter.hospitalization.specialArrangement
+			tokenCodeableConcept(x, 0x1a5436cf0, &hospitalization.SpecialArrangement[i]) // Encounter.hospitalization.specialArrangement
 		}
 	}
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0xd2f9754259173226, &r.Identifier[i]) // Encounter.identifier
+		tokenIdentifier(x, 0x4259173226, &r.Identifier[i]) // Encounter.identifier
 	}
 	quantityDuration(x, 0xa5484ecfeb651f68, r.Length) // Encounter.length
 	for i := range r.Location {
 		location := &r.Location[i]
-		referenceReference(x, 0x3ae86076f292bd73, location.Location) // Encounter.location.location
-		datePeriod(x, 0x4268423ccd507ce0, location.Period)           // Encounter.location.period
+		referenceReference(x, 0x76f292bd73, location.Location) // Encounter.location.location
+		datePeriod(x, 0x4268423ccd507ce0, location.Period)     // Encounter.location.period
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xe324a6c88f0b1900, meta.Profile[i].Text) // Encounter.meta.profile
+			x.URI(0xc88f0b1900, meta.Profile[i].Text) // Encounter.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x1317af423d847845, &meta.Security[i]) // Encounter.meta.security
+			tokenCoding(x, 0x423d847845, &meta.Security[i]) // Encounter.meta.security
 		}
-		x.URI(0x35bae5a19a37dddf, meta.Source.Text) // Encounter.meta.source
+		x.URI(0xa19a37dddf, meta.Source.Text) // Encounter.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0xfd9385decd1c0203, &meta.Tag[i]) // Encounter.meta.tag
+			tokenCoding(x, 0xdecd1c0203, &meta.Tag[i]) // Encounter.meta.tag
 		}
 	}
-	referenceReference(x, 0x69da3fabfc45f16d, r.PartOf) // Encounter.partOf
+	referenceReference(x, 0xabfc45f16d, r.PartOf) // Encounter.partOf
 	for i := range r.Participant {
 		participant := &r.Participant[i]
-		referenceReference(x, 0x05a88f85deec9e2a, participant.Individual) // Encounter.participant.individual
+		referenceReference(x, 0x85deec9e2a, participant.Individual) // Encounter.participant.individual
 		for i := range participant.Type_ {
-			tokenCodeableConcept(x, 0xb6e0ed42304c1040, &participant.Type_[i]) // Encounter.participant.type
+			tokenCodeableConcept(x, 0x42304c1040, &participant.Type_[i]) // Encounter.participant.type
 		}
 	}
 	datePeriod(x, 0xe5d588c58cfa7cee, r.Period) // Encounter.period
 	for i := range r.ReasonCode {
-		tokenCodeableConcept(x, 0xfc4221b0ef42050e, &r.ReasonCode[i]) // Encounter.reasonCode
+		tokenCodeableConcept(x, 0xb0ef42050e, &r.ReasonCode[i]) // Encounter.reasonCode
 	}
 	for i := range r.ReasonReference {
-		referenceReference(x, 0x4f7e6d65efafe798, &r.ReasonReference[i]) // Encounter.reasonReference
+		referenceReference(x, 0x65efafe798, &r.ReasonReference[i]) // Encounter.reasonReference
 	}
-	referenceReference(x, 0x4120e81faa327b85, r.ServiceProvider)                        // Encounter.serviceProvider
-	x.CodeOf(0x9ceca745294e2214, "http://hl7.org/fhir/encounter-status", r.Status.Text) // Encounter.status
-	referenceReference(x, 0xfea1983eca1cffad, r.Subject)                                // Encounter.subject
+	referenceReference(x, 0x1faa327b85, r.ServiceProvider)                        // Encounter.serviceProvider
+	x.CodeOf(0x45294e2214, "http://hl7.org/fhir/encounter-status", r.Status.Text) // Encounter.status
+	referenceReference(x, 0x3eca1cffad, r.Subject)                                // Encounter.subject
 	for i := range r.Type_ {
-		tokenCodeableConcept(x, 0x24593c964d40d69b, &r.Type_[i]) // Encounter.type
+		tokenCodeableConcept(x, 0x964d40d69b, &r.Type_[i]) // Encounter.type
 	}
 }
 
@@ -80,33 +80,33 @@ var parametersEncounter = []fhir.Parameter{
 	{Code: "_filter", Base: "Encounter", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Encounter", Type: fhir.SearchToken, Single: true, Expression: "Encounter.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Encounter", Type: fhir.SearchDate, Single: true, Expression: "Encounter.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "Encounter", Type: fhir.SearchURI, Keys: []fhir.Key{0xe324a6c88f0b1900}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "Encounter", Type: fhir.SearchURI, Keys: []fhir.Key{0xc88f0b1900}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "Encounter", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "Encounter", Type: fhir.SearchToken, Keys: []fhir.Key{0x1317af423d847845}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "Encounter", Type: fhir.SearchURI, Keys: []fhir.Key{0x35bae5a19a37dddf}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "Encounter", Type: fhir.SearchToken, Keys: []fhir.Key{0xfd9385decd1c0203}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "Encounter", Type: fhir.SearchToken, Keys: []fhir.Key{0x423d847845}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "Encounter", Type: fhir.SearchURI, Keys: []fhir.Key{0xa19a37dddf}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "Encounter", Type: fhir.SearchToken, Keys: []fhir.Key{0xdecd1c0203}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "Encounter", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "account", Base: "Encounter", Type: fhir.SearchReference, Keys: []fhir.Key{0xc52e986ae917fc0d}, Targets: []string{"Account"}, Expression: "Encounter.account", URL: "http://hl7.org/fhir/SearchParameter/Encounter-account", Description: "The set of accounts that may be used for billing for this Encounter"},
-	{Code: "appointment", Base: "Encounter", Type: fhir.SearchReference, Keys: []fhir.Key{0xf611fa6ae88c9e91}, Targets: []string{"Appointment"}, Expression: "Encounter.appointment", URL: "http://hl7.org/fhir/SearchParameter/Encounter-appointment", Description: "The appointment that scheduled this encounter"},
-	{Code: "based-on", Base: "Encounter", Type: fhir.SearchReference, Keys: []fhir.Key{0xd8a8f5d879921467}, Targets: []string{"ServiceRequest"}, Expression: "Encounter.basedOn", URL: "http://hl7.org/fhir/SearchParameter/Encounter-based-on", Description: "The ServiceRequest that initiated this encounter"},
-	{Code: "class", Base: "Encounter", Type: fhir.SearchToken, Keys: []fhir.Key{0x41d9984488dcc188}, Single: true, Expression: "Encounter.class", URL: "http://hl7.org/fhir/SearchParameter/Encounter-class", Description: "Classification of patient encounter"},
+	{Code: "account", Base: "Encounter", Type: fhir.SearchReference, Keys: []fhir.Key{0x6ae917fc0d}, Targets: []string{"Account"}, Expression: "Encounter.account", URL: "http://hl7.org/fhir/SearchParameter/Encounter-account", Description: "The set of accounts that may be used for billing for this Encounter"},
+	{Code: "appointment", Base: "Encounter", Type: fhir.SearchReference, Keys: []fhir.Key{0x6ae88c9e91}, Targets: []string{"Appointment"}, Expression: "Encounter.appointment", URL: "http://hl7.org/fhir/SearchParameter/Encounter-appointment", Description: "The appointment that scheduled this encounter"},
+	{Code: "based-on", Base: "Encounter", Type: fhir.SearchReference, Keys: []fhir.Key{0xd879921467}, Targets: []string{"ServiceRequest"}, Expression: "Encounter.basedOn", URL: "http://hl7.org/fhir/SearchParameter/Encounter-based-on", Description: "The ServiceRequest that initiated this encounter"},
+	{Code: "class", Base: "Encounter", Type: fhir.SearchToken, Keys: []fhir.Key{0x4488dcc188}, Single: true, Expression: "Encounter.class", URL: "http://hl7.org/fhir/SearchParameter/Encounter-class", Description: "Classification of patient encounter"},
 	{Code: "date", Base: "Encounter", Type: fhir.SearchDate, Keys: []fhir.Key{0xe5d588c58cfa7cee}, Single: true, Expression: "Encounter.period", URL: "http://hl7.org/fhir/SearchParameter/clinical-date", Description: "A date within the period the Encounter lasted"},
-	{Code: "diagnosis", Base: "Encounter", Type: fhir.SearchReference, Keys: []fhir.Key{0x5a9f26d53b73e72f}, Targets: []string{"Condition", "Procedure"}, Expression: "Encounter.diagnosis.condition", URL: "http://hl7.org/fhir/SearchParameter/Encounter-diagnosis", Description: "The diagnosis or procedure relevant to the encounter"},
-	{Code: "episode-of-care", Base: "Encounter", Type: fhir.SearchReference, Keys: []fhir.Key{0x56a4c87de4af982d}, Targets: []string{"EpisodeOfCare"}, Expression: "Encounter.episodeOfCare", URL: "http://hl7.org/fhir/SearchParameter/Encounter-episode-of-care", Description: "Episode(s) of care that this encounter should be recorded against"},
-	{Code: "identifier", Base: "Encounter", Type: fhir.SearchToken, Keys: []fhir.Key{0xd2f9754259173226}, Expression: "Encounter.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "Identifier(s) by which this encounter is known"},
+	{Code: "diagnosis", Base: "Encounter", Type: fhir.SearchReference, Keys: []fhir.Key{0xd53b73e72f}, Targets: []string{"Condition", "Procedure"}, Expression: "Encounter.diagnosis.condition", URL: "http://hl7.org/fhir/SearchParameter/Encounter-diagnosis", Description: "The diagnosis or procedure relevant to the encounter"},
+	{Code: "episode-of-care", Base: "Encounter", Type: fhir.SearchReference, Keys: []fhir.Key{0x7de4af982d}, Targets: []string{"EpisodeOfCare"}, Expression: "Encounter.episodeOfCare", URL: "http://hl7.org/fhir/SearchParameter/Encounter-episode-of-care", Description: "Episode(s) of care that this encounter should be recorded against"},
+	{Code: "identifier", Base: "Encounter", Type: fhir.SearchToken, Keys: []fhir.Key{0x4259173226}, Expression: "Encounter.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "Identifier(s) by which this encounter is known"},
 	{Code: "length", Base: "Encounter", Type: fhir.SearchQuantity, Keys: []fhir.Key{0xa5484ecfeb651f68}, Single: true, Expression: "Encounter.length", URL: "http://hl7.org/fhir/SearchParameter/Encounter-length", Description: "Length of encounter in days"},
-	{Code: "location", Base: "Encounter", Type: fhir.SearchReference, Keys: []fhir.Key{0x3ae86076f292bd73}, Targets: []string{"Location"}, Expression: "Encounter.location.location", URL: "http://hl7.org/fhir/SearchParameter/Encounter-location", Description: "Location the encounter takes place"},
+	{Code: "location", Base: "Encounter", Type: fhir.SearchReference, Keys: []fhir.Key{0x76f292bd73}, Targets: []string{"Location"}, Expression: "Encounter.location.location", URL: "http://hl7.org/fhir/SearchParameter/Encounter-location", Description: "Location the encounter takes place"},
 	{Code: "location-period", Base: "Encounter", Type: fhir.SearchDate, Keys: []fhir.Key{0x4268423ccd507ce0}, Expression: "Encounter.location.period", URL: "http://hl7.org/fhir/SearchParameter/Encounter-location-period", Description: "Time period during which the patient was present at the location"},
-	{Code: "part-of", Base: "Encounter", Type: fhir.SearchReference, Keys: []fhir.Key{0x69da3fabfc45f16d}, Targets: []string{"Encounter"}, Single: true, Expression: "Encounter.partOf", URL: "http://hl7.org/fhir/SearchParameter/Encounter-part-of", Description: "Another Encounter this encounter is part of"},
-	{Code: "participant", Base: "Encounter", Type: fhir.SearchReference, Keys: []fhir.Key{0x05a88f85deec9e2a}, Targets: []string{"Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "Encounter.participant.individual", URL: "http://hl7.org/fhir/SearchParameter/Encounter-participant", Description: "Persons involved in the encounter other than the patient"},
-	{Code: "participant-type", Base: "Encounter", Type: fhir.SearchToken, Keys: []fhir.Key{0xb6e0ed42304c1040}, Expression: "Encounter.participant.type", URL: "http://hl7.org/fhir/SearchParameter/Encounter-participant-type", Description: "Role of participant in encounter"},
-	{Code: "patient", Base: "Encounter", Type: fhir.SearchReference, Keys: []fhir.Key{0xfea1983eca1cffad}, Targets: []string{"Patient"}, Single: true, Expression: "Encounter.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "The patient or group present at the encounter"},
-	{Code: "practitioner", Base: "Encounter", Type: fhir.SearchReference, Keys: []fhir.Key{0x05a88f85deec9e2a}, Targets: []string{"Practitioner"}, Expression: "Encounter.participant.individual.where(resolve() is Practitioner)", URL: "http://hl7.org/fhir/SearchParameter/Encounter-practitioner", Description: "Persons involved in the encounter other than the patient"},
-	{Code: "reason-code", Base: "Encounter", Type: fhir.SearchToken, Keys: []fhir.Key{0xfc4221b0ef42050e}, Expression: "Encounter.reasonCode", URL: "http://hl7.org/fhir/SearchParameter/Encounter-reason-code", Description: "Coded reason the encounter takes place"},
-	{Code: "reason-reference", Base: "Encounter", Type: fhir.SearchReference, Keys: []fhir.Key{0x4f7e6d65efafe798}, Targets: []string{"Condition", "ImmunizationRecommendation", "Observation", "Procedure"}, Expression: "Encounter.reasonReference", URL: "http://hl7.org/fhir/SearchParameter/Encounter-reason-reference", Description: "Reason the encounter takes place (reference)"},
-	{Code: "service-provider", Base: "Encounter", Type: fhir.SearchReference, Keys: []fhir.Key{0x4120e81faa327b85}, Targets: []string{"Organization"}, Single: true, Expression: "Encounter.serviceProvider", URL: "http://hl7.org/fhir/SearchParameter/Encounter-service-provider", Description: "The organization (facility) responsible for this encounter"},
-	{Code: "special-arrangement", Base: "Encounter", Type: fhir.SearchToken, Keys: []fhir.Key{0xd51b2f01a5436cf0}, Expression: "Encounter.hospitalization.specialArrangement", URL: "http://hl7.org/fhir/SearchParameter/Encounter-special-arrangement", Description: "Wheelchair, translator, stretcher, etc."},
-	{Code: "status", Base: "Encounter", Type: fhir.SearchToken, Keys: []fhir.Key{0x9ceca745294e2214}, Single: true, Systems: []string{"http://hl7.org/fhir/encounter-status"}, Expression: "Encounter.status", URL: "http://hl7.org/fhir/SearchParameter/Encounter-status", Description: "planned | arrived | triaged | in-progress | onleave | finished | cancelled +"},
-	{Code: "subject", Base: "Encounter", Type: fhir.SearchReference, Keys: []fhir.Key{0xfea1983eca1cffad}, Targets: []string{"Group", "Patient"}, Single: true, Expression: "Encounter.subject", URL: "http://hl7.org/fhir/SearchParameter/Encounter-subject", Description: "The patient or group present at the encounter"},
-	{Code: "type", Base: "Encounter", Type: fhir.SearchToken, Keys: []fhir.Key{0x24593c964d40d69b}, Expression: "Encounter.type", URL: "http://hl7.org/fhir/SearchParameter/clinical-type", Description: "Specific type of encounter"},
+	{Code: "part-of", Base: "Encounter", Type: fhir.SearchReference, Keys: []fhir.Key{0xabfc45f16d}, Targets: []string{"Encounter"}, Single: true, Expression: "Encounter.partOf", URL: "http://hl7.org/fhir/SearchParameter/Encounter-part-of", Description: "Another Encounter this encounter is part of"},
+	{Code: "participant", Base: "Encounter", Type: fhir.SearchReference, Keys: []fhir.Key{0x85deec9e2a}, Targets: []string{"Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "Encounter.participant.individual", URL: "http://hl7.org/fhir/SearchParameter/Encounter-participant", Description: "Persons involved in the encounter other than the patient"},
+	{Code: "participant-type", Base: "Encounter", Type: fhir.SearchToken, Keys: []fhir.Key{0x42304c1040}, Expression: "Encounter.participant.type", URL: "http://hl7.org/fhir/SearchParameter/Encounter-participant-type", Description: "Role of participant in encounter"},
+	{Code: "patient", Base: "Encounter", Type: fhir.SearchReference, Keys: []fhir.Key{0x3eca1cffad}, Targets: []string{"Patient"}, Single: true, Expression: "Encounter.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "The patient or group present at the encounter"},
+	{Code: "practitioner", Base: "Encounter", Type: fhir.SearchReference, Keys: []fhir.Key{0x85deec9e2a}, Targets: []string{"Practitioner"}, Expression: "Encounter.participant.individual.where(resolve() is Practitioner)", URL: "http://hl7.org/fhir/SearchParameter/Encounter-practitioner", Description: "Persons involved in the encounter other than the patient"},
+	{Code: "reason-code", Base: "Encounter", Type: fhir.SearchToken, Keys: []fhir.Key{0xb0ef42050e}, Expression: "Encounter.reasonCode", URL: "http://hl7.org/fhir/SearchParameter/Encounter-reason-code", Description: "Coded reason the encounter takes place"},
+	{Code: "reason-reference", Base: "Encounter", Type: fhir.SearchReference, Keys: []fhir.Key{0x65efafe798}, Targets: []string{"Condition", "ImmunizationRecommendation", "Observation", "Procedure"}, Expression: "Encounter.reasonReference", URL: "http://hl7.org/fhir/SearchParameter/Encounter-reason-reference", Description: "Reason the encounter takes place (reference)"},
+	{Code: "service-provider", Base: "Encounter", Type: fhir.SearchReference, Keys: []fhir.Key{0x1faa327b85}, Targets: []string{"Organization"}, Single: true, Expression: "Encounter.serviceProvider", URL: "http://hl7.org/fhir/SearchParameter/Encounter-service-provider", Description: "The organization (facility) responsible for this encounter"},
+	{Code: "special-arrangement", Base: "Encounter", Type: fhir.SearchToken, Keys: []fhir.Key{0x1a5436cf0}, Expression: "Encounter.hospitalization.specialArrangement", URL: "http://hl7.org/fhir/SearchParameter/Encounter-special-arrangement", Description: "Wheelchair, translator, stretcher, etc."},
+	{Code: "status", Base: "Encounter", Type: fhir.SearchToken, Keys: []fhir.Key{0x45294e2214}, Single: true, Systems: []string{"http://hl7.org/fhir/encounter-status"}, Expression: "Encounter.status", URL: "http://hl7.org/fhir/SearchParameter/Encounter-status", Description: "planned | arrived | triaged | in-progress | onleave | finished | cancelled +"},
+	{Code: "subject", Base: "Encounter", Type: fhir.SearchReference, Keys: []fhir.Key{0x3eca1cffad}, Targets: []string{"Group", "Patient"}, Single: true, Expression: "Encounter.subject", URL: "http://hl7.org/fhir/SearchParameter/Encounter-subject", Description: "The patient or group present at the encounter"},
+	{Code: "type", Base: "Encounter", Type: fhir.SearchToken, Keys: []fhir.Key{0x964d40d69b}, Expression: "Encounter.type", URL: "http://hl7.org/fhir/SearchParameter/clinical-type", Description: "Specific type of encounter"},
 }

@@ -9,28 +9,28 @@ import (
 
 // endpoint adds what the search parameters say of r to x.
 func endpoint(x *fhir.Index, r *r4.Endpoint) {
-	tokenCoding(x, 0xfd7ebfcb8490be2b, r.ConnectionType) // Endpoint.connectionType
+	tokenCoding(x, 0xcb8490be2b, r.ConnectionType) // Endpoint.connectionType
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0x1b451e42f70b85e9, &r.Identifier[i]) // Endpoint.identifier
+		tokenIdentifier(x, 0x42f70b85e9, &r.Identifier[i]) // Endpoint.identifier
 	}
-	referenceReference(x, 0x732a5943204c06d4, r.ManagingOrganization) // Endpoint.managingOrganization
+	referenceReference(x, 0x43204c06d4, r.ManagingOrganization) // Endpoint.managingOrganization
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x14a340512aa5cf55, meta.Profile[i].Text) // Endpoint.meta.profile
+			x.URI(0x512aa5cf55, meta.Profile[i].Text) // Endpoint.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0xbc800ac962c35790, &meta.Security[i]) // Endpoint.meta.security
+			tokenCoding(x, 0xc962c35790, &meta.Security[i]) // Endpoint.meta.security
 		}
-		x.URI(0x41f0cdf92f92d927, meta.Source.Text) // Endpoint.meta.source
+		x.URI(0xf92f92d927, meta.Source.Text) // Endpoint.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x3fe2b05ecf4d73f4, &meta.Tag[i]) // Endpoint.meta.tag
+			tokenCoding(x, 0x5ecf4d73f4, &meta.Tag[i]) // Endpoint.meta.tag
 		}
 	}
 	x.String(0xc0f4fe47def24914, r.Name.Text) // Endpoint.name
 	for i := range r.PayloadType {
-		tokenCodeableConcept(x, 0xa0daf2a19de18686, &r.PayloadType[i]) // Endpoint.payloadType
+		tokenCodeableConcept(x, 0xa19de18686, &r.PayloadType[i]) // Endpoint.payloadType
 	}
-	x.CodeOf(0x1c23d47674da51b2, "http://hl7.org/fhir/endpoint-status", r.Status.Text) // Endpoint.status
+	x.CodeOf(0x7674da51b2, "http://hl7.org/fhir/endpoint-status", r.Status.Text) // Endpoint.status
 }
 
 var parametersEndpoint = []fhir.Parameter{
@@ -38,16 +38,16 @@ var parametersEndpoint = []fhir.Parameter{
 	{Code: "_filter", Base: "Endpoint", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Endpoint", Type: fhir.SearchToken, Single: true, Expression: "Endpoint.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Endpoint", Type: fhir.SearchDate, Single: true, Expression: "Endpoint.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "Endpoint", Type: fhir.SearchURI, Keys: []fhir.Key{0x14a340512aa5cf55}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "Endpoint", Type: fhir.SearchURI, Keys: []fhir.Key{0x512aa5cf55}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "Endpoint", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "Endpoint", Type: fhir.SearchToken, Keys: []fhir.Key{0xbc800ac962c35790}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "Endpoint", Type: fhir.SearchURI, Keys: []fhir.Key{0x41f0cdf92f92d927}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "Endpoint", Type: fhir.SearchToken, Keys: []fhir.Key{0x3fe2b05ecf4d73f4}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "Endpoint", Type: fhir.SearchToken, Keys: []fhir.Key{0xc962c35790}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "Endpoint", Type: fhir.SearchURI, Keys: []fhir.Key{0xf92f92d927}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "Endpoint", Type: fhir.SearchToken, Keys: []fhir.Key{0x5ecf4d73f4}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "Endpoint", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "connection-type", Base: "Endpoint", Type: fhir.SearchToken, Keys: []fhir.Key{0xfd7ebfcb8490be2b}, Single: true, Expression: "Endpoint.connectionType", URL: "http://hl7.org/fhir/SearchParameter/Endpoint-connection-type", Description: "Protocol/Profile/Standard to be used with this endpoint connection"},
-	{Code: "identifier", Base: "Endpoint", Type: fhir.SearchToken, Keys: []fhir.Key{0x1b451e42f70b85e9}, Expression: "Endpoint.identifier", URL: "http://hl7.org/fhir/SearchParameter/Endpoint-identifier", Description: "Identifies this endpoint across multiple systems"},
+	{Code: "connection-type", Base: "Endpoint", Type: fhir.SearchToken, Keys: []fhir.Key{0xcb8490be2b}, Single: true, Expression: "Endpoint.connectionType", URL: "http://hl7.org/fhir/SearchParameter/Endpoint-connection-type", Description: "Protocol/Profile/Standard to be used with this endpoint connection"},
+	{Code: "identifier", Base: "Endpoint", Type: fhir.SearchToken, Keys: []fhir.Key{0x42f70b85e9}, Expression: "Endpoint.identifier", URL: "http://hl7.org/fhir/SearchParameter/Endpoint-identifier", Description: "Identifies this endpoint across multiple systems"},
 	{Code: "name", Base: "Endpoint", Type: fhir.SearchString, Keys: []fhir.Key{0xc0f4fe47def24914}, Single: true, Expression: "Endpoint.name", URL: "http://hl7.org/fhir/SearchParameter/Endpoint-name", Description: "A name that this endpoint can be identified by"},
-	{Code: "organization", Base: "Endpoint", Type: fhir.SearchReference, Keys: []fhir.Key{0x732a5943204c06d4}, Targets: []string{"Organization"}, Single: true, Expression: "Endpoint.managingOrganization", URL: "http://hl7.org/fhir/SearchParameter/Endpoint-organization", Description: "The organization that is managing the endpoint"},
-	{Code: "payload-type", Base: "Endpoint", Type: fhir.SearchToken, Keys: []fhir.Key{0xa0daf2a19de18686}, Expression: "Endpoint.payloadType", URL: "http://hl7.org/fhir/SearchParameter/Endpoint-payload-type", Description: "The type of content that may be used at this endpoint (e.g. XDS Discharge summaries)"},
-	{Code: "status", Base: "Endpoint", Type: fhir.SearchToken, Keys: []fhir.Key{0x1c23d47674da51b2}, Single: true, Systems: []string{"http://hl7.org/fhir/endpoint-status"}, Expression: "Endpoint.status", URL: "http://hl7.org/fhir/SearchParameter/Endpoint-status", Description: "The current status of the Endpoint (usually expected to be active)"},
+	{Code: "organization", Base: "Endpoint", Type: fhir.SearchReference, Keys: []fhir.Key{0x43204c06d4}, Targets: []string{"Organization"}, Single: true, Expression: "Endpoint.managingOrganization", URL: "http://hl7.org/fhir/SearchParameter/Endpoint-organization", Description: "The organization that is managing the endpoint"},
+	{Code: "payload-type", Base: "Endpoint", Type: fhir.SearchToken, Keys: []fhir.Key{0xa19de18686}, Expression: "Endpoint.payloadType", URL: "http://hl7.org/fhir/SearchParameter/Endpoint-payload-type", Description: "The type of content that may be used at this endpoint (e.g. XDS Discharge summaries)"},
+	{Code: "status", Base: "Endpoint", Type: fhir.SearchToken, Keys: []fhir.Key{0x7674da51b2}, Single: true, Systems: []string{"http://hl7.org/fhir/endpoint-status"}, Expression: "Endpoint.status", URL: "http://hl7.org/fhir/SearchParameter/Endpoint-status", Description: "The current status of the Endpoint (usually expected to be active)"},
 }

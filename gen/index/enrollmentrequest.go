@@ -9,23 +9,23 @@ import (
 
 // enrollmentRequest adds what the search parameters say of r to x.
 func enrollmentRequest(x *fhir.Index, r *r4.EnrollmentRequest) {
-	referenceReference(x, 0xb20e4483f02e899c, r.Candidate) // EnrollmentRequest.candidate
+	referenceReference(x, 0x83f02e899c, r.Candidate) // EnrollmentRequest.candidate
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0x2dd56bc1932ec72b, &r.Identifier[i]) // EnrollmentRequest.identifier
+		tokenIdentifier(x, 0xc1932ec72b, &r.Identifier[i]) // EnrollmentRequest.identifier
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x5a69ab3769225a79, meta.Profile[i].Text) // EnrollmentRequest.meta.profile
+			x.URI(0x3769225a79, meta.Profile[i].Text) // EnrollmentRequest.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x06594fb6e4158604, &meta.Security[i]) // EnrollmentRequest.meta.security
+			tokenCoding(x, 0xb6e4158604, &meta.Security[i]) // EnrollmentRequest.meta.security
 		}
-		x.URI(0xb430950045429e85, meta.Source.Text) // EnrollmentRequest.meta.source
+		x.URI(0x45429e85, meta.Source.Text) // EnrollmentRequest.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0xd9ea3e081ca6bc86, &meta.Tag[i]) // EnrollmentRequest.meta.tag
+			tokenCoding(x, 0x81ca6bc86, &meta.Tag[i]) // EnrollmentRequest.meta.tag
 		}
 	}
-	x.CodeOf(0xe5a36d889372fe3a, "http://hl7.org/fhir/fm-status", r.Status.Text) // EnrollmentRequest.status
+	x.CodeOf(0x889372fe3a, "http://hl7.org/fhir/fm-status", r.Status.Text) // EnrollmentRequest.status
 }
 
 var parametersEnrollmentRequest = []fhir.Parameter{
@@ -33,14 +33,14 @@ var parametersEnrollmentRequest = []fhir.Parameter{
 	{Code: "_filter", Base: "EnrollmentRequest", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "EnrollmentRequest", Type: fhir.SearchToken, Single: true, Expression: "EnrollmentRequest.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "EnrollmentRequest", Type: fhir.SearchDate, Single: true, Expression: "EnrollmentRequest.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "EnrollmentRequest", Type: fhir.SearchURI, Keys: []fhir.Key{0x5a69ab3769225a79}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "EnrollmentRequest", Type: fhir.SearchURI, Keys: []fhir.Key{0x3769225a79}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "EnrollmentRequest", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "EnrollmentRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x06594fb6e4158604}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "EnrollmentRequest", Type: fhir.SearchURI, Keys: []fhir.Key{0xb430950045429e85}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "EnrollmentRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0xd9ea3e081ca6bc86}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "EnrollmentRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0xb6e4158604}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "EnrollmentRequest", Type: fhir.SearchURI, Keys: []fhir.Key{0x45429e85}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "EnrollmentRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x81ca6bc86}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "EnrollmentRequest", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "identifier", Base: "EnrollmentRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x2dd56bc1932ec72b}, Expression: "EnrollmentRequest.identifier", URL: "http://hl7.org/fhir/SearchParameter/EnrollmentRequest-identifier", Description: "The business identifier of the Enrollment"},
-	{Code: "patient", Base: "EnrollmentRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0xb20e4483f02e899c}, Targets: []string{"Patient"}, Single: true, Expression: "EnrollmentRequest.candidate", URL: "http://hl7.org/fhir/SearchParameter/EnrollmentRequest-patient", Description: "The party to be enrolled"},
-	{Code: "status", Base: "EnrollmentRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0xe5a36d889372fe3a}, Single: true, Systems: []string{"http://hl7.org/fhir/fm-status"}, Expression: "EnrollmentRequest.status", URL: "http://hl7.org/fhir/SearchParameter/EnrollmentRequest-status", Description: "The status of the enrollment"},
-	{Code: "subject", Base: "EnrollmentRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0xb20e4483f02e899c}, Targets: []string{"Patient"}, Single: true, Expression: "EnrollmentRequest.candidate", URL: "http://hl7.org/fhir/SearchParameter/EnrollmentRequest-subject", Description: "The party to be enrolled"},
+	{Code: "identifier", Base: "EnrollmentRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0xc1932ec72b}, Expression: "EnrollmentRequest.identifier", URL: "http://hl7.org/fhir/SearchParameter/EnrollmentRequest-identifier", Description: "The business identifier of the Enrollment"},
+	{Code: "patient", Base: "EnrollmentRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x83f02e899c}, Targets: []string{"Patient"}, Single: true, Expression: "EnrollmentRequest.candidate", URL: "http://hl7.org/fhir/SearchParameter/EnrollmentRequest-patient", Description: "The party to be enrolled"},
+	{Code: "status", Base: "EnrollmentRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x889372fe3a}, Single: true, Systems: []string{"http://hl7.org/fhir/fm-status"}, Expression: "EnrollmentRequest.status", URL: "http://hl7.org/fhir/SearchParameter/EnrollmentRequest-status", Description: "The status of the enrollment"},
+	{Code: "subject", Base: "EnrollmentRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x83f02e899c}, Targets: []string{"Patient"}, Single: true, Expression: "EnrollmentRequest.candidate", URL: "http://hl7.org/fhir/SearchParameter/EnrollmentRequest-subject", Description: "The party to be enrolled"},
 }

@@ -10,22 +10,22 @@ import (
 // enrollmentResponse adds what the search parameters say of r to x.
 func enrollmentResponse(x *fhir.Index, r *r4.EnrollmentResponse) {
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0xa4e65e3e0cb4735f, &r.Identifier[i]) // EnrollmentResponse.identifier
+		tokenIdentifier(x, 0x3e0cb4735f, &r.Identifier[i]) // EnrollmentResponse.identifier
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x2ad7a5cb5a3a42ac, meta.Profile[i].Text) // EnrollmentResponse.meta.profile
+			x.URI(0xcb5a3a42ac, meta.Profile[i].Text) // EnrollmentResponse.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0xbaf7723167f4658c, &meta.Security[i]) // EnrollmentResponse.meta.security
+			tokenCoding(x, 0x3167f4658c, &meta.Security[i]) // EnrollmentResponse.meta.security
 		}
-		x.URI(0xab5c4987751b455a, meta.Source.Text) // EnrollmentResponse.meta.source
+		x.URI(0x87751b455a, meta.Source.Text) // EnrollmentResponse.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0xdbc70fc700d0a5d6, &meta.Tag[i]) // EnrollmentResponse.meta.tag
+			tokenCoding(x, 0xc700d0a5d6, &meta.Tag[i]) // EnrollmentResponse.meta.tag
 		}
 	}
-	referenceReference(x, 0x02f43c26d85f23fc, r.Request)                         // EnrollmentResponse.request
-	x.CodeOf(0x399f2c93f0512a34, "http://hl7.org/fhir/fm-status", r.Status.Text) // EnrollmentResponse.status
+	referenceReference(x, 0x26d85f23fc, r.Request)                         // EnrollmentResponse.request
+	x.CodeOf(0x93f0512a34, "http://hl7.org/fhir/fm-status", r.Status.Text) // EnrollmentResponse.status
 }
 
 var parametersEnrollmentResponse = []fhir.Parameter{
@@ -33,13 +33,13 @@ var parametersEnrollmentResponse = []fhir.Parameter{
 	{Code: "_filter", Base: "EnrollmentResponse", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "EnrollmentResponse", Type: fhir.SearchToken, Single: true, Expression: "EnrollmentResponse.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "EnrollmentResponse", Type: fhir.SearchDate, Single: true, Expression: "EnrollmentResponse.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "EnrollmentResponse", Type: fhir.SearchURI, Keys: []fhir.Key{0x2ad7a5cb5a3a42ac}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "EnrollmentResponse", Type: fhir.SearchURI, Keys: []fhir.Key{0xcb5a3a42ac}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "EnrollmentResponse", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "EnrollmentResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0xbaf7723167f4658c}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "EnrollmentResponse", Type: fhir.SearchURI, Keys: []fhir.Key{0xab5c4987751b455a}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "EnrollmentResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0xdbc70fc700d0a5d6}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "EnrollmentResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0x3167f4658c}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "EnrollmentResponse", Type: fhir.SearchURI, Keys: []fhir.Key{0x87751b455a}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "EnrollmentResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0xc700d0a5d6}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "EnrollmentResponse", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "identifier", Base: "EnrollmentResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0xa4e65e3e0cb4735f}, Expression: "EnrollmentResponse.identifier", URL: "http://hl7.org/fhir/SearchParameter/EnrollmentResponse-identifier", Description: "The business identifier of the EnrollmentResponse"},
-	{Code: "request", Base: "EnrollmentResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0x02f43c26d85f23fc}, Targets: []string{"EnrollmentRequest"}, Single: true, Expression: "EnrollmentResponse.request", URL: "http://hl7.org/fhir/SearchParameter/EnrollmentResponse-request", Description: "The reference to the claim"},
-	{Code: "status", Base: "EnrollmentResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0x399f2c93f0512a34}, Single: true, Systems: []string{"http://hl7.org/fhir/fm-status"}, Expression: "EnrollmentResponse.status", URL: "http://hl7.org/fhir/SearchParameter/EnrollmentResponse-status", Description: "The status of the enrollment response"},
+	{Code: "identifier", Base: "EnrollmentResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0x3e0cb4735f}, Expression: "EnrollmentResponse.identifier", URL: "http://hl7.org/fhir/SearchParameter/EnrollmentResponse-identifier", Description: "The business identifier of the EnrollmentResponse"},
+	{Code: "request", Base: "EnrollmentResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0x26d85f23fc}, Targets: []string{"EnrollmentRequest"}, Single: true, Expression: "EnrollmentResponse.request", URL: "http://hl7.org/fhir/SearchParameter/EnrollmentResponse-request", Description: "The reference to the claim"},
+	{Code: "status", Base: "EnrollmentResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0x93f0512a34}, Single: true, Systems: []string{"http://hl7.org/fhir/fm-status"}, Expression: "EnrollmentResponse.status", URL: "http://hl7.org/fhir/SearchParameter/EnrollmentResponse-status", Description: "The status of the enrollment response"},
 }

@@ -9,35 +9,35 @@ import (
 
 // episodeOfCare adds what the search parameters say of r to x.
 func episodeOfCare(x *fhir.Index, r *r4.EpisodeOfCare) {
-	referenceReference(x, 0x9ad8b730d3088440, r.CareManager) // EpisodeOfCare.careManager
+	referenceReference(x, 0x30d3088440, r.CareManager) // EpisodeOfCare.careManager
 	for i := range r.Diagnosis {
 		diagnosis := &r.Diagnosis[i]
-		referenceReference(x, 0x264a944c4dff9df0, diagnosis.Condition) // EpisodeOfCare.diagnosis.condition
+		referenceReference(x, 0x4c4dff9df0, diagnosis.Condition) // EpisodeOfCare.diagnosis.condition
 	}
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0x0bf8d8f9166e03a0, &r.Identifier[i]) // EpisodeOfCare.identifier
+		tokenIdentifier(x, 0xf9166e03a0, &r.Identifier[i]) // EpisodeOfCare.identifier
 	}
-	referenceReference(x, 0x7167da6269c4159a, r.ManagingOrganization) // EpisodeOfCare.managingOrganization
+	referenceReference(x, 0x6269c4159a, r.ManagingOrganization) // EpisodeOfCare.managingOrganization
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xf2c908c637ecb5b2, meta.Profile[i].Text) // EpisodeOfCare.meta.profile
+			x.URI(0xc637ecb5b2, meta.Profile[i].Text) // EpisodeOfCare.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x97b6b95cb1d5506b, &meta.Security[i]) // EpisodeOfCare.meta.security
+			tokenCoding(x, 0x5cb1d5506b, &meta.Security[i]) // EpisodeOfCare.meta.security
 		}
-		x.URI(0xd936dc4588083286, meta.Source.Text) // EpisodeOfCare.meta.source
+		x.URI(0x4588083286, meta.Source.Text) // EpisodeOfCare.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0xcab200be31b295b9, &meta.Tag[i]) // EpisodeOfCare.meta.tag
+			tokenCoding(x, 0xbe31b295b9, &meta.Tag[i]) // EpisodeOfCare.meta.tag
 		}
 	}
-	referenceReference(x, 0x37fd1bdc5eac09a2, r.Patient) // EpisodeOfCare.patient
-	datePeriod(x, 0xe777bd5eb1983992, r.Period)          // EpisodeOfCare.period
+	referenceReference(x, 0xdc5eac09a2, r.Patient) // EpisodeOfCare.patient
+	datePeriod(x, 0xe777bd5eb1983992, r.Period)    // EpisodeOfCare.period
 	for i := range r.ReferralRequest {
-		referenceReference(x, 0x4bb0c95a5f75ca90, &r.ReferralRequest[i]) // EpisodeOfCare.referralRequest
+		referenceReference(x, 0x5a5f75ca90, &r.ReferralRequest[i]) // EpisodeOfCare.referralRequest
 	}
-	x.CodeOf(0xf60b15bcae7ba8df, "http://hl7.org/fhir/episode-of-care-status", r.Status.Text) // EpisodeOfCare.status
+	x.CodeOf(0xbcae7ba8df, "http://hl7.org/fhir/episode-of-care-status", r.Status.Text) // EpisodeOfCare.status
 	for i := range r.Type_ {
-		tokenCodeableConcept(x, 0x2d81552f1b7a825c, &r.Type_[i]) // EpisodeOfCare.type
+		tokenCodeableConcept(x, 0x2f1b7a825c, &r.Type_[i]) // EpisodeOfCare.type
 	}
 }
 
@@ -46,19 +46,19 @@ var parametersEpisodeOfCare = []fhir.Parameter{
 	{Code: "_filter", Base: "EpisodeOfCare", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "EpisodeOfCare", Type: fhir.SearchToken, Single: true, Expression: "EpisodeOfCare.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "EpisodeOfCare", Type: fhir.SearchDate, Single: true, Expression: "EpisodeOfCare.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "EpisodeOfCare", Type: fhir.SearchURI, Keys: []fhir.Key{0xf2c908c637ecb5b2}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "EpisodeOfCare", Type: fhir.SearchURI, Keys: []fhir.Key{0xc637ecb5b2}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "EpisodeOfCare", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "EpisodeOfCare", Type: fhir.SearchToken, Keys: []fhir.Key{0x97b6b95cb1d5506b}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "EpisodeOfCare", Type: fhir.SearchURI, Keys: []fhir.Key{0xd936dc4588083286}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "EpisodeOfCare", Type: fhir.SearchToken, Keys: []fhir.Key{0xcab200be31b295b9}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "EpisodeOfCare", Type: fhir.SearchToken, Keys: []fhir.Key{0x5cb1d5506b}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "EpisodeOfCare", Type: fhir.SearchURI, Keys: []fhir.Key{0x4588083286}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "EpisodeOfCare", Type: fhir.SearchToken, Keys: []fhir.Key{0xbe31b295b9}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "EpisodeOfCare", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "care-manager", Base: "EpisodeOfCare", Type: fhir.SearchReference, Keys: []fhir.Key{0x9ad8b730d3088440}, Targets: []string{"Practitioner"}, Single: true, Expression: "EpisodeOfCare.careManager.where(resolve() is Practitioner)", URL: "http://hl7.org/fhir/SearchParameter/EpisodeOfCare-care-manager", Description: "Care manager/care coordinator for the patient"},
-	{Code: "condition", Base: "EpisodeOfCare", Type: fhir.SearchReference, Keys: []fhir.Key{0x264a944c4dff9df0}, Targets: []string{"Condition"}, Expression: "EpisodeOfCare.diagnosis.condition", URL: "http://hl7.org/fhir/SearchParameter/EpisodeOfCare-condition", Description: "Conditions/problems/diagnoses this episode of care is for"},
+	{Code: "care-manager", Base: "EpisodeOfCare", Type: fhir.SearchReference, Keys: []fhir.Key{0x30d3088440}, Targets: []string{"Practitioner"}, Single: true, Expression: "EpisodeOfCare.careManager.where(resolve() is Practitioner)", URL: "http://hl7.org/fhir/SearchParameter/EpisodeOfCare-care-manager", Description: "Care manager/care coordinator for the patient"},
+	{Code: "condition", Base: "EpisodeOfCare", Type: fhir.SearchReference, Keys: []fhir.Key{0x4c4dff9df0}, Targets: []string{"Condition"}, Expression: "EpisodeOfCare.diagnosis.condition", URL: "http://hl7.org/fhir/SearchParameter/EpisodeOfCare-condition", Description: "Conditions/problems/diagnoses this episode of care is for"},
 	{Code: "date", Base: "EpisodeOfCare", Type: fhir.SearchDate, Keys: []fhir.Key{0xe777bd5eb1983992}, Single: true, Expression: "EpisodeOfCare.period", URL: "http://hl7.org/fhir/SearchParameter/clinical-date", Description: "The provided date search value falls within the episode of care's period"},
-	{Code: "identifier", Base: "EpisodeOfCare", Type: fhir.SearchToken, Keys: []fhir.Key{0x0bf8d8f9166e03a0}, Expression: "EpisodeOfCare.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "Business Identifier(s) relevant for this EpisodeOfCare"},
-	{Code: "incoming-referral", Base: "EpisodeOfCare", Type: fhir.SearchReference, Keys: []fhir.Key{0x4bb0c95a5f75ca90}, Targets: []string{"ServiceRequest"}, Expression: "EpisodeOfCare.referralRequest", URL: "http://hl7.org/fhir/SearchParameter/EpisodeOfCare-incoming-referral", Description: "Incoming Referral Request"},
-	{Code: "organization", Base: "EpisodeOfCare", Type: fhir.SearchReference, Keys: []fhir.Key{0x7167da6269c4159a}, Targets: []string{"Organization"}, Single: true, Expression: "EpisodeOfCare.managingOrganization", URL: "http://hl7.org/fhir/SearchParameter/EpisodeOfCare-organization", Description: "The organization that has assumed the specific responsibilities of this EpisodeOfCare"},
-	{Code: "patient", Base: "EpisodeOfCare", Type: fhir.SearchReference, Keys: []fhir.Key{0x37fd1bdc5eac09a2}, Targets: []string{"Patient"}, Single: true, Expression: "EpisodeOfCare.patient", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "The patient who is the focus of this episode of care"},
-	{Code: "status", Base: "EpisodeOfCare", Type: fhir.SearchToken, Keys: []fhir.Key{0xf60b15bcae7ba8df}, Single: true, Systems: []string{"http://hl7.org/fhir/episode-of-care-status"}, Expression: "EpisodeOfCare.status", URL: "http://hl7.org/fhir/SearchParameter/EpisodeOfCare-status", Description: "The current status of the Episode of Care as provided (does not check the status history collection)"},
-	{Code: "type", Base: "EpisodeOfCare", Type: fhir.SearchToken, Keys: []fhir.Key{0x2d81552f1b7a825c}, Expression: "EpisodeOfCare.type", URL: "http://hl7.org/fhir/SearchParameter/clinical-type", Description: "Type/class - e.g. specialist referral, disease management"},
+	{Code: "identifier", Base: "EpisodeOfCare", Type: fhir.SearchToken, Keys: []fhir.Key{0xf9166e03a0}, Expression: "EpisodeOfCare.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "Business Identifier(s) relevant for this EpisodeOfCare"},
+	{Code: "incoming-referral", Base: "EpisodeOfCare", Type: fhir.SearchReference, Keys: []fhir.Key{0x5a5f75ca90}, Targets: []string{"ServiceRequest"}, Expression: "EpisodeOfCare.referralRequest", URL: "http://hl7.org/fhir/SearchParameter/EpisodeOfCare-incoming-referral", Description: "Incoming Referral Request"},
+	{Code: "organization", Base: "EpisodeOfCare", Type: fhir.SearchReference, Keys: []fhir.Key{0x6269c4159a}, Targets: []string{"Organization"}, Single: true, Expression: "EpisodeOfCare.managingOrganization", URL: "http://hl7.org/fhir/SearchParameter/EpisodeOfCare-organization", Description: "The organization that has assumed the specific responsibilities of this EpisodeOfCare"},
+	{Code: "patient", Base: "EpisodeOfCare", Type: fhir.SearchReference, Keys: []fhir.Key{0xdc5eac09a2}, Targets: []string{"Patient"}, Single: true, Expression: "EpisodeOfCare.patient", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "The patient who is the focus of this episode of care"},
+	{Code: "status", Base: "EpisodeOfCare", Type: fhir.SearchToken, Keys: []fhir.Key{0xbcae7ba8df}, Single: true, Systems: []string{"http://hl7.org/fhir/episode-of-care-status"}, Expression: "EpisodeOfCare.status", URL: "http://hl7.org/fhir/SearchParameter/EpisodeOfCare-status", Description: "The current status of the Episode of Care as provided (does not check the status history collection)"},
+	{Code: "type", Base: "EpisodeOfCare", Type: fhir.SearchToken, Keys: []fhir.Key{0x2f1b7a825c}, Expression: "EpisodeOfCare.type", URL: "http://hl7.org/fhir/SearchParameter/clinical-type", Description: "Type/class - e.g. specialist referral, disease management"},
 }

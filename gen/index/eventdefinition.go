@@ -13,21 +13,21 @@ func eventDefinition(x *fhir.Index, r *r4.EventDefinition) {
 	x.String(0x44948eb4db1d07b2, r.Description.Text)     // EventDefinition.description
 	datePeriod(x, 0x765d2584f241ffeb, r.EffectivePeriod) // EventDefinition.effectivePeriod
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0x5982377c8be1470d, &r.Identifier[i]) // EventDefinition.identifier
+		tokenIdentifier(x, 0x7c8be1470d, &r.Identifier[i]) // EventDefinition.identifier
 	}
 	for i := range r.Jurisdiction {
-		tokenCodeableConcept(x, 0xac9b01497c1250e1, &r.Jurisdiction[i]) // EventDefinition.jurisdiction
+		tokenCodeableConcept(x, 0x497c1250e1, &r.Jurisdiction[i]) // EventDefinition.jurisdiction
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xa9434b0abe8e5e99, meta.Profile[i].Text) // EventDefinition.meta.profile
+			x.URI(0xabe8e5e99, meta.Profile[i].Text) // EventDefinition.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x592115bcbb7dd448, &meta.Security[i]) // EventDefinition.meta.security
+			tokenCoding(x, 0xbcbb7dd448, &meta.Security[i]) // EventDefinition.meta.security
 		}
-		x.URI(0x5b12cc72a484927d, meta.Source.Text) // EventDefinition.meta.source
+		x.URI(0x72a484927d, meta.Source.Text) // EventDefinition.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0xc223490ce86624d0, &meta.Tag[i]) // EventDefinition.meta.tag
+			tokenCoding(x, 0xce86624d0, &meta.Tag[i]) // EventDefinition.meta.tag
 		}
 	}
 	x.String(0xb2e75e3f895ceaba, r.Name.Text)      // EventDefinition.name
@@ -35,27 +35,27 @@ func eventDefinition(x *fhir.Index, r *r4.EventDefinition) {
 	for i := range r.RelatedArtifact {
 		relatedArtifact := &r.RelatedArtifact[i]
 		if relatedArtifact.Type_.Text == "composed-of" {
-			x.Canonical(0xf426c22e02a2e060, relatedArtifact.Resource.Text) // EventDefinition.relatedArtifact.where(type='composed-of').resource
+			x.Canonical(0x2e02a2e060, relatedArtifact.Resource.Text) // EventDefinition.relatedArtifact.where(type='composed-of').resource
 		}
 		if relatedArtifact.Type_.Text == "depends-on" {
-			x.Canonical(0x7739bf340d3554b0, relatedArtifact.Resource.Text) // EventDefinition.relatedArtifact.where(type='depends-on').resource
+			x.Canonical(0x340d3554b0, relatedArtifact.Resource.Text) // EventDefinition.relatedArtifact.where(type='depends-on').resource
 		}
 		if relatedArtifact.Type_.Text == "derived-from" {
-			x.Canonical(0x683261fb770b2873, relatedArtifact.Resource.Text) // EventDefinition.relatedArtifact.where(type='derived-from').resource
+			x.Canonical(0xfb770b2873, relatedArtifact.Resource.Text) // EventDefinition.relatedArtifact.where(type='derived-from').resource
 		}
 		if relatedArtifact.Type_.Text == "predecessor" {
-			x.Canonical(0x11dda7ea9d135561, relatedArtifact.Resource.Text) // EventDefinition.relatedArtifact.where(type='predecessor').resource
+			x.Canonical(0xea9d135561, relatedArtifact.Resource.Text) // EventDefinition.relatedArtifact.where(type='predecessor').resource
 		}
 		if relatedArtifact.Type_.Text == "successor" {
-			x.Canonical(0x147c7021a70cfa59, relatedArtifact.Resource.Text) // EventDefinition.relatedArtifact.where(type='successor').resource
+			x.Canonical(0x21a70cfa59, relatedArtifact.Resource.Text) // EventDefinition.relatedArtifact.where(type='successor').resource
 		}
 	}
-	x.CodeOf(0x56a0e5b4d58912c0, "http://hl7.org/fhir/publication-status", r.Status.Text) // EventDefinition.status
-	x.String(0x30ed7cecff942f1c, r.Title.Text)                                            // EventDefinition.title
+	x.CodeOf(0xb4d58912c0, "http://hl7.org/fhir/publication-status", r.Status.Text) // EventDefinition.status
+	x.String(0x30ed7cecff942f1c, r.Title.Text)                                      // EventDefinition.title
 	for i := range r.Topic {
-		tokenCodeableConcept(x, 0xc0d7250f2e6cc6fc, &r.Topic[i]) // EventDefinition.topic
+		tokenCodeableConcept(x, 0xf2e6cc6fc, &r.Topic[i]) // EventDefinition.topic
 	}
-	x.URI(0xd2010bfbf4b46d40, r.URL.Text) // EventDefinition.url
+	x.URI(0xfbf4b46d40, r.URL.Text) // EventDefinition.url
 	for i := range r.UseContext {
 		useContext := &r.UseContext[i]
 		x.Open(0x3c11486491c8f50e, 2) // EventDefinition.useContext: code & value.ofType(CodeableConcept)
@@ -76,17 +76,17 @@ func eventDefinition(x *fhir.Index, r *r4.EventDefinition) {
 			quantityRange(x, 0, v)
 		}
 		x.Close()
-		tokenCoding(x, 0xca0cf03bef282005, useContext.Code) // EventDefinition.useContext.code
+		tokenCoding(x, 0x3bef282005, useContext.Code) // EventDefinition.useContext.code
 		switch v := useContext.Value.(type) {
 		case *r4.CodeableConcept:
-			tokenCodeableConcept(x, 0x5d635734c5ac770c, v) // EventDefinition.useContext.value.ofType(CodeableConcept)
+			tokenCodeableConcept(x, 0x34c5ac770c, v) // EventDefinition.useContext.value.ofType(CodeableConcept)
 		case *r4.Quantity:
 			quantityQuantity(x, 0x8310fcc212f0e05d, v) // EventDefinition.useContext.value.ofType(Quantity)
 		case *r4.Range:
 			quantityRange(x, 0x4ef35c5abbd331d1, v) // EventDefinition.useContext.value.ofType(Range)
 		}
 	}
-	x.Code(0x674743d0d61cd2ad, r.Version.Text) // EventDefinition.version
+	x.Code(0xd0d61cd2ad, r.Version.Text) // EventDefinition.version
 }
 
 var parametersEventDefinition = []fhir.Parameter{
@@ -94,32 +94,32 @@ var parametersEventDefinition = []fhir.Parameter{
 	{Code: "_filter", Base: "EventDefinition", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "EventDefinition", Type: fhir.SearchToken, Single: true, Expression: "EventDefinition.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "EventDefinition", Type: fhir.SearchDate, Single: true, Expression: "EventDefinition.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "EventDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0xa9434b0abe8e5e99}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "EventDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0xabe8e5e99}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "EventDefinition", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "EventDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x592115bcbb7dd448}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "EventDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0x5b12cc72a484927d}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "EventDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xc223490ce86624d0}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "EventDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xbcbb7dd448}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "EventDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0x72a484927d}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "EventDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xce86624d0}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "EventDefinition", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "composed-of", Base: "EventDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0xf426c22e02a2e060}, Targets: anyType, Expression: "EventDefinition.relatedArtifact.where(type = 'composed-of').resource", URL: "http://hl7.org/fhir/SearchParameter/EventDefinition-composed-of", Description: "What resource is being referenced"},
-	{Code: "context", Base: "EventDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x5d635734c5ac770c}, Expression: "EventDefinition.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/EventDefinition-context", Description: "A use context assigned to the event definition"},
+	{Code: "composed-of", Base: "EventDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0x2e02a2e060}, Targets: anyType, Expression: "EventDefinition.relatedArtifact.where(type = 'composed-of').resource", URL: "http://hl7.org/fhir/SearchParameter/EventDefinition-composed-of", Description: "What resource is being referenced"},
+	{Code: "context", Base: "EventDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x34c5ac770c}, Expression: "EventDefinition.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/EventDefinition-context", Description: "A use context assigned to the event definition"},
 	{Code: "context-quantity", Base: "EventDefinition", Type: fhir.SearchQuantity, Keys: []fhir.Key{0x8310fcc212f0e05d, 0x4ef35c5abbd331d1}, Expression: "EventDefinition.useContext.value as Quantity | EventDefinition.useContext.value as Range", URL: "http://hl7.org/fhir/SearchParameter/EventDefinition-context-quantity", Description: "A quantity- or range-valued use context assigned to the event definition"},
-	{Code: "context-type", Base: "EventDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xca0cf03bef282005}, Expression: "EventDefinition.useContext.code", URL: "http://hl7.org/fhir/SearchParameter/EventDefinition-context-type", Description: "A type of use context assigned to the event definition"},
+	{Code: "context-type", Base: "EventDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x3bef282005}, Expression: "EventDefinition.useContext.code", URL: "http://hl7.org/fhir/SearchParameter/EventDefinition-context-type", Description: "A type of use context assigned to the event definition"},
 	{Code: "context-type-quantity", Base: "EventDefinition", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0x58737f8e6906ec00, Parts: []fhir.Part{{Code: "context-type", Type: fhir.SearchToken}, {Code: "context-quantity", Type: fhir.SearchQuantity}}}}, Expression: "EventDefinition.useContext", URL: "http://hl7.org/fhir/SearchParameter/EventDefinition-context-type-quantity", Description: "A use context type and quantity- or range-based value assigned to the event definition"},
 	{Code: "context-type-value", Base: "EventDefinition", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0x3c11486491c8f50e, Parts: []fhir.Part{{Code: "context-type", Type: fhir.SearchToken}, {Code: "context", Type: fhir.SearchToken}}}}, Expression: "EventDefinition.useContext", URL: "http://hl7.org/fhir/SearchParameter/EventDefinition-context-type-value", Description: "A use context type and value assigned to the event definition"},
 	{Code: "date", Base: "EventDefinition", Type: fhir.SearchDate, Keys: []fhir.Key{0xf195100fecaa2a6b}, Single: true, Expression: "EventDefinition.date", URL: "http://hl7.org/fhir/SearchParameter/EventDefinition-date", Description: "The event definition publication date"},
-	{Code: "depends-on", Base: "EventDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0x7739bf340d3554b0}, Targets: anyType, Expression: "EventDefinition.relatedArtifact.where(type = 'depends-on').resource", URL: "http://hl7.org/fhir/SearchParameter/EventDefinition-depends-on", Description: "What resource is being referenced"},
-	{Code: "derived-from", Base: "EventDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0x683261fb770b2873}, Targets: anyType, Expression: "EventDefinition.relatedArtifact.where(type = 'derived-from').resource", URL: "http://hl7.org/fhir/SearchParameter/EventDefinition-derived-from", Description: "What resource is being referenced"},
+	{Code: "depends-on", Base: "EventDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0x340d3554b0}, Targets: anyType, Expression: "EventDefinition.relatedArtifact.where(type = 'depends-on').resource", URL: "http://hl7.org/fhir/SearchParameter/EventDefinition-depends-on", Description: "What resource is being referenced"},
+	{Code: "derived-from", Base: "EventDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0xfb770b2873}, Targets: anyType, Expression: "EventDefinition.relatedArtifact.where(type = 'derived-from').resource", URL: "http://hl7.org/fhir/SearchParameter/EventDefinition-derived-from", Description: "What resource is being referenced"},
 	{Code: "description", Base: "EventDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0x44948eb4db1d07b2}, Single: true, Expression: "EventDefinition.description", URL: "http://hl7.org/fhir/SearchParameter/EventDefinition-description", Description: "The description of the event definition"},
 	{Code: "effective", Base: "EventDefinition", Type: fhir.SearchDate, Keys: []fhir.Key{0x765d2584f241ffeb}, Single: true, Expression: "EventDefinition.effectivePeriod", URL: "http://hl7.org/fhir/SearchParameter/EventDefinition-effective", Description: "The time during which the event definition is intended to be in use"},
-	{Code: "identifier", Base: "EventDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x5982377c8be1470d}, Expression: "EventDefinition.identifier", URL: "http://hl7.org/fhir/SearchParameter/EventDefinition-identifier", Description: "External identifier for the event definition"},
-	{Code: "jurisdiction", Base: "EventDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xac9b01497c1250e1}, Expression: "EventDefinition.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/EventDefinition-jurisdiction", Description: "Intended jurisdiction for the event definition"},
+	{Code: "identifier", Base: "EventDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x7c8be1470d}, Expression: "EventDefinition.identifier", URL: "http://hl7.org/fhir/SearchParameter/EventDefinition-identifier", Description: "External identifier for the event definition"},
+	{Code: "jurisdiction", Base: "EventDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x497c1250e1}, Expression: "EventDefinition.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/EventDefinition-jurisdiction", Description: "Intended jurisdiction for the event definition"},
 	{Code: "name", Base: "EventDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0xb2e75e3f895ceaba}, Single: true, Expression: "EventDefinition.name", URL: "http://hl7.org/fhir/SearchParameter/EventDefinition-name", Description: "Computationally friendly name of the event definition"},
-	{Code: "predecessor", Base: "EventDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0x11dda7ea9d135561}, Targets: anyType, Expression: "EventDefinition.relatedArtifact.where(type = 'predecessor').resource", URL: "http://hl7.org/fhir/SearchParameter/EventDefinition-predecessor", Description: "What resource is being referenced"},
+	{Code: "predecessor", Base: "EventDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0xea9d135561}, Targets: anyType, Expression: "EventDefinition.relatedArtifact.where(type = 'predecessor').resource", URL: "http://hl7.org/fhir/SearchParameter/EventDefinition-predecessor", Description: "What resource is being referenced"},
 	{Code: "publisher", Base: "EventDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0xaadac20c33993757}, Single: true, Expression: "EventDefinition.publisher", URL: "http://hl7.org/fhir/SearchParameter/EventDefinition-publisher", Description: "Name of the publisher of the event definition"},
-	{Code: "status", Base: "EventDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x56a0e5b4d58912c0}, Single: true, Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "EventDefinition.status", URL: "http://hl7.org/fhir/SearchParameter/EventDefinition-status", Description: "The current status of the event definition"},
-	{Code: "successor", Base: "EventDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0x147c7021a70cfa59}, Targets: anyType, Expression: "EventDefinition.relatedArtifact.where(type = 'successor').resource", URL: "http://hl7.org/fhir/SearchParameter/EventDefinition-successor", Description: "What resource is being referenced"},
+	{Code: "status", Base: "EventDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xb4d58912c0}, Single: true, Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "EventDefinition.status", URL: "http://hl7.org/fhir/SearchParameter/EventDefinition-status", Description: "The current status of the event definition"},
+	{Code: "successor", Base: "EventDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0x21a70cfa59}, Targets: anyType, Expression: "EventDefinition.relatedArtifact.where(type = 'successor').resource", URL: "http://hl7.org/fhir/SearchParameter/EventDefinition-successor", Description: "What resource is being referenced"},
 	{Code: "title", Base: "EventDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0x30ed7cecff942f1c}, Single: true, Expression: "EventDefinition.title", URL: "http://hl7.org/fhir/SearchParameter/EventDefinition-title", Description: "The human-friendly name of the event definition"},
-	{Code: "topic", Base: "EventDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xc0d7250f2e6cc6fc}, Expression: "EventDefinition.topic", URL: "http://hl7.org/fhir/SearchParameter/EventDefinition-topic", Description: "Topics associated with the module"},
-	{Code: "url", Base: "EventDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0xd2010bfbf4b46d40}, Single: true, Expression: "EventDefinition.url", URL: "http://hl7.org/fhir/SearchParameter/EventDefinition-url", Description: "The uri that identifies the event definition"},
-	{Code: "version", Base: "EventDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x674743d0d61cd2ad}, Single: true, Expression: "EventDefinition.version", URL: "http://hl7.org/fhir/SearchParameter/EventDefinition-version", Description: "The business version of the event definition"},
+	{Code: "topic", Base: "EventDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xf2e6cc6fc}, Expression: "EventDefinition.topic", URL: "http://hl7.org/fhir/SearchParameter/EventDefinition-topic", Description: "Topics associated with the module"},
+	{Code: "url", Base: "EventDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0xfbf4b46d40}, Single: true, Expression: "EventDefinition.url", URL: "http://hl7.org/fhir/SearchParameter/EventDefinition-url", Description: "The uri that identifies the event definition"},
+	{Code: "version", Base: "EventDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xd0d61cd2ad}, Single: true, Expression: "EventDefinition.version", URL: "http://hl7.org/fhir/SearchParameter/EventDefinition-version", Description: "The business version of the event definition"},
 }

@@ -13,49 +13,49 @@ func evidence(x *fhir.Index, r *r4.Evidence) {
 	x.String(0x20438812d1a8f860, r.Description.Text)     // Evidence.description
 	datePeriod(x, 0x97a05255238c5677, r.EffectivePeriod) // Evidence.effectivePeriod
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0x94966ca58b20b1f8, &r.Identifier[i]) // Evidence.identifier
+		tokenIdentifier(x, 0xa58b20b1f8, &r.Identifier[i]) // Evidence.identifier
 	}
 	for i := range r.Jurisdiction {
-		tokenCodeableConcept(x, 0xf7e642445f38df8c, &r.Jurisdiction[i]) // Evidence.jurisdiction
+		tokenCodeableConcept(x, 0x445f38df8c, &r.Jurisdiction[i]) // Evidence.jurisdiction
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x9cd2335114c37722, meta.Profile[i].Text) // Evidence.meta.profile
+			x.URI(0x5114c37722, meta.Profile[i].Text) // Evidence.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0xa2b48f57be5a627d, &meta.Security[i]) // Evidence.meta.security
+			tokenCoding(x, 0x57be5a627d, &meta.Security[i]) // Evidence.meta.security
 		}
-		x.URI(0x4f050eec14052f9d, meta.Source.Text) // Evidence.meta.source
+		x.URI(0xec14052f9d, meta.Source.Text) // Evidence.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x1d52f36e74321506, &meta.Tag[i]) // Evidence.meta.tag
+			tokenCoding(x, 0x6e74321506, &meta.Tag[i]) // Evidence.meta.tag
 		}
 	}
-	x.String(0x1ed3f4c05f4db022, r.Name.Text)      // Evidence.name
-	x.String(0x008e2e1e90fb73f3, r.Publisher.Text) // Evidence.publisher
+	x.String(0x1ed3f4c05f4db022, r.Name.Text)    // Evidence.name
+	x.String(0x8e2e1e90fb73f3, r.Publisher.Text) // Evidence.publisher
 	for i := range r.RelatedArtifact {
 		relatedArtifact := &r.RelatedArtifact[i]
 		if relatedArtifact.Type_.Text == "composed-of" {
-			x.Canonical(0xca2b1d2a76de9995, relatedArtifact.Resource.Text) // Evidence.relatedArtifact.where(type='composed-of').resource
+			x.Canonical(0x2a76de9995, relatedArtifact.Resource.Text) // Evidence.relatedArtifact.where(type='composed-of').resource
 		}
 		if relatedArtifact.Type_.Text == "depends-on" {
-			x.Canonical(0x244ef7cf71ea30a2, relatedArtifact.Resource.Text) // Evidence.relatedArtifact.where(type='depends-on').resource
+			x.Canonical(0xcf71ea30a2, relatedArtifact.Resource.Text) // Evidence.relatedArtifact.where(type='depends-on').resource
 		}
 		if relatedArtifact.Type_.Text == "derived-from" {
-			x.Canonical(0x980465862fc4f871, relatedArtifact.Resource.Text) // Evidence.relatedArtifact.where(type='derived-from').resource
+			x.Canonical(0x862fc4f871, relatedArtifact.Resource.Text) // Evidence.relatedArtifact.where(type='derived-from').resource
 		}
 		if relatedArtifact.Type_.Text == "predecessor" {
-			x.Canonical(0x23b8148b11df4f5a, relatedArtifact.Resource.Text) // Evidence.relatedArtifact.where(type='predecessor').resource
+			x.Canonical(0x8b11df4f5a, relatedArtifact.Resource.Text) // Evidence.relatedArtifact.where(type='predecessor').resource
 		}
 		if relatedArtifact.Type_.Text == "successor" {
-			x.Canonical(0x0f55abdeaf663df9, relatedArtifact.Resource.Text) // Evidence.relatedArtifact.where(type='successor').resource
+			x.Canonical(0xdeaf663df9, relatedArtifact.Resource.Text) // Evidence.relatedArtifact.where(type='successor').resource
 		}
 	}
-	x.CodeOf(0x523e07b21070b3fb, "http://hl7.org/fhir/publication-status", r.Status.Text) // Evidence.status
-	x.String(0x3aec3c764bf12768, r.Title.Text)                                            // Evidence.title
+	x.CodeOf(0xb21070b3fb, "http://hl7.org/fhir/publication-status", r.Status.Text) // Evidence.status
+	x.String(0x3aec3c764bf12768, r.Title.Text)                                      // Evidence.title
 	for i := range r.Topic {
-		tokenCodeableConcept(x, 0x9afb48bc70f6f5e8, &r.Topic[i]) // Evidence.topic
+		tokenCodeableConcept(x, 0xbc70f6f5e8, &r.Topic[i]) // Evidence.topic
 	}
-	x.URI(0x4a51e57593cc62b5, r.URL.Text) // Evidence.url
+	x.URI(0x7593cc62b5, r.URL.Text) // Evidence.url
 	for i := range r.UseContext {
 		useContext := &r.UseContext[i]
 		x.Open(0x215ab058fcccbfd2, 2) // Evidence.useContext: code & value.ofType(CodeableConcept)
@@ -76,17 +76,17 @@ func evidence(x *fhir.Index, r *r4.Evidence) {
 			quantityRange(x, 0, v)
 		}
 		x.Close()
-		tokenCoding(x, 0x968ba0039111ea40, useContext.Code) // Evidence.useContext.code
+		tokenCoding(x, 0x39111ea40, useContext.Code) // Evidence.useContext.code
 		switch v := useContext.Value.(type) {
 		case *r4.CodeableConcept:
-			tokenCodeableConcept(x, 0x5566432ffcf4b2f9, v) // Evidence.useContext.value.ofType(CodeableConcept)
+			tokenCodeableConcept(x, 0x2ffcf4b2f9, v) // Evidence.useContext.value.ofType(CodeableConcept)
 		case *r4.Quantity:
 			quantityQuantity(x, 0x2bba8e4cb13a5df0, v) // Evidence.useContext.value.ofType(Quantity)
 		case *r4.Range:
 			quantityRange(x, 0xe325b95d349a9170, v) // Evidence.useContext.value.ofType(Range)
 		}
 	}
-	x.Code(0x90f0d06543e35553, r.Version.Text) // Evidence.version
+	x.Code(0x6543e35553, r.Version.Text) // Evidence.version
 }
 
 var parametersEvidence = []fhir.Parameter{
@@ -94,32 +94,32 @@ var parametersEvidence = []fhir.Parameter{
 	{Code: "_filter", Base: "Evidence", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Evidence", Type: fhir.SearchToken, Single: true, Expression: "Evidence.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Evidence", Type: fhir.SearchDate, Single: true, Expression: "Evidence.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "Evidence", Type: fhir.SearchURI, Keys: []fhir.Key{0x9cd2335114c37722}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "Evidence", Type: fhir.SearchURI, Keys: []fhir.Key{0x5114c37722}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "Evidence", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "Evidence", Type: fhir.SearchToken, Keys: []fhir.Key{0xa2b48f57be5a627d}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "Evidence", Type: fhir.SearchURI, Keys: []fhir.Key{0x4f050eec14052f9d}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "Evidence", Type: fhir.SearchToken, Keys: []fhir.Key{0x1d52f36e74321506}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "Evidence", Type: fhir.SearchToken, Keys: []fhir.Key{0x57be5a627d}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "Evidence", Type: fhir.SearchURI, Keys: []fhir.Key{0xec14052f9d}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "Evidence", Type: fhir.SearchToken, Keys: []fhir.Key{0x6e74321506}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "Evidence", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "composed-of", Base: "Evidence", Type: fhir.SearchReference, Keys: []fhir.Key{0xca2b1d2a76de9995}, Targets: anyType, Expression: "Evidence.relatedArtifact.where(type = 'composed-of').resource", URL: "http://hl7.org/fhir/SearchParameter/Evidence-composed-of", Description: "What resource is being referenced"},
-	{Code: "context", Base: "Evidence", Type: fhir.SearchToken, Keys: []fhir.Key{0x5566432ffcf4b2f9}, Expression: "Evidence.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/Evidence-context", Description: "A use context assigned to the evidence"},
+	{Code: "composed-of", Base: "Evidence", Type: fhir.SearchReference, Keys: []fhir.Key{0x2a76de9995}, Targets: anyType, Expression: "Evidence.relatedArtifact.where(type = 'composed-of').resource", URL: "http://hl7.org/fhir/SearchParameter/Evidence-composed-of", Description: "What resource is being referenced"},
+	{Code: "context", Base: "Evidence", Type: fhir.SearchToken, Keys: []fhir.Key{0x2ffcf4b2f9}, Expression: "Evidence.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/Evidence-context", Description: "A use context assigned to the evidence"},
 	{Code: "context-quantity", Base: "Evidence", Type: fhir.SearchQuantity, Keys: []fhir.Key{0x2bba8e4cb13a5df0, 0xe325b95d349a9170}, Expression: "Evidence.useContext.value as Quantity | Evidence.useContext.value as Range", URL: "http://hl7.org/fhir/SearchParameter/Evidence-context-quantity", Description: "A quantity- or range-valued use context assigned to the evidence"},
-	{Code: "context-type", Base: "Evidence", Type: fhir.SearchToken, Keys: []fhir.Key{0x968ba0039111ea40}, Expression: "Evidence.useContext.code", URL: "http://hl7.org/fhir/SearchParameter/Evidence-context-type", Description: "A type of use context assigned to the evidence"},
+	{Code: "context-type", Base: "Evidence", Type: fhir.SearchToken, Keys: []fhir.Key{0x39111ea40}, Expression: "Evidence.useContext.code", URL: "http://hl7.org/fhir/SearchParameter/Evidence-context-type", Description: "A type of use context assigned to the evidence"},
 	{Code: "context-type-quantity", Base: "Evidence", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0xc0a3b71a2f3538b7, Parts: []fhir.Part{{Code: "context-type", Type: fhir.SearchToken}, {Code: "context-quantity", Type: fhir.SearchQuantity}}}}, Expression: "Evidence.useContext", URL: "http://hl7.org/fhir/SearchParameter/Evidence-context-type-quantity", Description: "A use context type and quantity- or range-based value assigned to the evidence"},
 	{Code: "context-type-value", Base: "Evidence", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0x215ab058fcccbfd2, Parts: []fhir.Part{{Code: "context-type", Type: fhir.SearchToken}, {Code: "context", Type: fhir.SearchToken}}}}, Expression: "Evidence.useContext", URL: "http://hl7.org/fhir/SearchParameter/Evidence-context-type-value", Description: "A use context type and value assigned to the evidence"},
 	{Code: "date", Base: "Evidence", Type: fhir.SearchDate, Keys: []fhir.Key{0x4771ff4485ea938e}, Single: true, Expression: "Evidence.date", URL: "http://hl7.org/fhir/SearchParameter/Evidence-date", Description: "The evidence publication date"},
-	{Code: "depends-on", Base: "Evidence", Type: fhir.SearchReference, Keys: []fhir.Key{0x244ef7cf71ea30a2}, Targets: anyType, Expression: "Evidence.relatedArtifact.where(type = 'depends-on').resource", URL: "http://hl7.org/fhir/SearchParameter/Evidence-depends-on", Description: "What resource is being referenced"},
-	{Code: "derived-from", Base: "Evidence", Type: fhir.SearchReference, Keys: []fhir.Key{0x980465862fc4f871}, Targets: anyType, Expression: "Evidence.relatedArtifact.where(type = 'derived-from').resource", URL: "http://hl7.org/fhir/SearchParameter/Evidence-derived-from", Description: "What resource is being referenced"},
+	{Code: "depends-on", Base: "Evidence", Type: fhir.SearchReference, Keys: []fhir.Key{0xcf71ea30a2}, Targets: anyType, Expression: "Evidence.relatedArtifact.where(type = 'depends-on').resource", URL: "http://hl7.org/fhir/SearchParameter/Evidence-depends-on", Description: "What resource is being referenced"},
+	{Code: "derived-from", Base: "Evidence", Type: fhir.SearchReference, Keys: []fhir.Key{0x862fc4f871}, Targets: anyType, Expression: "Evidence.relatedArtifact.where(type = 'derived-from').resource", URL: "http://hl7.org/fhir/SearchParameter/Evidence-derived-from", Description: "What resource is being referenced"},
 	{Code: "description", Base: "Evidence", Type: fhir.SearchString, Keys: []fhir.Key{0x20438812d1a8f860}, Single: true, Expression: "Evidence.description", URL: "http://hl7.org/fhir/SearchParameter/Evidence-description", Description: "The description of the evidence"},
 	{Code: "effective", Base: "Evidence", Type: fhir.SearchDate, Keys: []fhir.Key{0x97a05255238c5677}, Single: true, Expression: "Evidence.effectivePeriod", URL: "http://hl7.org/fhir/SearchParameter/Evidence-effective", Description: "The time during which the evidence is intended to be in use"},
-	{Code: "identifier", Base: "Evidence", Type: fhir.SearchToken, Keys: []fhir.Key{0x94966ca58b20b1f8}, Expression: "Evidence.identifier", URL: "http://hl7.org/fhir/SearchParameter/Evidence-identifier", Description: "External identifier for the evidence"},
-	{Code: "jurisdiction", Base: "Evidence", Type: fhir.SearchToken, Keys: []fhir.Key{0xf7e642445f38df8c}, Expression: "Evidence.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/Evidence-jurisdiction", Description: "Intended jurisdiction for the evidence"},
+	{Code: "identifier", Base: "Evidence", Type: fhir.SearchToken, Keys: []fhir.Key{0xa58b20b1f8}, Expression: "Evidence.identifier", URL: "http://hl7.org/fhir/SearchParameter/Evidence-identifier", Description: "External identifier for the evidence"},
+	{Code: "jurisdiction", Base: "Evidence", Type: fhir.SearchToken, Keys: []fhir.Key{0x445f38df8c}, Expression: "Evidence.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/Evidence-jurisdiction", Description: "Intended jurisdiction for the evidence"},
 	{Code: "name", Base: "Evidence", Type: fhir.SearchString, Keys: []fhir.Key{0x1ed3f4c05f4db022}, Single: true, Expression: "Evidence.name", URL: "http://hl7.org/fhir/SearchParameter/Evidence-name", Description: "Computationally friendly name of the evidence"},
-	{Code: "predecessor", Base: "Evidence", Type: fhir.SearchReference, Keys: []fhir.Key{0x23b8148b11df4f5a}, Targets: anyType, Expression: "Evidence.relatedArtifact.where(type = 'predecessor').resource", URL: "http://hl7.org/fhir/SearchParameter/Evidence-predecessor", Description: "What resource is being referenced"},
-	{Code: "publisher", Base: "Evidence", Type: fhir.SearchString, Keys: []fhir.Key{0x008e2e1e90fb73f3}, Single: true, Expression: "Evidence.publisher", URL: "http://hl7.org/fhir/SearchParameter/Evidence-publisher", Description: "Name of the publisher of the evidence"},
-	{Code: "status", Base: "Evidence", Type: fhir.SearchToken, Keys: []fhir.Key{0x523e07b21070b3fb}, Single: true, Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "Evidence.status", URL: "http://hl7.org/fhir/SearchParameter/Evidence-status", Description: "The current status of the evidence"},
-	{Code: "successor", Base: "Evidence", Type: fhir.SearchReference, Keys: []fhir.Key{0x0f55abdeaf663df9}, Targets: anyType, Expression: "Evidence.relatedArtifact.where(type = 'successor').resource", URL: "http://hl7.org/fhir/SearchParameter/Evidence-successor", Description: "What resource is being referenced"},
+	{Code: "predecessor", Base: "Evidence", Type: fhir.SearchReference, Keys: []fhir.Key{0x8b11df4f5a}, Targets: anyType, Expression: "Evidence.relatedArtifact.where(type = 'predecessor').resource", URL: "http://hl7.org/fhir/SearchParameter/Evidence-predecessor", Description: "What resource is being referenced"},
+	{Code: "publisher", Base: "Evidence", Type: fhir.SearchString, Keys: []fhir.Key{0x8e2e1e90fb73f3}, Single: true, Expression: "Evidence.publisher", URL: "http://hl7.org/fhir/SearchParameter/Evidence-publisher", Description: "Name of the publisher of the evidence"},
+	{Code: "status", Base: "Evidence", Type: fhir.SearchToken, Keys: []fhir.Key{0xb21070b3fb}, Single: true, Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "Evidence.status", URL: "http://hl7.org/fhir/SearchParameter/Evidence-status", Description: "The current status of the evidence"},
+	{Code: "successor", Base: "Evidence", Type: fhir.SearchReference, Keys: []fhir.Key{0xdeaf663df9}, Targets: anyType, Expression: "Evidence.relatedArtifact.where(type = 'successor').resource", URL: "http://hl7.org/fhir/SearchParameter/Evidence-successor", Description: "What resource is being referenced"},
 	{Code: "title", Base: "Evidence", Type: fhir.SearchString, Keys: []fhir.Key{0x3aec3c764bf12768}, Single: true, Expression: "Evidence.title", URL: "http://hl7.org/fhir/SearchParameter/Evidence-title", Description: "The human-friendly name of the evidence"},
-	{Code: "topic", Base: "Evidence", Type: fhir.SearchToken, Keys: []fhir.Key{0x9afb48bc70f6f5e8}, Expression: "Evidence.topic", URL: "http://hl7.org/fhir/SearchParameter/Evidence-topic", Description: "Topics associated with the Evidence"},
-	{Code: "url", Base: "Evidence", Type: fhir.SearchURI, Keys: []fhir.Key{0x4a51e57593cc62b5}, Single: true, Expression: "Evidence.url", URL: "http://hl7.org/fhir/SearchParameter/Evidence-url", Description: "The uri that identifies the evidence"},
-	{Code: "version", Base: "Evidence", Type: fhir.SearchToken, Keys: []fhir.Key{0x90f0d06543e35553}, Single: true, Expression: "Evidence.version", URL: "http://hl7.org/fhir/SearchParameter/Evidence-version", Description: "The business version of the evidence"},
+	{Code: "topic", Base: "Evidence", Type: fhir.SearchToken, Keys: []fhir.Key{0xbc70f6f5e8}, Expression: "Evidence.topic", URL: "http://hl7.org/fhir/SearchParameter/Evidence-topic", Description: "Topics associated with the Evidence"},
+	{Code: "url", Base: "Evidence", Type: fhir.SearchURI, Keys: []fhir.Key{0x7593cc62b5}, Single: true, Expression: "Evidence.url", URL: "http://hl7.org/fhir/SearchParameter/Evidence-url", Description: "The uri that identifies the evidence"},
+	{Code: "version", Base: "Evidence", Type: fhir.SearchToken, Keys: []fhir.Key{0x6543e35553}, Single: true, Expression: "Evidence.version", URL: "http://hl7.org/fhir/SearchParameter/Evidence-version", Description: "The business version of the evidence"},
 }

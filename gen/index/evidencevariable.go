@@ -13,21 +13,21 @@ func evidenceVariable(x *fhir.Index, r *r4.EvidenceVariable) {
 	x.String(0x2706721c0b693a41, r.Description.Text)     // EvidenceVariable.description
 	datePeriod(x, 0xff7d1798bd0745d7, r.EffectivePeriod) // EvidenceVariable.effectivePeriod
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0x2e40b611c912d005, &r.Identifier[i]) // EvidenceVariable.identifier
+		tokenIdentifier(x, 0x11c912d005, &r.Identifier[i]) // EvidenceVariable.identifier
 	}
 	for i := range r.Jurisdiction {
-		tokenCodeableConcept(x, 0x688be6a1a54820e5, &r.Jurisdiction[i]) // EvidenceVariable.jurisdiction
+		tokenCodeableConcept(x, 0xa1a54820e5, &r.Jurisdiction[i]) // EvidenceVariable.jurisdiction
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x3d008dd52c457836, meta.Profile[i].Text) // EvidenceVariable.meta.profile
+			x.URI(0xd52c457836, meta.Profile[i].Text) // EvidenceVariable.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x3bfcc203aecb314c, &meta.Security[i]) // EvidenceVariable.meta.security
+			tokenCoding(x, 0x3aecb314c, &meta.Security[i]) // EvidenceVariable.meta.security
 		}
-		x.URI(0x564363b211833514, meta.Source.Text) // EvidenceVariable.meta.source
+		x.URI(0xb211833514, meta.Source.Text) // EvidenceVariable.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0xbf71d7e5e4668311, &meta.Tag[i]) // EvidenceVariable.meta.tag
+			tokenCoding(x, 0xe5e4668311, &meta.Tag[i]) // EvidenceVariable.meta.tag
 		}
 	}
 	x.String(0x2e2da340809033cf, r.Name.Text)      // EvidenceVariable.name
@@ -35,27 +35,27 @@ func evidenceVariable(x *fhir.Index, r *r4.EvidenceVariable) {
 	for i := range r.RelatedArtifact {
 		relatedArtifact := &r.RelatedArtifact[i]
 		if relatedArtifact.Type_.Text == "composed-of" {
-			x.Canonical(0x7e18552a8c11c147, relatedArtifact.Resource.Text) // EvidenceVariable.relatedArtifact.where(type='composed-of').resource
+			x.Canonical(0x2a8c11c147, relatedArtifact.Resource.Text) // EvidenceVariable.relatedArtifact.where(type='composed-of').resource
 		}
 		if relatedArtifact.Type_.Text == "depends-on" {
-			x.Canonical(0x208459a3af2fef22, relatedArtifact.Resource.Text) // EvidenceVariable.relatedArtifact.where(type='depends-on').resource
+			x.Canonical(0xa3af2fef22, relatedArtifact.Resource.Text) // EvidenceVariable.relatedArtifact.where(type='depends-on').resource
 		}
 		if relatedArtifact.Type_.Text == "derived-from" {
-			x.Canonical(0x79707e5756c22411, relatedArtifact.Resource.Text) // EvidenceVariable.relatedArtifact.where(type='derived-from').resource
+			x.Canonical(0x5756c22411, relatedArtifact.Resource.Text) // EvidenceVariable.relatedArtifact.where(type='derived-from').resource
 		}
 		if relatedArtifact.Type_.Text == "predecessor" {
-			x.Canonical(0x32b4bbfd2b05fdff, relatedArtifact.Resource.Text) // EvidenceVariable.relatedArtifact.where(type='predecessor').resource
+			x.Canonical(0xfd2b05fdff, relatedArtifact.Resource.Text) // EvidenceVariable.relatedArtifact.where(type='predecessor').resource
 		}
 		if relatedArtifact.Type_.Text == "successor" {
-			x.Canonical(0xf6941874b6eba5f1, relatedArtifact.Resource.Text) // EvidenceVariable.relatedArtifact.where(type='successor').resource
+			x.Canonical(0x74b6eba5f1, relatedArtifact.Resource.Text) // EvidenceVariable.relatedArtifact.where(type='successor').resource
 		}
 	}
-	x.CodeOf(0x707b656b0095cc8c, "http://hl7.org/fhir/publication-status", r.Status.Text) // EvidenceVariable.status
-	x.String(0xfa716caac86fbc80, r.Title.Text)                                            // EvidenceVariable.title
+	x.CodeOf(0x6b0095cc8c, "http://hl7.org/fhir/publication-status", r.Status.Text) // EvidenceVariable.status
+	x.String(0xfa716caac86fbc80, r.Title.Text)                                      // EvidenceVariable.title
 	for i := range r.Topic {
-		tokenCodeableConcept(x, 0xacbcec2b7c9b1f5b, &r.Topic[i]) // EvidenceVariable.topic
+		tokenCodeableConcept(x, 0x2b7c9b1f5b, &r.Topic[i]) // EvidenceVariable.topic
 	}
-	x.URI(0x5d3c5b38dbbd22d6, r.URL.Text) // EvidenceVariable.url
+	x.URI(0x38dbbd22d6, r.URL.Text) // EvidenceVariable.url
 	for i := range r.UseContext {
 		useContext := &r.UseContext[i]
 		x.Open(0x74194cd9d26105a4, 2) // EvidenceVariable.useContext: code & value.ofType(CodeableConcept)
@@ -66,7 +66,7 @@ func evidenceVariable(x *fhir.Index, r *r4.EvidenceVariable) {
 			tokenCodeableConcept(x, 0, v)
 		}
 		x.Close()
-		x.Open(0x006994fcafc63b34, 2) // EvidenceVariable.useContext: code & value.ofType(Quantity) | value.ofType(Range)
+		x.Open(0x6994fcafc63b34, 2) // EvidenceVariable.useContext: code & value.ofType(Quantity) | value.ofType(Range)
 		tokenCoding(x, 0, useContext.Code)
 		x.Next()
 		switch v := useContext.Value.(type) {
@@ -76,17 +76,17 @@ func evidenceVariable(x *fhir.Index, r *r4.EvidenceVariable) {
 			quantityRange(x, 0, v)
 		}
 		x.Close()
-		tokenCoding(x, 0xf57aba82f9d187b0, useContext.Code) // EvidenceVariable.useContext.code
+		tokenCoding(x, 0x82f9d187b0, useContext.Code) // EvidenceVariable.useContext.code
 		switch v := useContext.Value.(type) {
 		case *r4.CodeableConcept:
-			tokenCodeableConcept(x, 0xaea9589567f07b64, v) // EvidenceVariable.useContext.value.ofType(CodeableConcept)
+			tokenCodeableConcept(x, 0x9567f07b64, v) // EvidenceVariable.useContext.value.ofType(CodeableConcept)
 		case *r4.Quantity:
 			quantityQuantity(x, 0xe35e238fff39a6dc, v) // EvidenceVariable.useContext.value.ofType(Quantity)
 		case *r4.Range:
 			quantityRange(x, 0x6357d5c4c328a110, v) // EvidenceVariable.useContext.value.ofType(Range)
 		}
 	}
-	x.Code(0x9e9313599cf890ac, r.Version.Text) // EvidenceVariable.version
+	x.Code(0x599cf890ac, r.Version.Text) // EvidenceVariable.version
 }
 
 var parametersEvidenceVariable = []fhir.Parameter{
@@ -94,32 +94,32 @@ var parametersEvidenceVariable = []fhir.Parameter{
 	{Code: "_filter", Base: "EvidenceVariable", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "EvidenceVariable", Type: fhir.SearchToken, Single: true, Expression: "EvidenceVariable.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "EvidenceVariable", Type: fhir.SearchDate, Single: true, Expression: "EvidenceVariable.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "EvidenceVariable", Type: fhir.SearchURI, Keys: []fhir.Key{0x3d008dd52c457836}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "EvidenceVariable", Type: fhir.SearchURI, Keys: []fhir.Key{0xd52c457836}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "EvidenceVariable", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "EvidenceVariable", Type: fhir.SearchToken, Keys: []fhir.Key{0x3bfcc203aecb314c}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "EvidenceVariable", Type: fhir.SearchURI, Keys: []fhir.Key{0x564363b211833514}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "EvidenceVariable", Type: fhir.SearchToken, Keys: []fhir.Key{0xbf71d7e5e4668311}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "EvidenceVariable", Type: fhir.SearchToken, Keys: []fhir.Key{0x3aecb314c}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "EvidenceVariable", Type: fhir.SearchURI, Keys: []fhir.Key{0xb211833514}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "EvidenceVariable", Type: fhir.SearchToken, Keys: []fhir.Key{0xe5e4668311}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "EvidenceVariable", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "composed-of", Base: "EvidenceVariable", Type: fhir.SearchReference, Keys: []fhir.Key{0x7e18552a8c11c147}, Targets: anyType, Expression: "EvidenceVariable.relatedArtifact.where(type = 'composed-of').resource", URL: "http://hl7.org/fhir/SearchParameter/EvidenceVariable-composed-of", Description: "What resource is being referenced"},
-	{Code: "context", Base: "EvidenceVariable", Type: fhir.SearchToken, Keys: []fhir.Key{0xaea9589567f07b64}, Expression: "EvidenceVariable.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/EvidenceVariable-context", Description: "A use context assigned to the evidence variable"},
+	{Code: "composed-of", Base: "EvidenceVariable", Type: fhir.SearchReference, Keys: []fhir.Key{0x2a8c11c147}, Targets: anyType, Expression: "EvidenceVariable.relatedArtifact.where(type = 'composed-of').resource", URL: "http://hl7.org/fhir/SearchParameter/EvidenceVariable-composed-of", Description: "What resource is being referenced"},
+	{Code: "context", Base: "EvidenceVariable", Type: fhir.SearchToken, Keys: []fhir.Key{0x9567f07b64}, Expression: "EvidenceVariable.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/EvidenceVariable-context", Description: "A use context assigned to the evidence variable"},
 	{Code: "context-quantity", Base: "EvidenceVariable", Type: fhir.SearchQuantity, Keys: []fhir.Key{0xe35e238fff39a6dc, 0x6357d5c4c328a110}, Expression: "EvidenceVariable.useContext.value as Quantity | EvidenceVariable.useContext.value as Range", URL: "http://hl7.org/fhir/SearchParameter/EvidenceVariable-context-quantity", Description: "A quantity- or range-valued use context assigned to the evidence variable"},
-	{Code: "context-type", Base: "EvidenceVariable", Type: fhir.SearchToken, Keys: []fhir.Key{0xf57aba82f9d187b0}, Expression: "EvidenceVariable.useContext.code", URL: "http://hl7.org/fhir/SearchParameter/EvidenceVariable-context-type", Description: "A type of use context assigned to the evidence variable"},
-	{Code: "context-type-quantity", Base: "EvidenceVariable", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0x006994fcafc63b34, Parts: []fhir.Part{{Code: "context-type", Type: fhir.SearchToken}, {Code: "context-quantity", Type: fhir.SearchQuantity}}}}, Expression: "EvidenceVariable.useContext", URL: "http://hl7.org/fhir/SearchParameter/EvidenceVariable-context-type-quantity", Description: "A use context type and quantity- or range-based value assigned to the evidence variable"},
+	{Code: "context-type", Base: "EvidenceVariable", Type: fhir.SearchToken, Keys: []fhir.Key{0x82f9d187b0}, Expression: "EvidenceVariable.useContext.code", URL: "http://hl7.org/fhir/SearchParameter/EvidenceVariable-context-type", Description: "A type of use context assigned to the evidence variable"},
+	{Code: "context-type-quantity", Base: "EvidenceVariable", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0x6994fcafc63b34, Parts: []fhir.Part{{Code: "context-type", Type: fhir.SearchToken}, {Code: "context-quantity", Type: fhir.SearchQuantity}}}}, Expression: "EvidenceVariable.useContext", URL: "http://hl7.org/fhir/SearchParameter/EvidenceVariable-context-type-quantity", Description: "A use context type and quantity- or range-based value assigned to the evidence variable"},
 	{Code: "context-type-value", Base: "EvidenceVariable", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0x74194cd9d26105a4, Parts: []fhir.Part{{Code: "context-type", Type: fhir.SearchToken}, {Code: "context", Type: fhir.SearchToken}}}}, Expression: "EvidenceVariable.useContext", URL: "http://hl7.org/fhir/SearchParameter/EvidenceVariable-context-type-value", Description: "A use context type and value assigned to the evidence variable"},
 	{Code: "date", Base: "EvidenceVariable", Type: fhir.SearchDate, Keys: []fhir.Key{0x8317eec2f538a630}, Single: true, Expression: "EvidenceVariable.date", URL: "http://hl7.org/fhir/SearchParameter/EvidenceVariable-date", Description: "The evidence variable publication date"},
-	{Code: "depends-on", Base: "EvidenceVariable", Type: fhir.SearchReference, Keys: []fhir.Key{0x208459a3af2fef22}, Targets: anyType, Expression: "EvidenceVariable.relatedArtifact.where(type = 'depends-on').resource", URL: "http://hl7.org/fhir/SearchParameter/EvidenceVariable-depends-on", Description: "What resource is being referenced"},
-	{Code: "derived-from", Base: "EvidenceVariable", Type: fhir.SearchReference, Keys: []fhir.Key{0x79707e5756c22411}, Targets: anyType, Expression: "EvidenceVariable.relatedArtifact.where(type = 'derived-from').resource", URL: "http://hl7.org/fhir/SearchParameter/EvidenceVariable-derived-from", Description: "What resource is being referenced"},
+	{Code: "depends-on", Base: "EvidenceVariable", Type: fhir.SearchReference, Keys: []fhir.Key{0xa3af2fef22}, Targets: anyType, Expression: "EvidenceVariable.relatedArtifact.where(type = 'depends-on').resource", URL: "http://hl7.org/fhir/SearchParameter/EvidenceVariable-depends-on", Description: "What resource is being referenced"},
+	{Code: "derived-from", Base: "EvidenceVariable", Type: fhir.SearchReference, Keys: []fhir.Key{0x5756c22411}, Targets: anyType, Expression: "EvidenceVariable.relatedArtifact.where(type = 'derived-from').resource", URL: "http://hl7.org/fhir/SearchParameter/EvidenceVariable-derived-from", Description: "What resource is being referenced"},
 	{Code: "description", Base: "EvidenceVariable", Type: fhir.SearchString, Keys: []fhir.Key{0x2706721c0b693a41}, Single: true, Expression: "EvidenceVariable.description", URL: "http://hl7.org/fhir/SearchParameter/EvidenceVariable-description", Description: "The description of the evidence variable"},
 	{Code: "effective", Base: "EvidenceVariable", Type: fhir.SearchDate, Keys: []fhir.Key{0xff7d1798bd0745d7}, Single: true, Expression: "EvidenceVariable.effectivePeriod", URL: "http://hl7.org/fhir/SearchParameter/EvidenceVariable-effective", Description: "The time during which the evidence variable is intended to be in use"},
-	{Code: "identifier", Base: "EvidenceVariable", Type: fhir.SearchToken, Keys: []fhir.Key{0x2e40b611c912d005}, Expression: "EvidenceVariable.identifier", URL: "http://hl7.org/fhir/SearchParameter/EvidenceVariable-identifier", Description: "External identifier for the evidence variable"},
-	{Code: "jurisdiction", Base: "EvidenceVariable", Type: fhir.SearchToken, Keys: []fhir.Key{0x688be6a1a54820e5}, Expression: "EvidenceVariable.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/EvidenceVariable-jurisdiction", Description: "Intended jurisdiction for the evidence variable"},
+	{Code: "identifier", Base: "EvidenceVariable", Type: fhir.SearchToken, Keys: []fhir.Key{0x11c912d005}, Expression: "EvidenceVariable.identifier", URL: "http://hl7.org/fhir/SearchParameter/EvidenceVariable-identifier", Description: "External identifier for the evidence variable"},
+	{Code: "jurisdiction", Base: "EvidenceVariable", Type: fhir.SearchToken, Keys: []fhir.Key{0xa1a54820e5}, Expression: "EvidenceVariable.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/EvidenceVariable-jurisdiction", Description: "Intended jurisdiction for the evidence variable"},
 	{Code: "name", Base: "EvidenceVariable", Type: fhir.SearchString, Keys: []fhir.Key{0x2e2da340809033cf}, Single: true, Expression: "EvidenceVariable.name", URL: "http://hl7.org/fhir/SearchParameter/EvidenceVariable-name", Description: "Computationally friendly name of the evidence variable"},
-	{Code: "predecessor", Base: "EvidenceVariable", Type: fhir.SearchReference, Keys: []fhir.Key{0x32b4bbfd2b05fdff}, Targets: anyType, Expression: "EvidenceVariable.relatedArtifact.where(type = 'predecessor').resource", URL: "http://hl7.org/fhir/SearchParameter/EvidenceVariable-predecessor", Description: "What resource is being referenced"},
+	{Code: "predecessor", Base: "EvidenceVariable", Type: fhir.SearchReference, Keys: []fhir.Key{0xfd2b05fdff}, Targets: anyType, Expression: "EvidenceVariable.relatedArtifact.where(type = 'predecessor').resource", URL: "http://hl7.org/fhir/SearchParameter/EvidenceVariable-predecessor", Description: "What resource is being referenced"},
 	{Code: "publisher", Base: "EvidenceVariable", Type: fhir.SearchString, Keys: []fhir.Key{0xe6adea963ce76660}, Single: true, Expression: "EvidenceVariable.publisher", URL: "http://hl7.org/fhir/SearchParameter/EvidenceVariable-publisher", Description: "Name of the publisher of the evidence variable"},
-	{Code: "status", Base: "EvidenceVariable", Type: fhir.SearchToken, Keys: []fhir.Key{0x707b656b0095cc8c}, Single: true, Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "EvidenceVariable.status", URL: "http://hl7.org/fhir/SearchParameter/EvidenceVariable-status", Description: "The current status of the evidence variable"},
-	{Code: "successor", Base: "EvidenceVariable", Type: fhir.SearchReference, Keys: []fhir.Key{0xf6941874b6eba5f1}, Targets: anyType, Expression: "EvidenceVariable.relatedArtifact.where(type = 'successor').resource", URL: "http://hl7.org/fhir/SearchParameter/EvidenceVariable-successor", Description: "What resource is being referenced"},
+	{Code: "status", Base: "EvidenceVariable", Type: fhir.SearchToken, Keys: []fhir.Key{0x6b0095cc8c}, Single: true, Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "EvidenceVariable.status", URL: "http://hl7.org/fhir/SearchParameter/EvidenceVariable-status", Description: "The current status of the evidence variable"},
+	{Code: "successor", Base: "EvidenceVariable", Type: fhir.SearchReference, Keys: []fhir.Key{0x74b6eba5f1}, Targets: anyType, Expression: "EvidenceVariable.relatedArtifact.where(type = 'successor').resource", URL: "http://hl7.org/fhir/SearchParameter/EvidenceVariable-successor", Description: "What resource is being referenced"},
 	{Code: "title", Base: "EvidenceVariable", Type: fhir.SearchString, Keys: []fhir.Key{0xfa716caac86fbc80}, Single: true, Expression: "EvidenceVariable.title", URL: "http://hl7.org/fhir/SearchParameter/EvidenceVariable-title", Description: "The human-friendly name of the evidence variable"},
-	{Code: "topic", Base: "EvidenceVariable", Type: fhir.SearchToken, Keys: []fhir.Key{0xacbcec2b7c9b1f5b}, Expression: "EvidenceVariable.topic", URL: "http://hl7.org/fhir/SearchParameter/EvidenceVariable-topic", Description: "Topics associated with the EvidenceVariable"},
-	{Code: "url", Base: "EvidenceVariable", Type: fhir.SearchURI, Keys: []fhir.Key{0x5d3c5b38dbbd22d6}, Single: true, Expression: "EvidenceVariable.url", URL: "http://hl7.org/fhir/SearchParameter/EvidenceVariable-url", Description: "The uri that identifies the evidence variable"},
-	{Code: "version", Base: "EvidenceVariable", Type: fhir.SearchToken, Keys: []fhir.Key{0x9e9313599cf890ac}, Single: true, Expression: "EvidenceVariable.version", URL: "http://hl7.org/fhir/SearchParameter/EvidenceVariable-version", Description: "The business version of the evidence variable"},
+	{Code: "topic", Base: "EvidenceVariable", Type: fhir.SearchToken, Keys: []fhir.Key{0x2b7c9b1f5b}, Expression: "EvidenceVariable.topic", URL: "http://hl7.org/fhir/SearchParameter/EvidenceVariable-topic", Description: "Topics associated with the EvidenceVariable"},
+	{Code: "url", Base: "EvidenceVariable", Type: fhir.SearchURI, Keys: []fhir.Key{0x38dbbd22d6}, Single: true, Expression: "EvidenceVariable.url", URL: "http://hl7.org/fhir/SearchParameter/EvidenceVariable-url", Description: "The uri that identifies the evidence variable"},
+	{Code: "version", Base: "EvidenceVariable", Type: fhir.SearchToken, Keys: []fhir.Key{0x599cf890ac}, Single: true, Expression: "EvidenceVariable.version", URL: "http://hl7.org/fhir/SearchParameter/EvidenceVariable-version", Description: "The business version of the evidence variable"},
 }

@@ -11,27 +11,27 @@ import (
 func exampleScenario(x *fhir.Index, r *r4.ExampleScenario) {
 	x.Date(0x509c0dbcc571a460, r.Date.Text) // ExampleScenario.date
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0xc54bf7a3d1b38db2, &r.Identifier[i]) // ExampleScenario.identifier
+		tokenIdentifier(x, 0xa3d1b38db2, &r.Identifier[i]) // ExampleScenario.identifier
 	}
 	for i := range r.Jurisdiction {
-		tokenCodeableConcept(x, 0x43be2402eeda6ac1, &r.Jurisdiction[i]) // ExampleScenario.jurisdiction
+		tokenCodeableConcept(x, 0x2eeda6ac1, &r.Jurisdiction[i]) // ExampleScenario.jurisdiction
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x96ceeb5c38f3c01d, meta.Profile[i].Text) // ExampleScenario.meta.profile
+			x.URI(0x5c38f3c01d, meta.Profile[i].Text) // ExampleScenario.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x950cef31e49c74ce, &meta.Security[i]) // ExampleScenario.meta.security
+			tokenCoding(x, 0x31e49c74ce, &meta.Security[i]) // ExampleScenario.meta.security
 		}
-		x.URI(0xaa6a4ad17a699869, meta.Source.Text) // ExampleScenario.meta.source
+		x.URI(0xd17a699869, meta.Source.Text) // ExampleScenario.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0xc7bb98866b641d00, &meta.Tag[i]) // ExampleScenario.meta.tag
+			tokenCoding(x, 0x866b641d00, &meta.Tag[i]) // ExampleScenario.meta.tag
 		}
 	}
-	x.String(0xb48ef70a0e22bb2c, r.Name.Text)                                             // ExampleScenario.name
-	x.String(0xcb3ab3f968b44196, r.Publisher.Text)                                        // ExampleScenario.publisher
-	x.CodeOf(0x8cdd4e993b937b5b, "http://hl7.org/fhir/publication-status", r.Status.Text) // ExampleScenario.status
-	x.URI(0x72f137a4a5f59982, r.URL.Text)                                                 // ExampleScenario.url
+	x.String(0xb48ef70a0e22bb2c, r.Name.Text)                                       // ExampleScenario.name
+	x.String(0xcb3ab3f968b44196, r.Publisher.Text)                                  // ExampleScenario.publisher
+	x.CodeOf(0x993b937b5b, "http://hl7.org/fhir/publication-status", r.Status.Text) // ExampleScenario.status
+	x.URI(0xa4a5f59982, r.URL.Text)                                                 // ExampleScenario.url
 	for i := range r.UseContext {
 		useContext := &r.UseContext[i]
 		x.Open(0xbdbaa4a4e1390404, 2) // ExampleScenario.useContext: code & value.ofType(CodeableConcept)
@@ -52,17 +52,17 @@ func exampleScenario(x *fhir.Index, r *r4.ExampleScenario) {
 			quantityRange(x, 0, v)
 		}
 		x.Close()
-		tokenCoding(x, 0xf745b615164aa8f6, useContext.Code) // ExampleScenario.useContext.code
+		tokenCoding(x, 0x15164aa8f6, useContext.Code) // ExampleScenario.useContext.code
 		switch v := useContext.Value.(type) {
 		case *r4.CodeableConcept:
-			tokenCodeableConcept(x, 0xcbf30e70217fdc70, v) // ExampleScenario.useContext.value.ofType(CodeableConcept)
+			tokenCodeableConcept(x, 0x70217fdc70, v) // ExampleScenario.useContext.value.ofType(CodeableConcept)
 		case *r4.Quantity:
 			quantityQuantity(x, 0x6658c101172c4e86, v) // ExampleScenario.useContext.value.ofType(Quantity)
 		case *r4.Range:
-			quantityRange(x, 0x028e1428296427ab, v) // ExampleScenario.useContext.value.ofType(Range)
+			quantityRange(x, 0x28e1428296427ab, v) // ExampleScenario.useContext.value.ofType(Range)
 		}
 	}
-	x.Code(0xa104c45cefd91814, r.Version.Text) // ExampleScenario.version
+	x.Code(0x5cefd91814, r.Version.Text) // ExampleScenario.version
 }
 
 var parametersExampleScenario = []fhir.Parameter{
@@ -70,23 +70,23 @@ var parametersExampleScenario = []fhir.Parameter{
 	{Code: "_filter", Base: "ExampleScenario", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "ExampleScenario", Type: fhir.SearchToken, Single: true, Expression: "ExampleScenario.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "ExampleScenario", Type: fhir.SearchDate, Single: true, Expression: "ExampleScenario.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "ExampleScenario", Type: fhir.SearchURI, Keys: []fhir.Key{0x96ceeb5c38f3c01d}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "ExampleScenario", Type: fhir.SearchURI, Keys: []fhir.Key{0x5c38f3c01d}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "ExampleScenario", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "ExampleScenario", Type: fhir.SearchToken, Keys: []fhir.Key{0x950cef31e49c74ce}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "ExampleScenario", Type: fhir.SearchURI, Keys: []fhir.Key{0xaa6a4ad17a699869}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "ExampleScenario", Type: fhir.SearchToken, Keys: []fhir.Key{0xc7bb98866b641d00}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "ExampleScenario", Type: fhir.SearchToken, Keys: []fhir.Key{0x31e49c74ce}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "ExampleScenario", Type: fhir.SearchURI, Keys: []fhir.Key{0xd17a699869}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "ExampleScenario", Type: fhir.SearchToken, Keys: []fhir.Key{0x866b641d00}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "ExampleScenario", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "context", Base: "ExampleScenario", Type: fhir.SearchToken, Keys: []fhir.Key{0xcbf30e70217fdc70}, Expression: "ExampleScenario.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/ExampleScenario-context", Description: "A use context assigned to the example scenario"},
-	{Code: "context-quantity", Base: "ExampleScenario", Type: fhir.SearchQuantity, Keys: []fhir.Key{0x6658c101172c4e86, 0x028e1428296427ab}, Expression: "ExampleScenario.useContext.value as Quantity | ExampleScenario.useContext.value as Range", URL: "http://hl7.org/fhir/SearchParameter/ExampleScenario-context-quantity", Description: "A quantity- or range-valued use context assigned to the example scenario"},
-	{Code: "context-type", Base: "ExampleScenario", Type: fhir.SearchToken, Keys: []fhir.Key{0xf745b615164aa8f6}, Expression: "ExampleScenario.useContext.code", URL: "http://hl7.org/fhir/SearchParameter/ExampleScenario-context-type", Description: "A type of use context assigned to the example scenario"},
+	{Code: "context", Base: "ExampleScenario", Type: fhir.SearchToken, Keys: []fhir.Key{0x70217fdc70}, Expression: "ExampleScenario.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/ExampleScenario-context", Description: "A use context assigned to the example scenario"},
+	{Code: "context-quantity", Base: "ExampleScenario", Type: fhir.SearchQuantity, Keys: []fhir.Key{0x6658c101172c4e86, 0x28e1428296427ab}, Expression: "ExampleScenario.useContext.value as Quantity | ExampleScenario.useContext.value as Range", URL: "http://hl7.org/fhir/SearchParameter/ExampleScenario-context-quantity", Description: "A quantity- or range-valued use context assigned to the example scenario"},
+	{Code: "context-type", Base: "ExampleScenario", Type: fhir.SearchToken, Keys: []fhir.Key{0x15164aa8f6}, Expression: "ExampleScenario.useContext.code", URL: "http://hl7.org/fhir/SearchParameter/ExampleScenario-context-type", Description: "A type of use context assigned to the example scenario"},
 	{Code: "context-type-quantity", Base: "ExampleScenario", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0x1d8df2d9a6e3f244, Parts: []fhir.Part{{Code: "context-type", Type: fhir.SearchToken}, {Code: "context-quantity", Type: fhir.SearchQuantity}}}}, Expression: "ExampleScenario.useContext", URL: "http://hl7.org/fhir/SearchParameter/ExampleScenario-context-type-quantity", Description: "A use context type and quantity- or range-based value assigned to the example scenario"},
 	{Code: "context-type-value", Base: "ExampleScenario", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0xbdbaa4a4e1390404, Parts: []fhir.Part{{Code: "context-type", Type: fhir.SearchToken}, {Code: "context", Type: fhir.SearchToken}}}}, Expression: "ExampleScenario.useContext", URL: "http://hl7.org/fhir/SearchParameter/ExampleScenario-context-type-value", Description: "A use context type and value assigned to the example scenario"},
 	{Code: "date", Base: "ExampleScenario", Type: fhir.SearchDate, Keys: []fhir.Key{0x509c0dbcc571a460}, Single: true, Expression: "ExampleScenario.date", URL: "http://hl7.org/fhir/SearchParameter/ExampleScenario-date", Description: "The example scenario publication date"},
-	{Code: "identifier", Base: "ExampleScenario", Type: fhir.SearchToken, Keys: []fhir.Key{0xc54bf7a3d1b38db2}, Expression: "ExampleScenario.identifier", URL: "http://hl7.org/fhir/SearchParameter/ExampleScenario-identifier", Description: "External identifier for the example scenario"},
-	{Code: "jurisdiction", Base: "ExampleScenario", Type: fhir.SearchToken, Keys: []fhir.Key{0x43be2402eeda6ac1}, Expression: "ExampleScenario.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/ExampleScenario-jurisdiction", Description: "Intended jurisdiction for the example scenario"},
+	{Code: "identifier", Base: "ExampleScenario", Type: fhir.SearchToken, Keys: []fhir.Key{0xa3d1b38db2}, Expression: "ExampleScenario.identifier", URL: "http://hl7.org/fhir/SearchParameter/ExampleScenario-identifier", Description: "External identifier for the example scenario"},
+	{Code: "jurisdiction", Base: "ExampleScenario", Type: fhir.SearchToken, Keys: []fhir.Key{0x2eeda6ac1}, Expression: "ExampleScenario.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/ExampleScenario-jurisdiction", Description: "Intended jurisdiction for the example scenario"},
 	{Code: "name", Base: "ExampleScenario", Type: fhir.SearchString, Keys: []fhir.Key{0xb48ef70a0e22bb2c}, Single: true, Expression: "ExampleScenario.name", URL: "http://hl7.org/fhir/SearchParameter/ExampleScenario-name", Description: "Computationally friendly name of the example scenario"},
 	{Code: "publisher", Base: "ExampleScenario", Type: fhir.SearchString, Keys: []fhir.Key{0xcb3ab3f968b44196}, Single: true, Expression: "ExampleScenario.publisher", URL: "http://hl7.org/fhir/SearchParameter/ExampleScenario-publisher", Description: "Name of the publisher of the example scenario"},
-	{Code: "status", Base: "ExampleScenario", Type: fhir.SearchToken, Keys: []fhir.Key{0x8cdd4e993b937b5b}, Single: true, Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "ExampleScenario.status", URL: "http://hl7.org/fhir/SearchParameter/ExampleScenario-status", Description: "The current status of the example scenario"},
-	{Code: "url", Base: "ExampleScenario", Type: fhir.SearchURI, Keys: []fhir.Key{0x72f137a4a5f59982}, Single: true, Expression: "ExampleScenario.url", URL: "http://hl7.org/fhir/SearchParameter/ExampleScenario-url", Description: "The uri that identifies the example scenario"},
-	{Code: "version", Base: "ExampleScenario", Type: fhir.SearchToken, Keys: []fhir.Key{0xa104c45cefd91814}, Single: true, Expression: "ExampleScenario.version", URL: "http://hl7.org/fhir/SearchParameter/ExampleScenario-version", Description: "The business version of the example scenario"},
+	{Code: "status", Base: "ExampleScenario", Type: fhir.SearchToken, Keys: []fhir.Key{0x993b937b5b}, Single: true, Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "ExampleScenario.status", URL: "http://hl7.org/fhir/SearchParameter/ExampleScenario-status", Description: "The current status of the example scenario"},
+	{Code: "url", Base: "ExampleScenario", Type: fhir.SearchURI, Keys: []fhir.Key{0xa4a5f59982}, Single: true, Expression: "ExampleScenario.url", URL: "http://hl7.org/fhir/SearchParameter/ExampleScenario-url", Description: "The uri that identifies the example scenario"},
+	{Code: "version", Base: "ExampleScenario", Type: fhir.SearchToken, Keys: []fhir.Key{0x5cefd91814}, Single: true, Expression: "ExampleScenario.version", URL: "http://hl7.org/fhir/SearchParameter/ExampleScenario-version", Description: "The business version of the example scenario"},
 }

@@ -11,19 +11,19 @@ import (
 func explanationOfBenefit(x *fhir.Index, r *r4.ExplanationOfBenefit) {
 	for i := range r.CareTeam {
 		careTeam := &r.CareTeam[i]
-		referenceReference(x, 0x6e65954663e21d98, careTeam.Provider) // ExplanationOfBenefit.careTeam.provider
+		referenceReference(x, 0x4663e21d98, careTeam.Provider) // ExplanationOfBenefit.careTeam.provider
 	}
-	referenceReference(x, 0x99b50cc276fd6733, r.Claim)    // ExplanationOfBenefit.claim
-	x.Date(0x40596cf85f648334, r.Created.Text)            // ExplanationOfBenefit.created
-	x.String(0xc8f9ed132d96bdb3, r.Disposition.Text)      // ExplanationOfBenefit.disposition
-	referenceReference(x, 0x75244cf42dbba21f, r.Enterer)  // ExplanationOfBenefit.enterer
-	referenceReference(x, 0xb0572500f1447840, r.Facility) // ExplanationOfBenefit.facility
+	referenceReference(x, 0xc276fd6733, r.Claim)     // ExplanationOfBenefit.claim
+	x.Date(0x40596cf85f648334, r.Created.Text)       // ExplanationOfBenefit.created
+	x.String(0xc8f9ed132d96bdb3, r.Disposition.Text) // ExplanationOfBenefit.disposition
+	referenceReference(x, 0xf42dbba21f, r.Enterer)   // ExplanationOfBenefit.enterer
+	referenceReference(x, 0xf1447840, r.Facility)    // ExplanationOfBenefit.facility
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0x643b8ed4d5a703d9, &r.Identifier[i]) // ExplanationOfBenefit.identifier
+		tokenIdentifier(x, 0xd4d5a703d9, &r.Identifier[i]) // ExplanationOfBenefit.identifier
 	}
 	for i := range r.Insurance {
 		insurance := &r.Insurance[i]
-		referenceReference(x, 0x40d48d5df179d563, insurance.Coverage) // ExplanationOfBenefit.insurance.coverage
+		referenceReference(x, 0x5df179d563, insurance.Coverage) // ExplanationOfBenefit.insurance.coverage
 	}
 	for i := range r.Item {
 		item := &r.Item[i]
@@ -32,44 +32,44 @@ func explanationOfBenefit(x *fhir.Index, r *r4.ExplanationOfBenefit) {
 			for i := range detail.SubDetail {
 				subDetail := &detail.SubDetail[i]
 				for i := range subDetail.UDI {
-					referenceReference(x, 0x959a310eeac516de, &subDetail.UDI[i]) // ExplanationOfBenefit.item.detail.subDetail.udi
+					referenceReference(x, 0xeeac516de, &subDetail.UDI[i]) // ExplanationOfBenefit.item.detail.subDetail.udi
 				}
 			}
 			for i := range detail.UDI {
-				referenceReference(x, 0x25b351eba4f26d1a, &detail.UDI[i]) // ExplanationOfBenefit.item.detail.udi
+				referenceReference(x, 0xeba4f26d1a, &detail.UDI[i]) // ExplanationOfBenefit.item.detail.udi
 			}
 		}
 		for i := range item.Encounter {
-			referenceReference(x, 0x69d8ac950cbf798b, &item.Encounter[i]) // ExplanationOfBenefit.item.encounter
+			referenceReference(x, 0x950cbf798b, &item.Encounter[i]) // ExplanationOfBenefit.item.encounter
 		}
 		for i := range item.UDI {
-			referenceReference(x, 0x42edafb9bc4cddd0, &item.UDI[i]) // ExplanationOfBenefit.item.udi
+			referenceReference(x, 0xb9bc4cddd0, &item.UDI[i]) // ExplanationOfBenefit.item.udi
 		}
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xdd2fa08ade7d2790, meta.Profile[i].Text) // ExplanationOfBenefit.meta.profile
+			x.URI(0x8ade7d2790, meta.Profile[i].Text) // ExplanationOfBenefit.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0xe186213f1f1001d5, &meta.Security[i]) // ExplanationOfBenefit.meta.security
+			tokenCoding(x, 0x3f1f1001d5, &meta.Security[i]) // ExplanationOfBenefit.meta.security
 		}
-		x.URI(0xfb97cedb4e64ef07, meta.Source.Text) // ExplanationOfBenefit.meta.source
+		x.URI(0xdb4e64ef07, meta.Source.Text) // ExplanationOfBenefit.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x4e7a283a24bc7abc, &meta.Tag[i]) // ExplanationOfBenefit.meta.tag
+			tokenCoding(x, 0x3a24bc7abc, &meta.Tag[i]) // ExplanationOfBenefit.meta.tag
 		}
 	}
-	referenceReference(x, 0x116b348dbae19c42, r.Patient) // ExplanationOfBenefit.patient
+	referenceReference(x, 0x8dbae19c42, r.Patient) // ExplanationOfBenefit.patient
 	if payee := r.Payee; payee != nil {
-		referenceReference(x, 0x67693ea6f6fb1617, payee.Party) // ExplanationOfBenefit.payee.party
+		referenceReference(x, 0xa6f6fb1617, payee.Party) // ExplanationOfBenefit.payee.party
 	}
 	for i := range r.Procedure {
 		procedure := &r.Procedure[i]
 		for i := range procedure.UDI {
-			referenceReference(x, 0x9919efef58c02887, &procedure.UDI[i]) // ExplanationOfBenefit.procedure.udi
+			referenceReference(x, 0xef58c02887, &procedure.UDI[i]) // ExplanationOfBenefit.procedure.udi
 		}
 	}
-	referenceReference(x, 0x5fe841e24a80edd5, r.Provider)                                          // ExplanationOfBenefit.provider
-	x.CodeOf(0xe7fb73b1c00cd961, "http://hl7.org/fhir/explanationofbenefit-status", r.Status.Text) // ExplanationOfBenefit.status
+	referenceReference(x, 0xe24a80edd5, r.Provider)                                          // ExplanationOfBenefit.provider
+	x.CodeOf(0xb1c00cd961, "http://hl7.org/fhir/explanationofbenefit-status", r.Status.Text) // ExplanationOfBenefit.status
 }
 
 var parametersExplanationOfBenefit = []fhir.Parameter{
@@ -77,27 +77,27 @@ var parametersExplanationOfBenefit = []fhir.Parameter{
 	{Code: "_filter", Base: "ExplanationOfBenefit", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "ExplanationOfBenefit", Type: fhir.SearchToken, Single: true, Expression: "ExplanationOfBenefit.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "ExplanationOfBenefit", Type: fhir.SearchDate, Single: true, Expression: "ExplanationOfBenefit.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "ExplanationOfBenefit", Type: fhir.SearchURI, Keys: []fhir.Key{0xdd2fa08ade7d2790}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "ExplanationOfBenefit", Type: fhir.SearchURI, Keys: []fhir.Key{0x8ade7d2790}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "ExplanationOfBenefit", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "ExplanationOfBenefit", Type: fhir.SearchToken, Keys: []fhir.Key{0xe186213f1f1001d5}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "ExplanationOfBenefit", Type: fhir.SearchURI, Keys: []fhir.Key{0xfb97cedb4e64ef07}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "ExplanationOfBenefit", Type: fhir.SearchToken, Keys: []fhir.Key{0x4e7a283a24bc7abc}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "ExplanationOfBenefit", Type: fhir.SearchToken, Keys: []fhir.Key{0x3f1f1001d5}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "ExplanationOfBenefit", Type: fhir.SearchURI, Keys: []fhir.Key{0xdb4e64ef07}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "ExplanationOfBenefit", Type: fhir.SearchToken, Keys: []fhir.Key{0x3a24bc7abc}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "ExplanationOfBenefit", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "care-team", Base: "ExplanationOfBenefit", Type: fhir.SearchReference, Keys: []fhir.Key{0x6e65954663e21d98}, Targets: []string{"Organization", "Practitioner", "PractitionerRole"}, Expression: "ExplanationOfBenefit.careTeam.provider", URL: "http://hl7.org/fhir/SearchParameter/ExplanationOfBenefit-care-team", Description: "Member of the CareTeam"},
-	{Code: "claim", Base: "ExplanationOfBenefit", Type: fhir.SearchReference, Keys: []fhir.Key{0x99b50cc276fd6733}, Targets: []string{"Claim"}, Single: true, Expression: "ExplanationOfBenefit.claim", URL: "http://hl7.org/fhir/SearchParameter/ExplanationOfBenefit-claim", Description: "The reference to the claim"},
-	{Code: "coverage", Base: "ExplanationOfBenefit", Type: fhir.SearchReference, Keys: []fhir.Key{0x40d48d5df179d563}, Targets: []string{"Coverage"}, Expression: "ExplanationOfBenefit.insurance.coverage", URL: "http://hl7.org/fhir/SearchParameter/ExplanationOfBenefit-coverage", Description: "The plan under which the claim was adjudicated"},
+	{Code: "care-team", Base: "ExplanationOfBenefit", Type: fhir.SearchReference, Keys: []fhir.Key{0x4663e21d98}, Targets: []string{"Organization", "Practitioner", "PractitionerRole"}, Expression: "ExplanationOfBenefit.careTeam.provider", URL: "http://hl7.org/fhir/SearchParameter/ExplanationOfBenefit-care-team", Description: "Member of the CareTeam"},
+	{Code: "claim", Base: "ExplanationOfBenefit", Type: fhir.SearchReference, Keys: []fhir.Key{0xc276fd6733}, Targets: []string{"Claim"}, Single: true, Expression: "ExplanationOfBenefit.claim", URL: "http://hl7.org/fhir/SearchParameter/ExplanationOfBenefit-claim", Description: "The reference to the claim"},
+	{Code: "coverage", Base: "ExplanationOfBenefit", Type: fhir.SearchReference, Keys: []fhir.Key{0x5df179d563}, Targets: []string{"Coverage"}, Expression: "ExplanationOfBenefit.insurance.coverage", URL: "http://hl7.org/fhir/SearchParameter/ExplanationOfBenefit-coverage", Description: "The plan under which the claim was adjudicated"},
 	{Code: "created", Base: "ExplanationOfBenefit", Type: fhir.SearchDate, Keys: []fhir.Key{0x40596cf85f648334}, Single: true, Expression: "ExplanationOfBenefit.created", URL: "http://hl7.org/fhir/SearchParameter/ExplanationOfBenefit-created", Description: "The creation date for the EOB"},
-	{Code: "detail-udi", Base: "ExplanationOfBenefit", Type: fhir.SearchReference, Keys: []fhir.Key{0x25b351eba4f26d1a}, Targets: []string{"Device"}, Expression: "ExplanationOfBenefit.item.detail.udi", URL: "http://hl7.org/fhir/SearchParameter/ExplanationOfBenefit-detail-udi", Description: "UDI associated with a line item detail product or service"},
+	{Code: "detail-udi", Base: "ExplanationOfBenefit", Type: fhir.SearchReference, Keys: []fhir.Key{0xeba4f26d1a}, Targets: []string{"Device"}, Expression: "ExplanationOfBenefit.item.detail.udi", URL: "http://hl7.org/fhir/SearchParameter/ExplanationOfBenefit-detail-udi", Description: "UDI associated with a line item detail product or service"},
 	{Code: "disposition", Base: "ExplanationOfBenefit", Type: fhir.SearchString, Keys: []fhir.Key{0xc8f9ed132d96bdb3}, Single: true, Expression: "ExplanationOfBenefit.disposition", URL: "http://hl7.org/fhir/SearchParameter/ExplanationOfBenefit-disposition", Description: "The contents of the disposition message"},
-	{Code: "encounter", Base: "ExplanationOfBenefit", Type: fhir.SearchReference, Keys: []fhir.Key{0x69d8ac950cbf798b}, Targets: []string{"Encounter"}, Expression: "ExplanationOfBenefit.item.encounter", URL: "http://hl7.org/fhir/SearchParameter/ExplanationOfBenefit-encounter", Description: "Encounters associated with a billed line item"},
-	{Code: "enterer", Base: "ExplanationOfBenefit", Type: fhir.SearchReference, Keys: []fhir.Key{0x75244cf42dbba21f}, Targets: []string{"Practitioner", "PractitionerRole"}, Single: true, Expression: "ExplanationOfBenefit.enterer", URL: "http://hl7.org/fhir/SearchParameter/ExplanationOfBenefit-enterer", Description: "The party responsible for the entry of the Claim"},
-	{Code: "facility", Base: "ExplanationOfBenefit", Type: fhir.SearchReference, Keys: []fhir.Key{0xb0572500f1447840}, Targets: []string{"Location"}, Single: true, Expression: "ExplanationOfBenefit.facility", URL: "http://hl7.org/fhir/SearchParameter/ExplanationOfBenefit-facility", Description: "Facility responsible for the goods and services"},
-	{Code: "identifier", Base: "ExplanationOfBenefit", Type: fhir.SearchToken, Keys: []fhir.Key{0x643b8ed4d5a703d9}, Expression: "ExplanationOfBenefit.identifier", URL: "http://hl7.org/fhir/SearchParameter/ExplanationOfBenefit-identifier", Description: "The business identifier of the Explanation of Benefit"},
-	{Code: "item-udi", Base: "ExplanationOfBenefit", Type: fhir.SearchReference, Keys: []fhir.Key{0x42edafb9bc4cddd0}, Targets: []string{"Device"}, Expression: "ExplanationOfBenefit.item.udi", URL: "http://hl7.org/fhir/SearchParameter/ExplanationOfBenefit-item-udi", Description: "UDI associated with a line item product or service"},
-	{Code: "patient", Base: "ExplanationOfBenefit", Type: fhir.SearchReference, Keys: []fhir.Key{0x116b348dbae19c42}, Targets: []string{"Patient"}, Single: true, Expression: "ExplanationOfBenefit.patient", URL: "http://hl7.org/fhir/SearchParameter/ExplanationOfBenefit-patient", Description: "The reference to the patient"},
-	{Code: "payee", Base: "ExplanationOfBenefit", Type: fhir.SearchReference, Keys: []fhir.Key{0x67693ea6f6fb1617}, Targets: []string{"Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "ExplanationOfBenefit.payee.party", URL: "http://hl7.org/fhir/SearchParameter/ExplanationOfBenefit-payee", Description: "The party receiving any payment for the Claim"},
-	{Code: "procedure-udi", Base: "ExplanationOfBenefit", Type: fhir.SearchReference, Keys: []fhir.Key{0x9919efef58c02887}, Targets: []string{"Device"}, Expression: "ExplanationOfBenefit.procedure.udi", URL: "http://hl7.org/fhir/SearchParameter/ExplanationOfBenefit-procedure-udi", Description: "UDI associated with a procedure"},
-	{Code: "provider", Base: "ExplanationOfBenefit", Type: fhir.SearchReference, Keys: []fhir.Key{0x5fe841e24a80edd5}, Targets: []string{"Organization", "Practitioner", "PractitionerRole"}, Single: true, Expression: "ExplanationOfBenefit.provider", URL: "http://hl7.org/fhir/SearchParameter/ExplanationOfBenefit-provider", Description: "The reference to the provider"},
-	{Code: "status", Base: "ExplanationOfBenefit", Type: fhir.SearchToken, Keys: []fhir.Key{0xe7fb73b1c00cd961}, Single: true, Systems: []string{"http://hl7.org/fhir/explanationofbenefit-status"}, Expression: "ExplanationOfBenefit.status", URL: "http://hl7.org/fhir/SearchParameter/ExplanationOfBenefit-status", Description: "Status of the instance"},
-	{Code: "subdetail-udi", Base: "ExplanationOfBenefit", Type: fhir.SearchReference, Keys: []fhir.Key{0x959a310eeac516de}, Targets: []string{"Device"}, Expression: "ExplanationOfBenefit.item.detail.subDetail.udi", URL: "http://hl7.org/fhir/SearchParameter/ExplanationOfBenefit-subdetail-udi", Description: "UDI associated with a line item detail subdetail product or service"},
+	{Code: "encounter", Base: "ExplanationOfBenefit", Type: fhir.SearchReference, Keys: []fhir.Key{0x950cbf798b}, Targets: []string{"Encounter"}, Expression: "ExplanationOfBenefit.item.encounter", URL: "http://hl7.org/fhir/SearchParameter/ExplanationOfBenefit-encounter", Description: "Encounters associated with a billed line item"},
+	{Code: "enterer", Base: "ExplanationOfBenefit", Type: fhir.SearchReference, Keys: []fhir.Key{0xf42dbba21f}, Targets: []string{"Practitioner", "PractitionerRole"}, Single: true, Expression: "ExplanationOfBenefit.enterer", URL: "http://hl7.org/fhir/SearchParameter/ExplanationOfBenefit-enterer", Description: "The party responsible for the entry of the Claim"},
+	{Code: "facility", Base: "ExplanationOfBenefit", Type: fhir.SearchReference, Keys: []fhir.Key{0xf1447840}, Targets: []string{"Location"}, Single: true, Expression: "ExplanationOfBenefit.facility", URL: "http://hl7.org/fhir/SearchParameter/ExplanationOfBenefit-facility", Description: "Facility responsible for the goods and services"},
+	{Code: "identifier", Base: "ExplanationOfBenefit", Type: fhir.SearchToken, Keys: []fhir.Key{0xd4d5a703d9}, Expression: "ExplanationOfBenefit.identifier", URL: "http://hl7.org/fhir/SearchParameter/ExplanationOfBenefit-identifier", Description: "The business identifier of the Explanation of Benefit"},
+	{Code: "item-udi", Base: "ExplanationOfBenefit", Type: fhir.SearchReference, Keys: []fhir.Key{0xb9bc4cddd0}, Targets: []string{"Device"}, Expression: "ExplanationOfBenefit.item.udi", URL: "http://hl7.org/fhir/SearchParameter/ExplanationOfBenefit-item-udi", Description: "UDI associated with a line item product or service"},
+	{Code: "patient", Base: "ExplanationOfBenefit", Type: fhir.SearchReference, Keys: []fhir.Key{0x8dbae19c42}, Targets: []string{"Patient"}, Single: true, Expression: "ExplanationOfBenefit.patient", URL: "http://hl7.org/fhir/SearchParameter/ExplanationOfBenefit-patient", Description: "The reference to the patient"},
+	{Code: "payee", Base: "ExplanationOfBenefit", Type: fhir.SearchReference, Keys: []fhir.Key{0xa6f6fb1617}, Targets: []string{"Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "ExplanationOfBenefit.payee.party", URL: "http://hl7.org/fhir/SearchParameter/ExplanationOfBenefit-payee", Description: "The party receiving any payment for the Claim"},
+	{Code: "procedure-udi", Base: "ExplanationOfBenefit", Type: fhir.SearchReference, Keys: []fhir.Key{0xef58c02887}, Targets: []string{"Device"}, Expression: "ExplanationOfBenefit.procedure.udi", URL: "http://hl7.org/fhir/SearchParameter/ExplanationOfBenefit-procedure-udi", Description: "UDI associated with a procedure"},
+	{Code: "provider", Base: "ExplanationOfBenefit", Type: fhir.SearchReference, Keys: []fhir.Key{0xe24a80edd5}, Targets: []string{"Organization", "Practitioner", "PractitionerRole"}, Single: true, Expression: "ExplanationOfBenefit.provider", URL: "http://hl7.org/fhir/SearchParameter/ExplanationOfBenefit-provider", Description: "The reference to the provider"},
+	{Code: "status", Base: "ExplanationOfBenefit", Type: fhir.SearchToken, Keys: []fhir.Key{0xb1c00cd961}, Single: true, Systems: []string{"http://hl7.org/fhir/explanationofbenefit-status"}, Expression: "ExplanationOfBenefit.status", URL: "http://hl7.org/fhir/SearchParameter/ExplanationOfBenefit-status", Description: "Status of the instance"},
+	{Code: "subdetail-udi", Base: "ExplanationOfBenefit", Type: fhir.SearchReference, Keys: []fhir.Key{0xeeac516de}, Targets: []string{"Device"}, Expression: "ExplanationOfBenefit.item.detail.subDetail.udi", URL: "http://hl7.org/fhir/SearchParameter/ExplanationOfBenefit-subdetail-udi", Description: "UDI associated with a line item detail subdetail product or service"},
 }

@@ -11,34 +11,34 @@ import (
 func familyMemberHistory(x *fhir.Index, r *r4.FamilyMemberHistory) {
 	for i := range r.Condition {
 		condition := &r.Condition[i]
-		tokenCodeableConcept(x, 0xf2e9c6462bdfbde5, condition.Code) // FamilyMemberHistory.condition.code
+		tokenCodeableConcept(x, 0x462bdfbde5, condition.Code) // FamilyMemberHistory.condition.code
 	}
 	x.Date(0xc9fe78d64d1c75e8, r.Date.Text) // FamilyMemberHistory.date
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0xcb81a18824b7b4ac, &r.Identifier[i]) // FamilyMemberHistory.identifier
+		tokenIdentifier(x, 0x8824b7b4ac, &r.Identifier[i]) // FamilyMemberHistory.identifier
 	}
 	for i := range r.InstantiatesCanonical {
-		x.Canonical(0x5b81c947577c90ea, r.InstantiatesCanonical[i].Text) // FamilyMemberHistory.instantiatesCanonical
+		x.Canonical(0x47577c90ea, r.InstantiatesCanonical[i].Text) // FamilyMemberHistory.instantiatesCanonical
 	}
 	for i := range r.InstantiatesURI {
-		x.URI(0xb453ed6e48e36e85, r.InstantiatesURI[i].Text) // FamilyMemberHistory.instantiatesUri
+		x.URI(0x6e48e36e85, r.InstantiatesURI[i].Text) // FamilyMemberHistory.instantiatesUri
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xc1970d54e2479bd8, meta.Profile[i].Text) // FamilyMemberHistory.meta.profile
+			x.URI(0x54e2479bd8, meta.Profile[i].Text) // FamilyMemberHistory.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0xf396dc6f4ad6013c, &meta.Security[i]) // FamilyMemberHistory.meta.security
+			tokenCoding(x, 0x6f4ad6013c, &meta.Security[i]) // FamilyMemberHistory.meta.security
 		}
-		x.URI(0x2433061b27398141, meta.Source.Text) // FamilyMemberHistory.meta.source
+		x.URI(0x1b27398141, meta.Source.Text) // FamilyMemberHistory.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0xe51b70db12d7b431, &meta.Tag[i]) // FamilyMemberHistory.meta.tag
+			tokenCoding(x, 0xdb12d7b431, &meta.Tag[i]) // FamilyMemberHistory.meta.tag
 		}
 	}
-	referenceReference(x, 0x17bd57acbb6ddba9, r.Patient)                              // FamilyMemberHistory.patient
-	tokenCodeableConcept(x, 0xe265413fa6e6536b, r.Relationship)                       // FamilyMemberHistory.relationship
-	tokenCodeableConcept(x, 0x5219997cd108f32f, r.Sex)                                // FamilyMemberHistory.sex
-	x.CodeOf(0x3d7f4aa0d6b08ed4, "http://hl7.org/fhir/history-status", r.Status.Text) // FamilyMemberHistory.status
+	referenceReference(x, 0xacbb6ddba9, r.Patient)                              // FamilyMemberHistory.patient
+	tokenCodeableConcept(x, 0x3fa6e6536b, r.Relationship)                       // FamilyMemberHistory.relationship
+	tokenCodeableConcept(x, 0x7cd108f32f, r.Sex)                                // FamilyMemberHistory.sex
+	x.CodeOf(0xa0d6b08ed4, "http://hl7.org/fhir/history-status", r.Status.Text) // FamilyMemberHistory.status
 }
 
 var parametersFamilyMemberHistory = []fhir.Parameter{
@@ -46,19 +46,19 @@ var parametersFamilyMemberHistory = []fhir.Parameter{
 	{Code: "_filter", Base: "FamilyMemberHistory", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "FamilyMemberHistory", Type: fhir.SearchToken, Single: true, Expression: "FamilyMemberHistory.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "FamilyMemberHistory", Type: fhir.SearchDate, Single: true, Expression: "FamilyMemberHistory.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "FamilyMemberHistory", Type: fhir.SearchURI, Keys: []fhir.Key{0xc1970d54e2479bd8}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "FamilyMemberHistory", Type: fhir.SearchURI, Keys: []fhir.Key{0x54e2479bd8}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "FamilyMemberHistory", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "FamilyMemberHistory", Type: fhir.SearchToken, Keys: []fhir.Key{0xf396dc6f4ad6013c}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "FamilyMemberHistory", Type: fhir.SearchURI, Keys: []fhir.Key{0x2433061b27398141}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "FamilyMemberHistory", Type: fhir.SearchToken, Keys: []fhir.Key{0xe51b70db12d7b431}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "FamilyMemberHistory", Type: fhir.SearchToken, Keys: []fhir.Key{0x6f4ad6013c}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "FamilyMemberHistory", Type: fhir.SearchURI, Keys: []fhir.Key{0x1b27398141}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "FamilyMemberHistory", Type: fhir.SearchToken, Keys: []fhir.Key{0xdb12d7b431}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "FamilyMemberHistory", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "code", Base: "FamilyMemberHistory", Type: fhir.SearchToken, Keys: []fhir.Key{0xf2e9c6462bdfbde5}, Expression: "FamilyMemberHistory.condition.code", URL: "http://hl7.org/fhir/SearchParameter/clinical-code", Description: "A search by a condition code"},
+	{Code: "code", Base: "FamilyMemberHistory", Type: fhir.SearchToken, Keys: []fhir.Key{0x462bdfbde5}, Expression: "FamilyMemberHistory.condition.code", URL: "http://hl7.org/fhir/SearchParameter/clinical-code", Description: "A search by a condition code"},
 	{Code: "date", Base: "FamilyMemberHistory", Type: fhir.SearchDate, Keys: []fhir.Key{0xc9fe78d64d1c75e8}, Single: true, Expression: "FamilyMemberHistory.date", URL: "http://hl7.org/fhir/SearchParameter/clinical-date", Description: "When history was recorded or last updated"},
-	{Code: "identifier", Base: "FamilyMemberHistory", Type: fhir.SearchToken, Keys: []fhir.Key{0xcb81a18824b7b4ac}, Expression: "FamilyMemberHistory.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "A search by a record identifier"},
-	{Code: "instantiates-canonical", Base: "FamilyMemberHistory", Type: fhir.SearchReference, Keys: []fhir.Key{0x5b81c947577c90ea}, Targets: []string{"ActivityDefinition", "Measure", "OperationDefinition", "PlanDefinition", "Questionnaire"}, Expression: "FamilyMemberHistory.instantiatesCanonical", URL: "http://hl7.org/fhir/SearchParameter/FamilyMemberHistory-instantiates-canonical", Description: "Instantiates FHIR protocol or definition"},
-	{Code: "instantiates-uri", Base: "FamilyMemberHistory", Type: fhir.SearchURI, Keys: []fhir.Key{0xb453ed6e48e36e85}, Expression: "FamilyMemberHistory.instantiatesUri", URL: "http://hl7.org/fhir/SearchParameter/FamilyMemberHistory-instantiates-uri", Description: "Instantiates external protocol or definition"},
-	{Code: "patient", Base: "FamilyMemberHistory", Type: fhir.SearchReference, Keys: []fhir.Key{0x17bd57acbb6ddba9}, Targets: []string{"Patient"}, Single: true, Expression: "FamilyMemberHistory.patient", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "The identity of a subject to list family member history items for"},
-	{Code: "relationship", Base: "FamilyMemberHistory", Type: fhir.SearchToken, Keys: []fhir.Key{0xe265413fa6e6536b}, Expression: "FamilyMemberHistory.relationship", URL: "http://hl7.org/fhir/SearchParameter/FamilyMemberHistory-relationship", Description: "A search by a relationship type"},
-	{Code: "sex", Base: "FamilyMemberHistory", Type: fhir.SearchToken, Keys: []fhir.Key{0x5219997cd108f32f}, Expression: "FamilyMemberHistory.sex", URL: "http://hl7.org/fhir/SearchParameter/FamilyMemberHistory-sex", Description: "A search by a sex code of a family member"},
-	{Code: "status", Base: "FamilyMemberHistory", Type: fhir.SearchToken, Keys: []fhir.Key{0x3d7f4aa0d6b08ed4}, Single: true, Systems: []string{"http://hl7.org/fhir/history-status"}, Expression: "FamilyMemberHistory.status", URL: "http://hl7.org/fhir/SearchParameter/FamilyMemberHistory-status", Description: "partial | completed | entered-in-error | health-unknown"},
+	{Code: "identifier", Base: "FamilyMemberHistory", Type: fhir.SearchToken, Keys: []fhir.Key{0x8824b7b4ac}, Expression: "FamilyMemberHistory.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "A search by a record identifier"},
+	{Code: "instantiates-canonical", Base: "FamilyMemberHistory", Type: fhir.SearchReference, Keys: []fhir.Key{0x47577c90ea}, Targets: []string{"ActivityDefinition", "Measure", "OperationDefinition", "PlanDefinition", "Questionnaire"}, Expression: "FamilyMemberHistory.instantiatesCanonical", URL: "http://hl7.org/fhir/SearchParameter/FamilyMemberHistory-instantiates-canonical", Description: "Instantiates FHIR protocol or definition"},
+	{Code: "instantiates-uri", Base: "FamilyMemberHistory", Type: fhir.SearchURI, Keys: []fhir.Key{0x6e48e36e85}, Expression: "FamilyMemberHistory.instantiatesUri", URL: "http://hl7.org/fhir/SearchParameter/FamilyMemberHistory-instantiates-uri", Description: "Instantiates external protocol or definition"},
+	{Code: "patient", Base: "FamilyMemberHistory", Type: fhir.SearchReference, Keys: []fhir.Key{0xacbb6ddba9}, Targets: []string{"Patient"}, Single: true, Expression: "FamilyMemberHistory.patient", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "The identity of a subject to list family member history items for"},
+	{Code: "relationship", Base: "FamilyMemberHistory", Type: fhir.SearchToken, Keys: []fhir.Key{0x3fa6e6536b}, Expression: "FamilyMemberHistory.relationship", URL: "http://hl7.org/fhir/SearchParameter/FamilyMemberHistory-relationship", Description: "A search by a relationship type"},
+	{Code: "sex", Base: "FamilyMemberHistory", Type: fhir.SearchToken, Keys: []fhir.Key{0x7cd108f32f}, Expression: "FamilyMemberHistory.sex", URL: "http://hl7.org/fhir/SearchParameter/FamilyMemberHistory-sex", Description: "A search by a sex code of a family member"},
+	{Code: "status", Base: "FamilyMemberHistory", Type: fhir.SearchToken, Keys: []fhir.Key{0xa0d6b08ed4}, Single: true, Systems: []string{"http://hl7.org/fhir/history-status"}, Expression: "FamilyMemberHistory.status", URL: "http://hl7.org/fhir/SearchParameter/FamilyMemberHistory-status", Description: "partial | completed | entered-in-error | health-unknown"},
 }

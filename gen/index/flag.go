@@ -9,25 +9,25 @@ import (
 
 // flag adds what the search parameters say of r to x.
 func flag(x *fhir.Index, r *r4.Flag) {
-	referenceReference(x, 0xf07f41330581289c, r.Author)    // Flag.author
-	referenceReference(x, 0xb5d439d90a1c8dc6, r.Encounter) // Flag.encounter
+	referenceReference(x, 0x330581289c, r.Author)    // Flag.author
+	referenceReference(x, 0xd90a1c8dc6, r.Encounter) // Flag.encounter
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0xe726b317faa80b98, &r.Identifier[i]) // Flag.identifier
+		tokenIdentifier(x, 0x17faa80b98, &r.Identifier[i]) // Flag.identifier
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x7cce7d82782db3dd, meta.Profile[i].Text) // Flag.meta.profile
+			x.URI(0x82782db3dd, meta.Profile[i].Text) // Flag.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0xb17417496e9e52de, &meta.Security[i]) // Flag.meta.security
+			tokenCoding(x, 0x496e9e52de, &meta.Security[i]) // Flag.meta.security
 		}
-		x.URI(0x3a4defb7ee3ac593, meta.Source.Text) // Flag.meta.source
+		x.URI(0xb7ee3ac593, meta.Source.Text) // Flag.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x52a15344a4eb4072, &meta.Tag[i]) // Flag.meta.tag
+			tokenCoding(x, 0x44a4eb4072, &meta.Tag[i]) // Flag.meta.tag
 		}
 	}
-	datePeriod(x, 0xb23cb497df5f3d2a, r.Period)          // Flag.period
-	referenceReference(x, 0xed6aa483148a9efc, r.Subject) // Flag.subject
+	datePeriod(x, 0xb23cb497df5f3d2a, r.Period)    // Flag.period
+	referenceReference(x, 0x83148a9efc, r.Subject) // Flag.subject
 }
 
 var parametersFlag = []fhir.Parameter{
@@ -35,16 +35,16 @@ var parametersFlag = []fhir.Parameter{
 	{Code: "_filter", Base: "Flag", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Flag", Type: fhir.SearchToken, Single: true, Expression: "Flag.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Flag", Type: fhir.SearchDate, Single: true, Expression: "Flag.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "Flag", Type: fhir.SearchURI, Keys: []fhir.Key{0x7cce7d82782db3dd}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "Flag", Type: fhir.SearchURI, Keys: []fhir.Key{0x82782db3dd}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "Flag", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "Flag", Type: fhir.SearchToken, Keys: []fhir.Key{0xb17417496e9e52de}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "Flag", Type: fhir.SearchURI, Keys: []fhir.Key{0x3a4defb7ee3ac593}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "Flag", Type: fhir.SearchToken, Keys: []fhir.Key{0x52a15344a4eb4072}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "Flag", Type: fhir.SearchToken, Keys: []fhir.Key{0x496e9e52de}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "Flag", Type: fhir.SearchURI, Keys: []fhir.Key{0xb7ee3ac593}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "Flag", Type: fhir.SearchToken, Keys: []fhir.Key{0x44a4eb4072}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "Flag", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "author", Base: "Flag", Type: fhir.SearchReference, Keys: []fhir.Key{0xf07f41330581289c}, Targets: []string{"Device", "Organization", "Patient", "Practitioner", "PractitionerRole"}, Single: true, Expression: "Flag.author", URL: "http://hl7.org/fhir/SearchParameter/Flag-author", Description: "Flag creator"},
+	{Code: "author", Base: "Flag", Type: fhir.SearchReference, Keys: []fhir.Key{0x330581289c}, Targets: []string{"Device", "Organization", "Patient", "Practitioner", "PractitionerRole"}, Single: true, Expression: "Flag.author", URL: "http://hl7.org/fhir/SearchParameter/Flag-author", Description: "Flag creator"},
 	{Code: "date", Base: "Flag", Type: fhir.SearchDate, Keys: []fhir.Key{0xb23cb497df5f3d2a}, Single: true, Expression: "Flag.period", URL: "http://hl7.org/fhir/SearchParameter/clinical-date", Description: "Time period when flag is active"},
-	{Code: "encounter", Base: "Flag", Type: fhir.SearchReference, Keys: []fhir.Key{0xb5d439d90a1c8dc6}, Targets: []string{"Encounter"}, Single: true, Expression: "Flag.encounter", URL: "http://hl7.org/fhir/SearchParameter/clinical-encounter", Description: "Alert relevant during encounter"},
-	{Code: "identifier", Base: "Flag", Type: fhir.SearchToken, Keys: []fhir.Key{0xe726b317faa80b98}, Expression: "Flag.identifier", URL: "http://hl7.org/fhir/SearchParameter/Flag-identifier", Description: "Business identifier"},
-	{Code: "patient", Base: "Flag", Type: fhir.SearchReference, Keys: []fhir.Key{0xed6aa483148a9efc}, Targets: []string{"Patient"}, Single: true, Expression: "Flag.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "The identity of a subject to list flags for"},
-	{Code: "subject", Base: "Flag", Type: fhir.SearchReference, Keys: []fhir.Key{0xed6aa483148a9efc}, Targets: []string{"Group", "Location", "Medication", "Organization", "Patient", "PlanDefinition", "Practitioner", "Procedure"}, Single: true, Expression: "Flag.subject", URL: "http://hl7.org/fhir/SearchParameter/Flag-subject", Description: "The identity of a subject to list flags for"},
+	{Code: "encounter", Base: "Flag", Type: fhir.SearchReference, Keys: []fhir.Key{0xd90a1c8dc6}, Targets: []string{"Encounter"}, Single: true, Expression: "Flag.encounter", URL: "http://hl7.org/fhir/SearchParameter/clinical-encounter", Description: "Alert relevant during encounter"},
+	{Code: "identifier", Base: "Flag", Type: fhir.SearchToken, Keys: []fhir.Key{0x17faa80b98}, Expression: "Flag.identifier", URL: "http://hl7.org/fhir/SearchParameter/Flag-identifier", Description: "Business identifier"},
+	{Code: "patient", Base: "Flag", Type: fhir.SearchReference, Keys: []fhir.Key{0x83148a9efc}, Targets: []string{"Patient"}, Single: true, Expression: "Flag.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "The identity of a subject to list flags for"},
+	{Code: "subject", Base: "Flag", Type: fhir.SearchReference, Keys: []fhir.Key{0x83148a9efc}, Targets: []string{"Group", "Location", "Medication", "Organization", "Patient", "PlanDefinition", "Practitioner", "Procedure"}, Single: true, Expression: "Flag.subject", URL: "http://hl7.org/fhir/SearchParameter/Flag-subject", Description: "The identity of a subject to list flags for"},
 }

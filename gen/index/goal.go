@@ -9,31 +9,31 @@ import (
 
 // goal adds what the search parameters say of r to x.
 func goal(x *fhir.Index, r *r4.Goal) {
-	tokenCodeableConcept(x, 0xf49b3feb4e732041, r.AchievementStatus) // Goal.achievementStatus
+	tokenCodeableConcept(x, 0xeb4e732041, r.AchievementStatus) // Goal.achievementStatus
 	for i := range r.Category {
-		tokenCodeableConcept(x, 0x1af820510454480d, &r.Category[i]) // Goal.category
+		tokenCodeableConcept(x, 0x510454480d, &r.Category[i]) // Goal.category
 	}
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0x0d2a3e33991399e6, &r.Identifier[i]) // Goal.identifier
+		tokenIdentifier(x, 0x33991399e6, &r.Identifier[i]) // Goal.identifier
 	}
-	x.CodeOf(0xaf29c189e812c219, "http://hl7.org/fhir/goal-status", r.LifecycleStatus.Text) // Goal.lifecycleStatus
+	x.CodeOf(0x89e812c219, "http://hl7.org/fhir/goal-status", r.LifecycleStatus.Text) // Goal.lifecycleStatus
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x081fe2fe31f01c25, meta.Profile[i].Text) // Goal.meta.profile
+			x.URI(0xfe31f01c25, meta.Profile[i].Text) // Goal.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x812ac26609754de9, &meta.Security[i]) // Goal.meta.security
+			tokenCoding(x, 0x6609754de9, &meta.Security[i]) // Goal.meta.security
 		}
-		x.URI(0x5720c48de6de9d36, meta.Source.Text) // Goal.meta.source
+		x.URI(0x8de6de9d36, meta.Source.Text) // Goal.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0xeeae36112c8f9212, &meta.Tag[i]) // Goal.meta.tag
+			tokenCoding(x, 0x112c8f9212, &meta.Tag[i]) // Goal.meta.tag
 		}
 	}
 	switch v := r.Start.(type) {
 	case *fhir.Date:
 		x.Date(0x36d0f23820cab775, v.Text) // Goal.start.ofType(date)
 	}
-	referenceReference(x, 0xc38a51b88fbf8dfa, r.Subject) // Goal.subject
+	referenceReference(x, 0xb88fbf8dfa, r.Subject) // Goal.subject
 	for i := range r.Target {
 		target := &r.Target[i]
 		switch v := target.Due.(type) {
@@ -48,18 +48,18 @@ var parametersGoal = []fhir.Parameter{
 	{Code: "_filter", Base: "Goal", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Goal", Type: fhir.SearchToken, Single: true, Expression: "Goal.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Goal", Type: fhir.SearchDate, Single: true, Expression: "Goal.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "Goal", Type: fhir.SearchURI, Keys: []fhir.Key{0x081fe2fe31f01c25}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "Goal", Type: fhir.SearchURI, Keys: []fhir.Key{0xfe31f01c25}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "Goal", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "Goal", Type: fhir.SearchToken, Keys: []fhir.Key{0x812ac26609754de9}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "Goal", Type: fhir.SearchURI, Keys: []fhir.Key{0x5720c48de6de9d36}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "Goal", Type: fhir.SearchToken, Keys: []fhir.Key{0xeeae36112c8f9212}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "Goal", Type: fhir.SearchToken, Keys: []fhir.Key{0x6609754de9}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "Goal", Type: fhir.SearchURI, Keys: []fhir.Key{0x8de6de9d36}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "Goal", Type: fhir.SearchToken, Keys: []fhir.Key{0x112c8f9212}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "Goal", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "achievement-status", Base: "Goal", Type: fhir.SearchToken, Keys: []fhir.Key{0xf49b3feb4e732041}, Expression: "Goal.achievementStatus", URL: "http://hl7.org/fhir/SearchParameter/Goal-achievement-status", Description: "in-progress | improving | worsening | no-change | achieved | sustaining | not-achieved | no-progress | not-attainable"},
-	{Code: "category", Base: "Goal", Type: fhir.SearchToken, Keys: []fhir.Key{0x1af820510454480d}, Expression: "Goal.category", URL: "http://hl7.org/fhir/SearchParameter/Goal-category", Description: "E.g. Treatment, dietary, behavioral, etc."},
-	{Code: "identifier", Base: "Goal", Type: fhir.SearchToken, Keys: []fhir.Key{0x0d2a3e33991399e6}, Expression: "Goal.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "External Ids for this goal"},
-	{Code: "lifecycle-status", Base: "Goal", Type: fhir.SearchToken, Keys: []fhir.Key{0xaf29c189e812c219}, Single: true, Systems: []string{"http://hl7.org/fhir/goal-status"}, Expression: "Goal.lifecycleStatus", URL: "http://hl7.org/fhir/SearchParameter/Goal-lifecycle-status", Description: "proposed | planned | accepted | active | on-hold | completed | cancelled | entered-in-error | rejected"},
-	{Code: "patient", Base: "Goal", Type: fhir.SearchReference, Keys: []fhir.Key{0xc38a51b88fbf8dfa}, Targets: []string{"Patient"}, Single: true, Expression: "Goal.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "Who this goal is intended for"},
+	{Code: "achievement-status", Base: "Goal", Type: fhir.SearchToken, Keys: []fhir.Key{0xeb4e732041}, Expression: "Goal.achievementStatus", URL: "http://hl7.org/fhir/SearchParameter/Goal-achievement-status", Description: "in-progress | improving | worsening | no-change | achieved | sustaining | not-achieved | no-progress | not-attainable"},
+	{Code: "category", Base: "Goal", Type: fhir.SearchToken, Keys: []fhir.Key{0x510454480d}, Expression: "Goal.category", URL: "http://hl7.org/fhir/SearchParameter/Goal-category", Description: "E.g. Treatment, dietary, behavioral, etc."},
+	{Code: "identifier", Base: "Goal", Type: fhir.SearchToken, Keys: []fhir.Key{0x33991399e6}, Expression: "Goal.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "External Ids for this goal"},
+	{Code: "lifecycle-status", Base: "Goal", Type: fhir.SearchToken, Keys: []fhir.Key{0x89e812c219}, Single: true, Systems: []string{"http://hl7.org/fhir/goal-status"}, Expression: "Goal.lifecycleStatus", URL: "http://hl7.org/fhir/SearchParameter/Goal-lifecycle-status", Description: "proposed | planned | accepted | active | on-hold | completed | cancelled | entered-in-error | rejected"},
+	{Code: "patient", Base: "Goal", Type: fhir.SearchReference, Keys: []fhir.Key{0xb88fbf8dfa}, Targets: []string{"Patient"}, Single: true, Expression: "Goal.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "Who this goal is intended for"},
 	{Code: "start-date", Base: "Goal", Type: fhir.SearchDate, Keys: []fhir.Key{0x36d0f23820cab775}, Single: true, Expression: "Goal.start as date", URL: "http://hl7.org/fhir/SearchParameter/Goal-start-date", Description: "When goal pursuit begins"},
-	{Code: "subject", Base: "Goal", Type: fhir.SearchReference, Keys: []fhir.Key{0xc38a51b88fbf8dfa}, Targets: []string{"Group", "Organization", "Patient"}, Single: true, Expression: "Goal.subject", URL: "http://hl7.org/fhir/SearchParameter/Goal-subject", Description: "Who this goal is intended for"},
+	{Code: "subject", Base: "Goal", Type: fhir.SearchReference, Keys: []fhir.Key{0xb88fbf8dfa}, Targets: []string{"Group", "Organization", "Patient"}, Single: true, Expression: "Goal.subject", URL: "http://hl7.org/fhir/SearchParameter/Goal-subject", Description: "Who this goal is intended for"},
 	{Code: "target-date", Base: "Goal", Type: fhir.SearchDate, Keys: []fhir.Key{0x1178121f27c0b2a6}, Expression: "Goal.target.due as date", URL: "http://hl7.org/fhir/SearchParameter/Goal-target-date", Description: "Reach goal on or before"},
 }

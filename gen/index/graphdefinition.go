@@ -12,25 +12,25 @@ func graphDefinition(x *fhir.Index, r *r4.GraphDefinition) {
 	x.Date(0x7799049cb257db74, r.Date.Text)          // GraphDefinition.date
 	x.String(0x64e1bfe92a77797f, r.Description.Text) // GraphDefinition.description
 	for i := range r.Jurisdiction {
-		tokenCodeableConcept(x, 0xefd3dada7f10830b, &r.Jurisdiction[i]) // GraphDefinition.jurisdiction
+		tokenCodeableConcept(x, 0xda7f10830b, &r.Jurisdiction[i]) // GraphDefinition.jurisdiction
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x44fd58948e3fe885, meta.Profile[i].Text) // GraphDefinition.meta.profile
+			x.URI(0x948e3fe885, meta.Profile[i].Text) // GraphDefinition.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0xb17018c52c3bab51, &meta.Security[i]) // GraphDefinition.meta.security
+			tokenCoding(x, 0xc52c3bab51, &meta.Security[i]) // GraphDefinition.meta.security
 		}
-		x.URI(0xe4024f7e3f3cc173, meta.Source.Text) // GraphDefinition.meta.source
+		x.URI(0x7e3f3cc173, meta.Source.Text) // GraphDefinition.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0xac6160329d6d621e, &meta.Tag[i]) // GraphDefinition.meta.tag
+			tokenCoding(x, 0x329d6d621e, &meta.Tag[i]) // GraphDefinition.meta.tag
 		}
 	}
-	x.String(0x0ee89a2bf65015c1, r.Name.Text)                                             // GraphDefinition.name
-	x.String(0x28281b5a21e4d6b4, r.Publisher.Text)                                        // GraphDefinition.publisher
-	x.CodeOf(0xd49e7bfa90cad008, "http://hl7.org/fhir/resource-types", r.Start.Text)      // GraphDefinition.start
-	x.CodeOf(0xb6dc340941c30e9c, "http://hl7.org/fhir/publication-status", r.Status.Text) // GraphDefinition.status
-	x.URI(0xa21cd49afe7d6ea9, r.URL.Text)                                                 // GraphDefinition.url
+	x.String(0xee89a2bf65015c1, r.Name.Text)                                       // GraphDefinition.name
+	x.String(0x28281b5a21e4d6b4, r.Publisher.Text)                                 // GraphDefinition.publisher
+	x.CodeOf(0xfa90cad008, "http://hl7.org/fhir/resource-types", r.Start.Text)     // GraphDefinition.start
+	x.CodeOf(0x941c30e9c, "http://hl7.org/fhir/publication-status", r.Status.Text) // GraphDefinition.status
+	x.URI(0x9afe7d6ea9, r.URL.Text)                                                // GraphDefinition.url
 	for i := range r.UseContext {
 		useContext := &r.UseContext[i]
 		x.Open(0x857e41d5bcd93389, 2) // GraphDefinition.useContext: code & value.ofType(CodeableConcept)
@@ -51,17 +51,17 @@ func graphDefinition(x *fhir.Index, r *r4.GraphDefinition) {
 			quantityRange(x, 0, v)
 		}
 		x.Close()
-		tokenCoding(x, 0xc93ab3240a81a869, useContext.Code) // GraphDefinition.useContext.code
+		tokenCoding(x, 0x240a81a869, useContext.Code) // GraphDefinition.useContext.code
 		switch v := useContext.Value.(type) {
 		case *r4.CodeableConcept:
-			tokenCodeableConcept(x, 0xf157fe6d955021b3, v) // GraphDefinition.useContext.value.ofType(CodeableConcept)
+			tokenCodeableConcept(x, 0x6d955021b3, v) // GraphDefinition.useContext.value.ofType(CodeableConcept)
 		case *r4.Quantity:
 			quantityQuantity(x, 0x4301b4a8fa0de80a, v) // GraphDefinition.useContext.value.ofType(Quantity)
 		case *r4.Range:
 			quantityRange(x, 0xf7c0da904e62065d, v) // GraphDefinition.useContext.value.ofType(Range)
 		}
 	}
-	x.Code(0x964a6073664268df, r.Version.Text) // GraphDefinition.version
+	x.Code(0x73664268df, r.Version.Text) // GraphDefinition.version
 }
 
 var parametersGraphDefinition = []fhir.Parameter{
@@ -69,24 +69,24 @@ var parametersGraphDefinition = []fhir.Parameter{
 	{Code: "_filter", Base: "GraphDefinition", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "GraphDefinition", Type: fhir.SearchToken, Single: true, Expression: "GraphDefinition.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "GraphDefinition", Type: fhir.SearchDate, Single: true, Expression: "GraphDefinition.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "GraphDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0x44fd58948e3fe885}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "GraphDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0x948e3fe885}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "GraphDefinition", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "GraphDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xb17018c52c3bab51}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "GraphDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0xe4024f7e3f3cc173}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "GraphDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xac6160329d6d621e}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "GraphDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xc52c3bab51}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "GraphDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0x7e3f3cc173}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "GraphDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x329d6d621e}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "GraphDefinition", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "context", Base: "GraphDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xf157fe6d955021b3}, Expression: "GraphDefinition.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/conformance-context", Description: "A use context assigned to the graph definition"},
+	{Code: "context", Base: "GraphDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x6d955021b3}, Expression: "GraphDefinition.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/conformance-context", Description: "A use context assigned to the graph definition"},
 	{Code: "context-quantity", Base: "GraphDefinition", Type: fhir.SearchQuantity, Keys: []fhir.Key{0x4301b4a8fa0de80a, 0xf7c0da904e62065d}, Expression: "GraphDefinition.useContext.value as Quantity | GraphDefinition.useContext.value as Range", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-quantity", Description: "A quantity- or range-valued use context assigned to the graph definition"},
-	{Code: "context-type", Base: "GraphDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xc93ab3240a81a869}, Expression: "GraphDefinition.useContext.code", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-type", Description: "A type of use context assigned to the graph definition"},
+	{Code: "context-type", Base: "GraphDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x240a81a869}, Expression: "GraphDefinition.useContext.code", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-type", Description: "A type of use context assigned to the graph definition"},
 	{Code: "context-type-quantity", Base: "GraphDefinition", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0x268055ba412a5b3d, Parts: []fhir.Part{{Code: "context-type", Type: fhir.SearchToken}, {Code: "context-quantity", Type: fhir.SearchQuantity}}}}, Expression: "GraphDefinition.useContext", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-type-quantity", Description: "A use context type and quantity- or range-based value assigned to the graph definition"},
 	{Code: "context-type-value", Base: "GraphDefinition", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0x857e41d5bcd93389, Parts: []fhir.Part{{Code: "context-type", Type: fhir.SearchToken}, {Code: "context", Type: fhir.SearchToken}}}}, Expression: "GraphDefinition.useContext", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-type-value", Description: "A use context type and value assigned to the graph definition"},
 	{Code: "date", Base: "GraphDefinition", Type: fhir.SearchDate, Keys: []fhir.Key{0x7799049cb257db74}, Single: true, Expression: "GraphDefinition.date", URL: "http://hl7.org/fhir/SearchParameter/conformance-date", Description: "The graph definition publication date"},
 	{Code: "description", Base: "GraphDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0x64e1bfe92a77797f}, Single: true, Expression: "GraphDefinition.description", URL: "http://hl7.org/fhir/SearchParameter/conformance-description", Description: "The description of the graph definition"},
-	{Code: "jurisdiction", Base: "GraphDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xefd3dada7f10830b}, Expression: "GraphDefinition.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/conformance-jurisdiction", Description: "Intended jurisdiction for the graph definition"},
-	{Code: "name", Base: "GraphDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0x0ee89a2bf65015c1}, Single: true, Expression: "GraphDefinition.name", URL: "http://hl7.org/fhir/SearchParameter/conformance-name", Description: "Computationally friendly name of the graph definition"},
+	{Code: "jurisdiction", Base: "GraphDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xda7f10830b}, Expression: "GraphDefinition.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/conformance-jurisdiction", Description: "Intended jurisdiction for the graph definition"},
+	{Code: "name", Base: "GraphDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0xee89a2bf65015c1}, Single: true, Expression: "GraphDefinition.name", URL: "http://hl7.org/fhir/SearchParameter/conformance-name", Description: "Computationally friendly name of the graph definition"},
 	{Code: "publisher", Base: "GraphDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0x28281b5a21e4d6b4}, Single: true, Expression: "GraphDefinition.publisher", URL: "http://hl7.org/fhir/SearchParameter/conformance-publisher", Description: "Name of the publisher of the graph definition"},
-	{Code: "start", Base: "GraphDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xd49e7bfa90cad008}, Single: true, Systems: []string{"http://hl7.org/fhir/resource-types"}, Expression: "GraphDefinition.start", URL: "http://hl7.org/fhir/SearchParameter/GraphDefinition-start", Description: "Type of resource at which the graph starts"},
-	{Code: "status", Base: "GraphDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xb6dc340941c30e9c}, Single: true, Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "GraphDefinition.status", URL: "http://hl7.org/fhir/SearchParameter/conformance-status", Description: "The current status of the graph definition"},
-	{Code: "url", Base: "GraphDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0xa21cd49afe7d6ea9}, Single: true, Expression: "GraphDefinition.url", URL: "http://hl7.org/fhir/SearchParameter/conformance-url", Description: "The uri that identifies the graph definition"},
-	{Code: "version", Base: "GraphDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x964a6073664268df}, Single: true, Expression: "GraphDefinition.version", URL: "http://hl7.org/fhir/SearchParameter/conformance-version", Description: "The business version of the graph definition"},
+	{Code: "start", Base: "GraphDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xfa90cad008}, Single: true, Systems: []string{"http://hl7.org/fhir/resource-types"}, Expression: "GraphDefinition.start", URL: "http://hl7.org/fhir/SearchParameter/GraphDefinition-start", Description: "Type of resource at which the graph starts"},
+	{Code: "status", Base: "GraphDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x941c30e9c}, Single: true, Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "GraphDefinition.status", URL: "http://hl7.org/fhir/SearchParameter/conformance-status", Description: "The current status of the graph definition"},
+	{Code: "url", Base: "GraphDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0x9afe7d6ea9}, Single: true, Expression: "GraphDefinition.url", URL: "http://hl7.org/fhir/SearchParameter/conformance-url", Description: "The uri that identifies the graph definition"},
+	{Code: "version", Base: "GraphDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x73664268df}, Single: true, Expression: "GraphDefinition.version", URL: "http://hl7.org/fhir/SearchParameter/conformance-version", Description: "The business version of the graph definition"},
 }

@@ -9,7 +9,7 @@ import (
 
 // group adds what the search parameters say of r to x.
 func group(x *fhir.Index, r *r4.Group) {
-	x.Boolean(0x1ed6c6e883b719c5, r.Actual.Text) // Group.actual
+	x.Boolean(0xe883b719c5, r.Actual.Text) // Group.actual
 	for i := range r.Characteristic {
 		characteristic := &r.Characteristic[i]
 		x.Open(0xd6988958c31806b9, 2) // Group.characteristic: code & value
@@ -17,37 +17,37 @@ func group(x *fhir.Index, r *r4.Group) {
 		x.Next()
 		tokenOf(x, 0, characteristic.Value)
 		x.Close()
-		tokenCodeableConcept(x, 0x3c318c98ac822f41, characteristic.Code) // Group.characteristic.code
-		x.Boolean(0xa41fa7e1c0d9dc49, characteristic.Exclude.Text)       // Group.characteristic.exclude
+		tokenCodeableConcept(x, 0x98ac822f41, characteristic.Code) // Group.characteristic.code
+		x.Boolean(0xe1c0d9dc49, characteristic.Exclude.Text)       // Group.characteristic.exclude
 		switch v := characteristic.Value.(type) {
 		case *r4.CodeableConcept:
-			tokenCodeableConcept(x, 0xa60c8e70799aa56f, v) // Group.characteristic.value.ofType(CodeableConcept)
+			tokenCodeableConcept(x, 0x70799aa56f, v) // Group.characteristic.value.ofType(CodeableConcept)
 		case *fhir.Boolean:
-			x.Boolean(0x8b8abbe18bbd5e7d, v.Text) // Group.characteristic.value.ofType(boolean)
+			x.Boolean(0xe18bbd5e7d, v.Text) // Group.characteristic.value.ofType(boolean)
 		}
 	}
-	tokenCodeableConcept(x, 0xc4839a944c722cb9, r.Code) // Group.code
+	tokenCodeableConcept(x, 0x944c722cb9, r.Code) // Group.code
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0xb26995c8e576a060, &r.Identifier[i]) // Group.identifier
+		tokenIdentifier(x, 0xc8e576a060, &r.Identifier[i]) // Group.identifier
 	}
-	referenceReference(x, 0xc319a493b62fa647, r.ManagingEntity) // Group.managingEntity
+	referenceReference(x, 0x93b62fa647, r.ManagingEntity) // Group.managingEntity
 	for i := range r.Member {
 		member := &r.Member[i]
-		referenceReference(x, 0x4c69a509c4a0304c, member.Entity) // Group.member.entity
+		referenceReference(x, 0x9c4a0304c, member.Entity) // Group.member.entity
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xa2ae6fce97504dff, meta.Profile[i].Text) // Group.meta.profile
+			x.URI(0xce97504dff, meta.Profile[i].Text) // Group.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x9b50f269ba15bfcb, &meta.Security[i]) // Group.meta.security
+			tokenCoding(x, 0x69ba15bfcb, &meta.Security[i]) // Group.meta.security
 		}
-		x.URI(0xddd5a1ffa4694707, meta.Source.Text) // Group.meta.source
+		x.URI(0xffa4694707, meta.Source.Text) // Group.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x79c483593a896e1c, &meta.Tag[i]) // Group.meta.tag
+			tokenCoding(x, 0x593a896e1c, &meta.Tag[i]) // Group.meta.tag
 		}
 	}
-	x.CodeOf(0x3b01751b9b29f8af, "http://hl7.org/fhir/group-type", r.Type_.Text) // Group.type
+	x.CodeOf(0x1b9b29f8af, "http://hl7.org/fhir/group-type", r.Type_.Text) // Group.type
 }
 
 var parametersGroup = []fhir.Parameter{
@@ -55,20 +55,20 @@ var parametersGroup = []fhir.Parameter{
 	{Code: "_filter", Base: "Group", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Group", Type: fhir.SearchToken, Single: true, Expression: "Group.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Group", Type: fhir.SearchDate, Single: true, Expression: "Group.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "Group", Type: fhir.SearchURI, Keys: []fhir.Key{0xa2ae6fce97504dff}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "Group", Type: fhir.SearchURI, Keys: []fhir.Key{0xce97504dff}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "Group", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "Group", Type: fhir.SearchToken, Keys: []fhir.Key{0x9b50f269ba15bfcb}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "Group", Type: fhir.SearchURI, Keys: []fhir.Key{0xddd5a1ffa4694707}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "Group", Type: fhir.SearchToken, Keys: []fhir.Key{0x79c483593a896e1c}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "Group", Type: fhir.SearchToken, Keys: []fhir.Key{0x69ba15bfcb}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "Group", Type: fhir.SearchURI, Keys: []fhir.Key{0xffa4694707}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "Group", Type: fhir.SearchToken, Keys: []fhir.Key{0x593a896e1c}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "Group", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "actual", Base: "Group", Type: fhir.SearchToken, Keys: []fhir.Key{0x1ed6c6e883b719c5}, Single: true, Expression: "Group.actual", URL: "http://hl7.org/fhir/SearchParameter/Group-actual", Description: "Descriptive or actual"},
-	{Code: "characteristic", Base: "Group", Type: fhir.SearchToken, Keys: []fhir.Key{0x3c318c98ac822f41}, Expression: "Group.characteristic.code", URL: "http://hl7.org/fhir/SearchParameter/Group-characteristic", Description: "Kind of characteristic"},
+	{Code: "actual", Base: "Group", Type: fhir.SearchToken, Keys: []fhir.Key{0xe883b719c5}, Single: true, Expression: "Group.actual", URL: "http://hl7.org/fhir/SearchParameter/Group-actual", Description: "Descriptive or actual"},
+	{Code: "characteristic", Base: "Group", Type: fhir.SearchToken, Keys: []fhir.Key{0x98ac822f41}, Expression: "Group.characteristic.code", URL: "http://hl7.org/fhir/SearchParameter/Group-characteristic", Description: "Kind of characteristic"},
 	{Code: "characteristic-value", Base: "Group", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0xd6988958c31806b9, Parts: []fhir.Part{{Code: "characteristic", Type: fhir.SearchToken}, {Code: "value", Type: fhir.SearchToken}}}}, Expression: "Group.characteristic", URL: "http://hl7.org/fhir/SearchParameter/Group-characteristic-value", Description: "A composite of both characteristic and value"},
-	{Code: "code", Base: "Group", Type: fhir.SearchToken, Keys: []fhir.Key{0xc4839a944c722cb9}, Expression: "Group.code", URL: "http://hl7.org/fhir/SearchParameter/Group-code", Description: "The kind of resources contained"},
-	{Code: "exclude", Base: "Group", Type: fhir.SearchToken, Keys: []fhir.Key{0xa41fa7e1c0d9dc49}, Expression: "Group.characteristic.exclude", URL: "http://hl7.org/fhir/SearchParameter/Group-exclude", Description: "Group includes or excludes"},
-	{Code: "identifier", Base: "Group", Type: fhir.SearchToken, Keys: []fhir.Key{0xb26995c8e576a060}, Expression: "Group.identifier", URL: "http://hl7.org/fhir/SearchParameter/Group-identifier", Description: "Unique id"},
-	{Code: "managing-entity", Base: "Group", Type: fhir.SearchReference, Keys: []fhir.Key{0xc319a493b62fa647}, Targets: []string{"Organization", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "Group.managingEntity", URL: "http://hl7.org/fhir/SearchParameter/Group-managing-entity", Description: "Entity that is the custodian of the Group's definition"},
-	{Code: "member", Base: "Group", Type: fhir.SearchReference, Keys: []fhir.Key{0x4c69a509c4a0304c}, Targets: []string{"Device", "Group", "Medication", "Patient", "Practitioner", "PractitionerRole", "Substance"}, Expression: "Group.member.entity", URL: "http://hl7.org/fhir/SearchParameter/Group-member", Description: "Reference to the group member"},
-	{Code: "type", Base: "Group", Type: fhir.SearchToken, Keys: []fhir.Key{0x3b01751b9b29f8af}, Single: true, Systems: []string{"http://hl7.org/fhir/group-type"}, Expression: "Group.type", URL: "http://hl7.org/fhir/SearchParameter/Group-type", Description: "The type of resources the group contains"},
-	{Code: "value", Base: "Group", Type: fhir.SearchToken, Keys: []fhir.Key{0xa60c8e70799aa56f, 0x8b8abbe18bbd5e7d}, Expression: "Group.characteristic.value as CodeableConcept | Group.characteristic.value as boolean", URL: "http://hl7.org/fhir/SearchParameter/Group-value", Description: "Value held by characteristic"},
+	{Code: "code", Base: "Group", Type: fhir.SearchToken, Keys: []fhir.Key{0x944c722cb9}, Expression: "Group.code", URL: "http://hl7.org/fhir/SearchParameter/Group-code", Description: "The kind of resources contained"},
+	{Code: "exclude", Base: "Group", Type: fhir.SearchToken, Keys: []fhir.Key{0xe1c0d9dc49}, Expression: "Group.characteristic.exclude", URL: "http://hl7.org/fhir/SearchParameter/Group-exclude", Description: "Group includes or excludes"},
+	{Code: "identifier", Base: "Group", Type: fhir.SearchToken, Keys: []fhir.Key{0xc8e576a060}, Expression: "Group.identifier", URL: "http://hl7.org/fhir/SearchParameter/Group-identifier", Description: "Unique id"},
+	{Code: "managing-entity", Base: "Group", Type: fhir.SearchReference, Keys: []fhir.Key{0x93b62fa647}, Targets: []string{"Organization", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "Group.managingEntity", URL: "http://hl7.org/fhir/SearchParameter/Group-managing-entity", Description: "Entity that is the custodian of the Group's definition"},
+	{Code: "member", Base: "Group", Type: fhir.SearchReference, Keys: []fhir.Key{0x9c4a0304c}, Targets: []string{"Device", "Group", "Medication", "Patient", "Practitioner", "PractitionerRole", "Substance"}, Expression: "Group.member.entity", URL: "http://hl7.org/fhir/SearchParameter/Group-member", Description: "Reference to the group member"},
+	{Code: "type", Base: "Group", Type: fhir.SearchToken, Keys: []fhir.Key{0x1b9b29f8af}, Single: true, Systems: []string{"http://hl7.org/fhir/group-type"}, Expression: "Group.type", URL: "http://hl7.org/fhir/SearchParameter/Group-type", Description: "The type of resources the group contains"},
+	{Code: "value", Base: "Group", Type: fhir.SearchToken, Keys: []fhir.Key{0x70799aa56f, 0xe18bbd5e7d}, Expression: "Group.characteristic.value as CodeableConcept | Group.characteristic.value as boolean", URL: "http://hl7.org/fhir/SearchParameter/Group-value", Description: "Value held by characteristic"},
 }

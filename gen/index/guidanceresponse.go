@@ -10,22 +10,22 @@ import (
 // guidanceResponse adds what the search parameters say of r to x.
 func guidanceResponse(x *fhir.Index, r *r4.GuidanceResponse) {
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0xc0a8daa796e0a0de, &r.Identifier[i]) // GuidanceResponse.identifier
+		tokenIdentifier(x, 0xa796e0a0de, &r.Identifier[i]) // GuidanceResponse.identifier
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x5fa0599b3f64e4e8, meta.Profile[i].Text) // GuidanceResponse.meta.profile
+			x.URI(0x9b3f64e4e8, meta.Profile[i].Text) // GuidanceResponse.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x89b89a954291590b, &meta.Security[i]) // GuidanceResponse.meta.security
+			tokenCoding(x, 0x954291590b, &meta.Security[i]) // GuidanceResponse.meta.security
 		}
-		x.URI(0x6eded01efc731f44, meta.Source.Text) // GuidanceResponse.meta.source
+		x.URI(0x1efc731f44, meta.Source.Text) // GuidanceResponse.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x918c2ccff1e4efa0, &meta.Tag[i]) // GuidanceResponse.meta.tag
+			tokenCoding(x, 0xcff1e4efa0, &meta.Tag[i]) // GuidanceResponse.meta.tag
 		}
 	}
-	tokenIdentifier(x, 0x51ffba93622ee1a3, r.RequestIdentifier) // GuidanceResponse.requestIdentifier
-	referenceReference(x, 0x640c3c6d55fa2cc7, r.Subject)        // GuidanceResponse.subject
+	tokenIdentifier(x, 0x93622ee1a3, r.RequestIdentifier) // GuidanceResponse.requestIdentifier
+	referenceReference(x, 0x6d55fa2cc7, r.Subject)        // GuidanceResponse.subject
 }
 
 var parametersGuidanceResponse = []fhir.Parameter{
@@ -33,14 +33,14 @@ var parametersGuidanceResponse = []fhir.Parameter{
 	{Code: "_filter", Base: "GuidanceResponse", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "GuidanceResponse", Type: fhir.SearchToken, Single: true, Expression: "GuidanceResponse.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "GuidanceResponse", Type: fhir.SearchDate, Single: true, Expression: "GuidanceResponse.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "GuidanceResponse", Type: fhir.SearchURI, Keys: []fhir.Key{0x5fa0599b3f64e4e8}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "GuidanceResponse", Type: fhir.SearchURI, Keys: []fhir.Key{0x9b3f64e4e8}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "GuidanceResponse", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "GuidanceResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0x89b89a954291590b}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "GuidanceResponse", Type: fhir.SearchURI, Keys: []fhir.Key{0x6eded01efc731f44}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "GuidanceResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0x918c2ccff1e4efa0}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "GuidanceResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0x954291590b}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "GuidanceResponse", Type: fhir.SearchURI, Keys: []fhir.Key{0x1efc731f44}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "GuidanceResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0xcff1e4efa0}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "GuidanceResponse", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "identifier", Base: "GuidanceResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0xc0a8daa796e0a0de}, Expression: "GuidanceResponse.identifier", URL: "http://hl7.org/fhir/SearchParameter/GuidanceResponse-identifier", Description: "The identifier of the guidance response"},
-	{Code: "patient", Base: "GuidanceResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0x640c3c6d55fa2cc7}, Targets: []string{"Patient"}, Single: true, Expression: "GuidanceResponse.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/GuidanceResponse-patient", Description: "The identity of a patient to search for guidance response results"},
-	{Code: "request", Base: "GuidanceResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0x51ffba93622ee1a3}, Single: true, Expression: "GuidanceResponse.requestIdentifier", URL: "http://hl7.org/fhir/SearchParameter/GuidanceResponse-request", Description: "The identifier of the request associated with the response"},
-	{Code: "subject", Base: "GuidanceResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0x640c3c6d55fa2cc7}, Targets: []string{"Group", "Patient"}, Single: true, Expression: "GuidanceResponse.subject", URL: "http://hl7.org/fhir/SearchParameter/GuidanceResponse-subject", Description: "The subject that the guidance response is about"},
+	{Code: "identifier", Base: "GuidanceResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0xa796e0a0de}, Expression: "GuidanceResponse.identifier", URL: "http://hl7.org/fhir/SearchParameter/GuidanceResponse-identifier", Description: "The identifier of the guidance response"},
+	{Code: "patient", Base: "GuidanceResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0x6d55fa2cc7}, Targets: []string{"Patient"}, Single: true, Expression: "GuidanceResponse.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/GuidanceResponse-patient", Description: "The identity of a patient to search for guidance response results"},
+	{Code: "request", Base: "GuidanceResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0x93622ee1a3}, Single: true, Expression: "GuidanceResponse.requestIdentifier", URL: "http://hl7.org/fhir/SearchParameter/GuidanceResponse-request", Description: "The identifier of the request associated with the response"},
+	{Code: "subject", Base: "GuidanceResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0x6d55fa2cc7}, Targets: []string{"Group", "Patient"}, Single: true, Expression: "GuidanceResponse.subject", URL: "http://hl7.org/fhir/SearchParameter/GuidanceResponse-subject", Description: "The subject that the guidance response is about"},
 }

@@ -9,47 +9,47 @@ import (
 
 // healthcareService adds what the search parameters say of r to x.
 func healthcareService(x *fhir.Index, r *r4.HealthcareService) {
-	x.Boolean(0xb8059d39b4818ef1, r.Active.Text) // HealthcareService.active
+	x.Boolean(0x39b4818ef1, r.Active.Text) // HealthcareService.active
 	for i := range r.Category {
-		tokenCodeableConcept(x, 0xde9c50ead658dc0a, &r.Category[i]) // HealthcareService.category
+		tokenCodeableConcept(x, 0xead658dc0a, &r.Category[i]) // HealthcareService.category
 	}
 	for i := range r.Characteristic {
-		tokenCodeableConcept(x, 0x8682710073e2285f, &r.Characteristic[i]) // HealthcareService.characteristic
+		tokenCodeableConcept(x, 0x73e2285f, &r.Characteristic[i]) // HealthcareService.characteristic
 	}
 	for i := range r.CoverageArea {
-		referenceReference(x, 0x8b99709f45961f84, &r.CoverageArea[i]) // HealthcareService.coverageArea
+		referenceReference(x, 0x9f45961f84, &r.CoverageArea[i]) // HealthcareService.coverageArea
 	}
 	for i := range r.Endpoint {
-		referenceReference(x, 0xc15b9525f719e528, &r.Endpoint[i]) // HealthcareService.endpoint
+		referenceReference(x, 0x25f719e528, &r.Endpoint[i]) // HealthcareService.endpoint
 	}
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0x9989c99027afcfc6, &r.Identifier[i]) // HealthcareService.identifier
+		tokenIdentifier(x, 0x9027afcfc6, &r.Identifier[i]) // HealthcareService.identifier
 	}
 	for i := range r.Location {
-		referenceReference(x, 0xb7e777c98ce69bc6, &r.Location[i]) // HealthcareService.location
+		referenceReference(x, 0xc98ce69bc6, &r.Location[i]) // HealthcareService.location
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xa3d2adea5d7c8b8f, meta.Profile[i].Text) // HealthcareService.meta.profile
+			x.URI(0xea5d7c8b8f, meta.Profile[i].Text) // HealthcareService.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x8a4f858a6acf5c8d, &meta.Security[i]) // HealthcareService.meta.security
+			tokenCoding(x, 0x8a6acf5c8d, &meta.Security[i]) // HealthcareService.meta.security
 		}
-		x.URI(0xe15c043f98227c95, meta.Source.Text) // HealthcareService.meta.source
+		x.URI(0x3f98227c95, meta.Source.Text) // HealthcareService.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0xe1731f98c3cd7c00, &meta.Tag[i]) // HealthcareService.meta.tag
+			tokenCoding(x, 0x98c3cd7c00, &meta.Tag[i]) // HealthcareService.meta.tag
 		}
 	}
 	x.String(0x289d42fe025a08e0, r.Name.Text) // HealthcareService.name
 	for i := range r.Program {
-		tokenCodeableConcept(x, 0x9647a2348e8dca1d, &r.Program[i]) // HealthcareService.program
+		tokenCodeableConcept(x, 0x348e8dca1d, &r.Program[i]) // HealthcareService.program
 	}
-	referenceReference(x, 0x367790e0a26abf00, r.ProvidedBy) // HealthcareService.providedBy
+	referenceReference(x, 0xe0a26abf00, r.ProvidedBy) // HealthcareService.providedBy
 	for i := range r.Specialty {
-		tokenCodeableConcept(x, 0xb6ac2c4eecd928c8, &r.Specialty[i]) // HealthcareService.specialty
+		tokenCodeableConcept(x, 0x4eecd928c8, &r.Specialty[i]) // HealthcareService.specialty
 	}
 	for i := range r.Type_ {
-		tokenCodeableConcept(x, 0xacafab6fe953451f, &r.Type_[i]) // HealthcareService.type
+		tokenCodeableConcept(x, 0x6fe953451f, &r.Type_[i]) // HealthcareService.type
 	}
 }
 
@@ -58,22 +58,22 @@ var parametersHealthcareService = []fhir.Parameter{
 	{Code: "_filter", Base: "HealthcareService", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "HealthcareService", Type: fhir.SearchToken, Single: true, Expression: "HealthcareService.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "HealthcareService", Type: fhir.SearchDate, Single: true, Expression: "HealthcareService.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "HealthcareService", Type: fhir.SearchURI, Keys: []fhir.Key{0xa3d2adea5d7c8b8f}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "HealthcareService", Type: fhir.SearchURI, Keys: []fhir.Key{0xea5d7c8b8f}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "HealthcareService", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "HealthcareService", Type: fhir.SearchToken, Keys: []fhir.Key{0x8a4f858a6acf5c8d}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "HealthcareService", Type: fhir.SearchURI, Keys: []fhir.Key{0xe15c043f98227c95}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "HealthcareService", Type: fhir.SearchToken, Keys: []fhir.Key{0xe1731f98c3cd7c00}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "HealthcareService", Type: fhir.SearchToken, Keys: []fhir.Key{0x8a6acf5c8d}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "HealthcareService", Type: fhir.SearchURI, Keys: []fhir.Key{0x3f98227c95}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "HealthcareService", Type: fhir.SearchToken, Keys: []fhir.Key{0x98c3cd7c00}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "HealthcareService", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "active", Base: "HealthcareService", Type: fhir.SearchToken, Keys: []fhir.Key{0xb8059d39b4818ef1}, Single: true, Expression: "HealthcareService.active", URL: "http://hl7.org/fhir/SearchParameter/HealthcareService-active", Description: "The Healthcare Service is currently marked as active"},
-	{Code: "characteristic", Base: "HealthcareService", Type: fhir.SearchToken, Keys: []fhir.Key{0x8682710073e2285f}, Expression: "HealthcareService.characteristic", URL: "http://hl7.org/fhir/SearchParameter/HealthcareService-characteristic", Description: "One of the HealthcareService's characteristics"},
-	{Code: "coverage-area", Base: "HealthcareService", Type: fhir.SearchReference, Keys: []fhir.Key{0x8b99709f45961f84}, Targets: []string{"Location"}, Expression: "HealthcareService.coverageArea", URL: "http://hl7.org/fhir/SearchParameter/HealthcareService-coverage-area", Description: "Location(s) service is intended for/available to"},
-	{Code: "endpoint", Base: "HealthcareService", Type: fhir.SearchReference, Keys: []fhir.Key{0xc15b9525f719e528}, Targets: []string{"Endpoint"}, Expression: "HealthcareService.endpoint", URL: "http://hl7.org/fhir/SearchParameter/HealthcareService-endpoint", Description: "Technical endpoints providing access to electronic services operated for the healthcare service"},
-	{Code: "identifier", Base: "HealthcareService", Type: fhir.SearchToken, Keys: []fhir.Key{0x9989c99027afcfc6}, Expression: "HealthcareService.identifier", URL: "http://hl7.org/fhir/SearchParameter/HealthcareService-identifier", Description: "External identifiers for this item"},
-	{Code: "location", Base: "HealthcareService", Type: fhir.SearchReference, Keys: []fhir.Key{0xb7e777c98ce69bc6}, Targets: []string{"Location"}, Expression: "HealthcareService.location", URL: "http://hl7.org/fhir/SearchParameter/HealthcareService-location", Description: "The location of the Healthcare Service"},
+	{Code: "active", Base: "HealthcareService", Type: fhir.SearchToken, Keys: []fhir.Key{0x39b4818ef1}, Single: true, Expression: "HealthcareService.active", URL: "http://hl7.org/fhir/SearchParameter/HealthcareService-active", Description: "The Healthcare Service is currently marked as active"},
+	{Code: "characteristic", Base: "HealthcareService", Type: fhir.SearchToken, Keys: []fhir.Key{0x73e2285f}, Expression: "HealthcareService.characteristic", URL: "http://hl7.org/fhir/SearchParameter/HealthcareService-characteristic", Description: "One of the HealthcareService's characteristics"},
+	{Code: "coverage-area", Base: "HealthcareService", Type: fhir.SearchReference, Keys: []fhir.Key{0x9f45961f84}, Targets: []string{"Location"}, Expression: "HealthcareService.coverageArea", URL: "http://hl7.org/fhir/SearchParameter/HealthcareService-coverage-area", Description: "Location(s) service is intended for/available to"},
+	{Code: "endpoint", Base: "HealthcareService", Type: fhir.SearchReference, Keys: []fhir.Key{0x25f719e528}, Targets: []string{"Endpoint"}, Expression: "HealthcareService.endpoint", URL: "http://hl7.org/fhir/SearchParameter/HealthcareService-endpoint", Description: "Technical endpoints providing access to electronic services operated for the healthcare service"},
+	{Code: "identifier", Base: "HealthcareService", Type: fhir.SearchToken, Keys: []fhir.Key{0x9027afcfc6}, Expression: "HealthcareService.identifier", URL: "http://hl7.org/fhir/SearchParameter/HealthcareService-identifier", Description: "External identifiers for this item"},
+	{Code: "location", Base: "HealthcareService", Type: fhir.SearchReference, Keys: []fhir.Key{0xc98ce69bc6}, Targets: []string{"Location"}, Expression: "HealthcareService.location", URL: "http://hl7.org/fhir/SearchParameter/HealthcareService-location", Description: "The location of the Healthcare Service"},
 	{Code: "name", Base: "HealthcareService", Type: fhir.SearchString, Keys: []fhir.Key{0x289d42fe025a08e0}, Single: true, Expression: "HealthcareService.name", URL: "http://hl7.org/fhir/SearchParameter/HealthcareService-name", Description: "A portion of the Healthcare service name"},
-	{Code: "organization", Base: "HealthcareService", Type: fhir.SearchReference, Keys: []fhir.Key{0x367790e0a26abf00}, Targets: []string{"Organization"}, Single: true, Expression: "HealthcareService.providedBy", URL: "http://hl7.org/fhir/SearchParameter/HealthcareService-organization", Description: "The organization that provides this Healthcare Service"},
-	{Code: "program", Base: "HealthcareService", Type: fhir.SearchToken, Keys: []fhir.Key{0x9647a2348e8dca1d}, Expression: "HealthcareService.program", URL: "http://hl7.org/fhir/SearchParameter/HealthcareService-program", Description: "One of the Programs supported by this HealthcareService"},
-	{Code: "service-category", Base: "HealthcareService", Type: fhir.SearchToken, Keys: []fhir.Key{0xde9c50ead658dc0a}, Expression: "HealthcareService.category", URL: "http://hl7.org/fhir/SearchParameter/HealthcareService-service-category", Description: "Service Category of the Healthcare Service"},
-	{Code: "service-type", Base: "HealthcareService", Type: fhir.SearchToken, Keys: []fhir.Key{0xacafab6fe953451f}, Expression: "HealthcareService.type", URL: "http://hl7.org/fhir/SearchParameter/HealthcareService-service-type", Description: "The type of service provided by this healthcare service"},
-	{Code: "specialty", Base: "HealthcareService", Type: fhir.SearchToken, Keys: []fhir.Key{0xb6ac2c4eecd928c8}, Expression: "HealthcareService.specialty", URL: "http://hl7.org/fhir/SearchParameter/HealthcareService-specialty", Description: "The specialty of the service provided by this healthcare service"},
+	{Code: "organization", Base: "HealthcareService", Type: fhir.SearchReference, Keys: []fhir.Key{0xe0a26abf00}, Targets: []string{"Organization"}, Single: true, Expression: "HealthcareService.providedBy", URL: "http://hl7.org/fhir/SearchParameter/HealthcareService-organization", Description: "The organization that provides this Healthcare Service"},
+	{Code: "program", Base: "HealthcareService", Type: fhir.SearchToken, Keys: []fhir.Key{0x348e8dca1d}, Expression: "HealthcareService.program", URL: "http://hl7.org/fhir/SearchParameter/HealthcareService-program", Description: "One of the Programs supported by this HealthcareService"},
+	{Code: "service-category", Base: "HealthcareService", Type: fhir.SearchToken, Keys: []fhir.Key{0xead658dc0a}, Expression: "HealthcareService.category", URL: "http://hl7.org/fhir/SearchParameter/HealthcareService-service-category", Description: "Service Category of the Healthcare Service"},
+	{Code: "service-type", Base: "HealthcareService", Type: fhir.SearchToken, Keys: []fhir.Key{0x6fe953451f}, Expression: "HealthcareService.type", URL: "http://hl7.org/fhir/SearchParameter/HealthcareService-service-type", Description: "The type of service provided by this healthcare service"},
+	{Code: "specialty", Base: "HealthcareService", Type: fhir.SearchToken, Keys: []fhir.Key{0x4eecd928c8}, Expression: "HealthcareService.specialty", URL: "http://hl7.org/fhir/SearchParameter/HealthcareService-specialty", Description: "The specialty of the service provided by this healthcare service"},
 }

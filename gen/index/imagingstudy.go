@@ -10,55 +10,55 @@ import (
 // imagingStudy adds what the search parameters say of r to x.
 func imagingStudy(x *fhir.Index, r *r4.ImagingStudy) {
 	for i := range r.BasedOn {
-		referenceReference(x, 0xee498770a48b03c6, &r.BasedOn[i]) // ImagingStudy.basedOn
+		referenceReference(x, 0x70a48b03c6, &r.BasedOn[i]) // ImagingStudy.basedOn
 	}
-	referenceReference(x, 0x82d1ba290d889d9e, r.Encounter) // ImagingStudy.encounter
+	referenceReference(x, 0x290d889d9e, r.Encounter) // ImagingStudy.encounter
 	for i := range r.Endpoint {
-		referenceReference(x, 0xa9f4f739503c9f56, &r.Endpoint[i]) // ImagingStudy.endpoint
+		referenceReference(x, 0x39503c9f56, &r.Endpoint[i]) // ImagingStudy.endpoint
 	}
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0x40629f52300f3089, &r.Identifier[i]) // ImagingStudy.identifier
+		tokenIdentifier(x, 0x52300f3089, &r.Identifier[i]) // ImagingStudy.identifier
 	}
 	for i := range r.Interpreter {
-		referenceReference(x, 0xa751cd2b5b1cd9e4, &r.Interpreter[i]) // ImagingStudy.interpreter
+		referenceReference(x, 0x2b5b1cd9e4, &r.Interpreter[i]) // ImagingStudy.interpreter
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x93d63d93c5105eca, meta.Profile[i].Text) // ImagingStudy.meta.profile
+			x.URI(0x93c5105eca, meta.Profile[i].Text) // ImagingStudy.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x26bd72bbf6338ce7, &meta.Security[i]) // ImagingStudy.meta.security
+			tokenCoding(x, 0xbbf6338ce7, &meta.Security[i]) // ImagingStudy.meta.security
 		}
-		x.URI(0x2673ae9eae650978, meta.Source.Text) // ImagingStudy.meta.source
+		x.URI(0x9eae650978, meta.Source.Text) // ImagingStudy.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x4773830db7eddb86, &meta.Tag[i]) // ImagingStudy.meta.tag
+			tokenCoding(x, 0xdb7eddb86, &meta.Tag[i]) // ImagingStudy.meta.tag
 		}
 	}
 	for i := range r.ReasonCode {
-		tokenCodeableConcept(x, 0xcbde6b43d6874d3f, &r.ReasonCode[i]) // ImagingStudy.reasonCode
+		tokenCodeableConcept(x, 0x43d6874d3f, &r.ReasonCode[i]) // ImagingStudy.reasonCode
 	}
-	referenceReference(x, 0xb12d07977e769067, r.Referrer) // ImagingStudy.referrer
+	referenceReference(x, 0x977e769067, r.Referrer) // ImagingStudy.referrer
 	for i := range r.Series {
 		series := &r.Series[i]
-		tokenCoding(x, 0x66a4c16376c6d90d, series.BodySite) // ImagingStudy.series.bodySite
+		tokenCoding(x, 0x6376c6d90d, series.BodySite) // ImagingStudy.series.bodySite
 		for i := range series.Endpoint {
-			referenceReference(x, 0x7524659b4ef1f96e, &series.Endpoint[i]) // ImagingStudy.series.endpoint
+			referenceReference(x, 0x9b4ef1f96e, &series.Endpoint[i]) // ImagingStudy.series.endpoint
 		}
 		for i := range series.Instance {
 			instance := &series.Instance[i]
-			tokenCoding(x, 0x7ff3b85070b8c855, instance.SopClass) // ImagingStudy.series.instance.sopClass
-			x.Code(0xbec57997f0fafa8d, instance.Uid.Text)         // ImagingStudy.series.instance.uid
+			tokenCoding(x, 0x5070b8c855, instance.SopClass) // ImagingStudy.series.instance.sopClass
+			x.Code(0x97f0fafa8d, instance.Uid.Text)         // ImagingStudy.series.instance.uid
 		}
-		tokenCoding(x, 0x4e28b50395873deb, series.Modality) // ImagingStudy.series.modality
+		tokenCoding(x, 0x395873deb, series.Modality) // ImagingStudy.series.modality
 		for i := range series.Performer {
 			performer := &series.Performer[i]
-			referenceReference(x, 0x4079c852433414c7, performer.Actor) // ImagingStudy.series.performer.actor
+			referenceReference(x, 0x52433414c7, performer.Actor) // ImagingStudy.series.performer.actor
 		}
-		x.Code(0xf29f89e740373033, series.Uid.Text) // ImagingStudy.series.uid
+		x.Code(0xe740373033, series.Uid.Text) // ImagingStudy.series.uid
 	}
-	x.Date(0x8e38c5d7c4fd4c75, r.Started.Text)                                             // ImagingStudy.started
-	x.CodeOf(0xd65a117c782b9a87, "http://hl7.org/fhir/imagingstudy-status", r.Status.Text) // ImagingStudy.status
-	referenceReference(x, 0x04ddc167b6e83416, r.Subject)                                   // ImagingStudy.subject
+	x.Date(0x8e38c5d7c4fd4c75, r.Started.Text)                                       // ImagingStudy.started
+	x.CodeOf(0x7c782b9a87, "http://hl7.org/fhir/imagingstudy-status", r.Status.Text) // ImagingStudy.status
+	referenceReference(x, 0x67b6e83416, r.Subject)                                   // ImagingStudy.subject
 }
 
 var parametersImagingStudy = []fhir.Parameter{
@@ -66,27 +66,27 @@ var parametersImagingStudy = []fhir.Parameter{
 	{Code: "_filter", Base: "ImagingStudy", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "ImagingStudy", Type: fhir.SearchToken, Single: true, Expression: "ImagingStudy.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "ImagingStudy", Type: fhir.SearchDate, Single: true, Expression: "ImagingStudy.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "ImagingStudy", Type: fhir.SearchURI, Keys: []fhir.Key{0x93d63d93c5105eca}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "ImagingStudy", Type: fhir.SearchURI, Keys: []fhir.Key{0x93c5105eca}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "ImagingStudy", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "ImagingStudy", Type: fhir.SearchToken, Keys: []fhir.Key{0x26bd72bbf6338ce7}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "ImagingStudy", Type: fhir.SearchURI, Keys: []fhir.Key{0x2673ae9eae650978}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "ImagingStudy", Type: fhir.SearchToken, Keys: []fhir.Key{0x4773830db7eddb86}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "ImagingStudy", Type: fhir.SearchToken, Keys: []fhir.Key{0xbbf6338ce7}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "ImagingStudy", Type: fhir.SearchURI, Keys: []fhir.Key{0x9eae650978}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "ImagingStudy", Type: fhir.SearchToken, Keys: []fhir.Key{0xdb7eddb86}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "ImagingStudy", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "basedon", Base: "ImagingStudy", Type: fhir.SearchReference, Keys: []fhir.Key{0xee498770a48b03c6}, Targets: []string{"Appointment", "AppointmentResponse", "CarePlan", "ServiceRequest", "Task"}, Expression: "ImagingStudy.basedOn", URL: "http://hl7.org/fhir/SearchParameter/ImagingStudy-basedon", Description: "The order for the image"},
-	{Code: "bodysite", Base: "ImagingStudy", Type: fhir.SearchToken, Keys: []fhir.Key{0x66a4c16376c6d90d}, Expression: "ImagingStudy.series.bodySite", URL: "http://hl7.org/fhir/SearchParameter/ImagingStudy-bodysite", Description: "The body site studied"},
-	{Code: "dicom-class", Base: "ImagingStudy", Type: fhir.SearchToken, Keys: []fhir.Key{0x7ff3b85070b8c855}, Expression: "ImagingStudy.series.instance.sopClass", URL: "http://hl7.org/fhir/SearchParameter/ImagingStudy-dicom-class", Description: "The type of the instance"},
-	{Code: "encounter", Base: "ImagingStudy", Type: fhir.SearchReference, Keys: []fhir.Key{0x82d1ba290d889d9e}, Targets: []string{"Encounter"}, Single: true, Expression: "ImagingStudy.encounter", URL: "http://hl7.org/fhir/SearchParameter/ImagingStudy-encounter", Description: "The context of the study"},
-	{Code: "endpoint", Base: "ImagingStudy", Type: fhir.SearchReference, Keys: []fhir.Key{0xa9f4f739503c9f56, 0x7524659b4ef1f96e}, Targets: []string{"Endpoint"}, Expression: "ImagingStudy.endpoint | ImagingStudy.series.endpoint", URL: "http://hl7.org/fhir/SearchParameter/ImagingStudy-endpoint", Description: "The endpoint for the study or series"},
-	{Code: "identifier", Base: "ImagingStudy", Type: fhir.SearchToken, Keys: []fhir.Key{0x40629f52300f3089}, Expression: "ImagingStudy.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "Identifiers for the Study, such as DICOM Study Instance UID and Accession number"},
-	{Code: "instance", Base: "ImagingStudy", Type: fhir.SearchToken, Keys: []fhir.Key{0xbec57997f0fafa8d}, Expression: "ImagingStudy.series.instance.uid", URL: "http://hl7.org/fhir/SearchParameter/ImagingStudy-instance", Description: "SOP Instance UID for an instance"},
-	{Code: "interpreter", Base: "ImagingStudy", Type: fhir.SearchReference, Keys: []fhir.Key{0xa751cd2b5b1cd9e4}, Targets: []string{"Practitioner", "PractitionerRole"}, Expression: "ImagingStudy.interpreter", URL: "http://hl7.org/fhir/SearchParameter/ImagingStudy-interpreter", Description: "Who interpreted the images"},
-	{Code: "modality", Base: "ImagingStudy", Type: fhir.SearchToken, Keys: []fhir.Key{0x4e28b50395873deb}, Expression: "ImagingStudy.series.modality", URL: "http://hl7.org/fhir/SearchParameter/ImagingStudy-modality", Description: "The modality of the series"},
-	{Code: "patient", Base: "ImagingStudy", Type: fhir.SearchReference, Keys: []fhir.Key{0x04ddc167b6e83416}, Targets: []string{"Patient"}, Single: true, Expression: "ImagingStudy.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "Who the study is about"},
-	{Code: "performer", Base: "ImagingStudy", Type: fhir.SearchReference, Keys: []fhir.Key{0x4079c852433414c7}, Targets: []string{"CareTeam", "Device", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "ImagingStudy.series.performer.actor", URL: "http://hl7.org/fhir/SearchParameter/ImagingStudy-performer", Description: "The person who performed the study"},
-	{Code: "reason", Base: "ImagingStudy", Type: fhir.SearchToken, Keys: []fhir.Key{0xcbde6b43d6874d3f}, Expression: "ImagingStudy.reasonCode", URL: "http://hl7.org/fhir/SearchParameter/ImagingStudy-reason", Description: "The reason for the study"},
-	{Code: "referrer", Base: "ImagingStudy", Type: fhir.SearchReference, Keys: []fhir.Key{0xb12d07977e769067}, Targets: []string{"Practitioner", "PractitionerRole"}, Single: true, Expression: "ImagingStudy.referrer", URL: "http://hl7.org/fhir/SearchParameter/ImagingStudy-referrer", Description: "The referring physician"},
-	{Code: "series", Base: "ImagingStudy", Type: fhir.SearchToken, Keys: []fhir.Key{0xf29f89e740373033}, Expression: "ImagingStudy.series.uid", URL: "http://hl7.org/fhir/SearchParameter/ImagingStudy-series", Description: "DICOM Series Instance UID for a series"},
+	{Code: "basedon", Base: "ImagingStudy", Type: fhir.SearchReference, Keys: []fhir.Key{0x70a48b03c6}, Targets: []string{"Appointment", "AppointmentResponse", "CarePlan", "ServiceRequest", "Task"}, Expression: "ImagingStudy.basedOn", URL: "http://hl7.org/fhir/SearchParameter/ImagingStudy-basedon", Description: "The order for the image"},
+	{Code: "bodysite", Base: "ImagingStudy", Type: fhir.SearchToken, Keys: []fhir.Key{0x6376c6d90d}, Expression: "ImagingStudy.series.bodySite", URL: "http://hl7.org/fhir/SearchParameter/ImagingStudy-bodysite", Description: "The body site studied"},
+	{Code: "dicom-class", Base: "ImagingStudy", Type: fhir.SearchToken, Keys: []fhir.Key{0x5070b8c855}, Expression: "ImagingStudy.series.instance.sopClass", URL: "http://hl7.org/fhir/SearchParameter/ImagingStudy-dicom-class", Description: "The type of the instance"},
+	{Code: "encounter", Base: "ImagingStudy", Type: fhir.SearchReference, Keys: []fhir.Key{0x290d889d9e}, Targets: []string{"Encounter"}, Single: true, Expression: "ImagingStudy.encounter", URL: "http://hl7.org/fhir/SearchParameter/ImagingStudy-encounter", Description: "The context of the study"},
+	{Code: "endpoint", Base: "ImagingStudy", Type: fhir.SearchReference, Keys: []fhir.Key{0x39503c9f56, 0x9b4ef1f96e}, Targets: []string{"Endpoint"}, Expression: "ImagingStudy.endpoint | ImagingStudy.series.endpoint", URL: "http://hl7.org/fhir/SearchParameter/ImagingStudy-endpoint", Description: "The endpoint for the study or series"},
+	{Code: "identifier", Base: "ImagingStudy", Type: fhir.SearchToken, Keys: []fhir.Key{0x52300f3089}, Expression: "ImagingStudy.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "Identifiers for the Study, such as DICOM Study Instance UID and Accession number"},
+	{Code: "instance", Base: "ImagingStudy", Type: fhir.SearchToken, Keys: []fhir.Key{0x97f0fafa8d}, Expression: "ImagingStudy.series.instance.uid", URL: "http://hl7.org/fhir/SearchParameter/ImagingStudy-instance", Description: "SOP Instance UID for an instance"},
+	{Code: "interpreter", Base: "ImagingStudy", Type: fhir.SearchReference, Keys: []fhir.Key{0x2b5b1cd9e4}, Targets: []string{"Practitioner", "PractitionerRole"}, Expression: "ImagingStudy.interpreter", URL: "http://hl7.org/fhir/SearchParameter/ImagingStudy-interpreter", Description: "Who interpreted the images"},
+	{Code: "modality", Base: "ImagingStudy", Type: fhir.SearchToken, Keys: []fhir.Key{0x395873deb}, Expression: "ImagingStudy.series.modality", URL: "http://hl7.org/fhir/SearchParameter/ImagingStudy-modality", Description: "The modality of the series"},
+	{Code: "patient", Base: "ImagingStudy", Type: fhir.SearchReference, Keys: []fhir.Key{0x67b6e83416}, Targets: []string{"Patient"}, Single: true, Expression: "ImagingStudy.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "Who the study is about"},
+	{Code: "performer", Base: "ImagingStudy", Type: fhir.SearchReference, Keys: []fhir.Key{0x52433414c7}, Targets: []string{"CareTeam", "Device", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "ImagingStudy.series.performer.actor", URL: "http://hl7.org/fhir/SearchParameter/ImagingStudy-performer", Description: "The person who performed the study"},
+	{Code: "reason", Base: "ImagingStudy", Type: fhir.SearchToken, Keys: []fhir.Key{0x43d6874d3f}, Expression: "ImagingStudy.reasonCode", URL: "http://hl7.org/fhir/SearchParameter/ImagingStudy-reason", Description: "The reason for the study"},
+	{Code: "referrer", Base: "ImagingStudy", Type: fhir.SearchReference, Keys: []fhir.Key{0x977e769067}, Targets: []string{"Practitioner", "PractitionerRole"}, Single: true, Expression: "ImagingStudy.referrer", URL: "http://hl7.org/fhir/SearchParameter/ImagingStudy-referrer", Description: "The referring physician"},
+	{Code: "series", Base: "ImagingStudy", Type: fhir.SearchToken, Keys: []fhir.Key{0xe740373033}, Expression: "ImagingStudy.series.uid", URL: "http://hl7.org/fhir/SearchParameter/ImagingStudy-series", Description: "DICOM Series Instance UID for a series"},
 	{Code: "started", Base: "ImagingStudy", Type: fhir.SearchDate, Keys: []fhir.Key{0x8e38c5d7c4fd4c75}, Single: true, Expression: "ImagingStudy.started", URL: "http://hl7.org/fhir/SearchParameter/ImagingStudy-started", Description: "When the study was started"},
-	{Code: "status", Base: "ImagingStudy", Type: fhir.SearchToken, Keys: []fhir.Key{0xd65a117c782b9a87}, Single: true, Systems: []string{"http://hl7.org/fhir/imagingstudy-status"}, Expression: "ImagingStudy.status", URL: "http://hl7.org/fhir/SearchParameter/ImagingStudy-status", Description: "The status of the study"},
-	{Code: "subject", Base: "ImagingStudy", Type: fhir.SearchReference, Keys: []fhir.Key{0x04ddc167b6e83416}, Targets: []string{"Device", "Group", "Patient"}, Single: true, Expression: "ImagingStudy.subject", URL: "http://hl7.org/fhir/SearchParameter/ImagingStudy-subject", Description: "Who the study is about"},
+	{Code: "status", Base: "ImagingStudy", Type: fhir.SearchToken, Keys: []fhir.Key{0x7c782b9a87}, Single: true, Systems: []string{"http://hl7.org/fhir/imagingstudy-status"}, Expression: "ImagingStudy.status", URL: "http://hl7.org/fhir/SearchParameter/ImagingStudy-status", Description: "The status of the study"},
+	{Code: "subject", Base: "ImagingStudy", Type: fhir.SearchReference, Keys: []fhir.Key{0x67b6e83416}, Targets: []string{"Device", "Group", "Patient"}, Single: true, Expression: "ImagingStudy.subject", URL: "http://hl7.org/fhir/SearchParameter/ImagingStudy-subject", Description: "Who the study is about"},
 }

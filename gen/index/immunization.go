@@ -10,50 +10,50 @@ import (
 // immunization adds what the search parameters say of r to x.
 func immunization(x *fhir.Index, r *r4.Immunization) {
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0x25522489a8156949, &r.Identifier[i]) // Immunization.identifier
+		tokenIdentifier(x, 0x89a8156949, &r.Identifier[i]) // Immunization.identifier
 	}
-	referenceReference(x, 0x80d7ea30b84f5602, r.Location)     // Immunization.location
-	x.String(0x2239b30e0f0a55b4, r.LotNumber.Text)            // Immunization.lotNumber
-	referenceReference(x, 0x9dc64deef0652239, r.Manufacturer) // Immunization.manufacturer
+	referenceReference(x, 0x30b84f5602, r.Location)     // Immunization.location
+	x.String(0x2239b30e0f0a55b4, r.LotNumber.Text)      // Immunization.lotNumber
+	referenceReference(x, 0xeef0652239, r.Manufacturer) // Immunization.manufacturer
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x44b4fdbf27416ede, meta.Profile[i].Text) // Immunization.meta.profile
+			x.URI(0xbf27416ede, meta.Profile[i].Text) // Immunization.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0xcbbbccd4ac039d08, &meta.Security[i]) // Immunization.meta.security
+			tokenCoding(x, 0xd4ac039d08, &meta.Security[i]) // Immunization.meta.security
 		}
-		x.URI(0x8e016506e2314c05, meta.Source.Text) // Immunization.meta.source
+		x.URI(0x6e2314c05, meta.Source.Text) // Immunization.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x4cd44aea7de411db, &meta.Tag[i]) // Immunization.meta.tag
+			tokenCoding(x, 0xea7de411db, &meta.Tag[i]) // Immunization.meta.tag
 		}
 	}
-	dateOf(x, 0xd29c03784f5c50b9, r.Occurrence)          // Immunization.occurrence
-	referenceReference(x, 0xf0ed7837a6187ec7, r.Patient) // Immunization.patient
+	dateOf(x, 0xd29c03784f5c50b9, r.Occurrence)    // Immunization.occurrence
+	referenceReference(x, 0x37a6187ec7, r.Patient) // Immunization.patient
 	for i := range r.Performer {
 		performer := &r.Performer[i]
-		referenceReference(x, 0x27e234000441674f, performer.Actor) // Immunization.performer.actor
+		referenceReference(x, 0x441674f, performer.Actor) // Immunization.performer.actor
 	}
 	for i := range r.ProtocolApplied {
 		protocolApplied := &r.ProtocolApplied[i]
 		x.String(0xe2ec6c0db94cf536, protocolApplied.Series.Text) // Immunization.protocolApplied.series
 		for i := range protocolApplied.TargetDisease {
-			tokenCodeableConcept(x, 0x796166d387ce6988, &protocolApplied.TargetDisease[i]) // Immunization.protocolApplied.targetDisease
+			tokenCodeableConcept(x, 0xd387ce6988, &protocolApplied.TargetDisease[i]) // Immunization.protocolApplied.targetDisease
 		}
 	}
 	for i := range r.Reaction {
 		reaction := &r.Reaction[i]
-		x.Date(0x19e498e249dbd2eb, reaction.Date.Text)             // Immunization.reaction.date
-		referenceReference(x, 0xebf98e1175ad0b32, reaction.Detail) // Immunization.reaction.detail
+		x.Date(0x19e498e249dbd2eb, reaction.Date.Text)       // Immunization.reaction.date
+		referenceReference(x, 0x1175ad0b32, reaction.Detail) // Immunization.reaction.detail
 	}
 	for i := range r.ReasonCode {
-		tokenCodeableConcept(x, 0xe8417036988e1317, &r.ReasonCode[i]) // Immunization.reasonCode
+		tokenCodeableConcept(x, 0x36988e1317, &r.ReasonCode[i]) // Immunization.reasonCode
 	}
 	for i := range r.ReasonReference {
-		referenceReference(x, 0x6a72453b35747639, &r.ReasonReference[i]) // Immunization.reasonReference
+		referenceReference(x, 0x3b35747639, &r.ReasonReference[i]) // Immunization.reasonReference
 	}
-	x.CodeOf(0x3fee04eabf0a6627, "http://hl7.org/fhir/event-status", r.Status.Text) // Immunization.status
-	tokenCodeableConcept(x, 0x7e61b7c81aadbc54, r.StatusReason)                     // Immunization.statusReason
-	tokenCodeableConcept(x, 0x27d3615af78d5b9b, r.VaccineCode)                      // Immunization.vaccineCode
+	x.CodeOf(0xeabf0a6627, "http://hl7.org/fhir/event-status", r.Status.Text) // Immunization.status
+	tokenCodeableConcept(x, 0xc81aadbc54, r.StatusReason)                     // Immunization.statusReason
+	tokenCodeableConcept(x, 0x5af78d5b9b, r.VaccineCode)                      // Immunization.vaccineCode
 }
 
 var parametersImmunization = []fhir.Parameter{
@@ -61,26 +61,26 @@ var parametersImmunization = []fhir.Parameter{
 	{Code: "_filter", Base: "Immunization", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Immunization", Type: fhir.SearchToken, Single: true, Expression: "Immunization.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Immunization", Type: fhir.SearchDate, Single: true, Expression: "Immunization.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "Immunization", Type: fhir.SearchURI, Keys: []fhir.Key{0x44b4fdbf27416ede}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "Immunization", Type: fhir.SearchURI, Keys: []fhir.Key{0xbf27416ede}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "Immunization", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "Immunization", Type: fhir.SearchToken, Keys: []fhir.Key{0xcbbbccd4ac039d08}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "Immunization", Type: fhir.SearchURI, Keys: []fhir.Key{0x8e016506e2314c05}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "Immunization", Type: fhir.SearchToken, Keys: []fhir.Key{0x4cd44aea7de411db}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "Immunization", Type: fhir.SearchToken, Keys: []fhir.Key{0xd4ac039d08}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "Immunization", Type: fhir.SearchURI, Keys: []fhir.Key{0x6e2314c05}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "Immunization", Type: fhir.SearchToken, Keys: []fhir.Key{0xea7de411db}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "Immunization", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "date", Base: "Immunization", Type: fhir.SearchDate, Keys: []fhir.Key{0xd29c03784f5c50b9}, Single: true, Expression: "Immunization.occurrence", URL: "http://hl7.org/fhir/SearchParameter/clinical-date", Description: "Vaccination (non)-Administration Date"},
-	{Code: "identifier", Base: "Immunization", Type: fhir.SearchToken, Keys: []fhir.Key{0x25522489a8156949}, Expression: "Immunization.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "Business identifier"},
-	{Code: "location", Base: "Immunization", Type: fhir.SearchReference, Keys: []fhir.Key{0x80d7ea30b84f5602}, Targets: []string{"Location"}, Single: true, Expression: "Immunization.location", URL: "http://hl7.org/fhir/SearchParameter/Immunization-location", Description: "The service delivery location or facility in which the vaccine was / was to be administered"},
+	{Code: "identifier", Base: "Immunization", Type: fhir.SearchToken, Keys: []fhir.Key{0x89a8156949}, Expression: "Immunization.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "Business identifier"},
+	{Code: "location", Base: "Immunization", Type: fhir.SearchReference, Keys: []fhir.Key{0x30b84f5602}, Targets: []string{"Location"}, Single: true, Expression: "Immunization.location", URL: "http://hl7.org/fhir/SearchParameter/Immunization-location", Description: "The service delivery location or facility in which the vaccine was / was to be administered"},
 	{Code: "lot-number", Base: "Immunization", Type: fhir.SearchString, Keys: []fhir.Key{0x2239b30e0f0a55b4}, Single: true, Expression: "Immunization.lotNumber", URL: "http://hl7.org/fhir/SearchParameter/Immunization-lot-number", Description: "Vaccine Lot Number"},
-	{Code: "manufacturer", Base: "Immunization", Type: fhir.SearchReference, Keys: []fhir.Key{0x9dc64deef0652239}, Targets: []string{"Organization"}, Single: true, Expression: "Immunization.manufacturer", URL: "http://hl7.org/fhir/SearchParameter/Immunization-manufacturer", Description: "Vaccine Manufacturer"},
-	{Code: "patient", Base: "Immunization", Type: fhir.SearchReference, Keys: []fhir.Key{0xf0ed7837a6187ec7}, Targets: []string{"Patient"}, Single: true, Expression: "Immunization.patient", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "The patient for the vaccination record"},
-	{Code: "performer", Base: "Immunization", Type: fhir.SearchReference, Keys: []fhir.Key{0x27e234000441674f}, Targets: []string{"Organization", "Practitioner", "PractitionerRole"}, Expression: "Immunization.performer.actor", URL: "http://hl7.org/fhir/SearchParameter/Immunization-performer", Description: "The practitioner or organization who played a role in the vaccination"},
-	{Code: "reaction", Base: "Immunization", Type: fhir.SearchReference, Keys: []fhir.Key{0xebf98e1175ad0b32}, Targets: []string{"Observation"}, Expression: "Immunization.reaction.detail", URL: "http://hl7.org/fhir/SearchParameter/Immunization-reaction", Description: "Additional information on reaction"},
+	{Code: "manufacturer", Base: "Immunization", Type: fhir.SearchReference, Keys: []fhir.Key{0xeef0652239}, Targets: []string{"Organization"}, Single: true, Expression: "Immunization.manufacturer", URL: "http://hl7.org/fhir/SearchParameter/Immunization-manufacturer", Description: "Vaccine Manufacturer"},
+	{Code: "patient", Base: "Immunization", Type: fhir.SearchReference, Keys: []fhir.Key{0x37a6187ec7}, Targets: []string{"Patient"}, Single: true, Expression: "Immunization.patient", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "The patient for the vaccination record"},
+	{Code: "performer", Base: "Immunization", Type: fhir.SearchReference, Keys: []fhir.Key{0x441674f}, Targets: []string{"Organization", "Practitioner", "PractitionerRole"}, Expression: "Immunization.performer.actor", URL: "http://hl7.org/fhir/SearchParameter/Immunization-performer", Description: "The practitioner or organization who played a role in the vaccination"},
+	{Code: "reaction", Base: "Immunization", Type: fhir.SearchReference, Keys: []fhir.Key{0x1175ad0b32}, Targets: []string{"Observation"}, Expression: "Immunization.reaction.detail", URL: "http://hl7.org/fhir/SearchParameter/Immunization-reaction", Description: "Additional information on reaction"},
 	{Code: "reaction-date", Base: "Immunization", Type: fhir.SearchDate, Keys: []fhir.Key{0x19e498e249dbd2eb}, Expression: "Immunization.reaction.date", URL: "http://hl7.org/fhir/SearchParameter/Immunization-reaction-date", Description: "When reaction started"},
-	{Code: "reason-code", Base: "Immunization", Type: fhir.SearchToken, Keys: []fhir.Key{0xe8417036988e1317}, Expression: "Immunization.reasonCode", URL: "http://hl7.org/fhir/SearchParameter/Immunization-reason-code", Description: "Reason why the vaccine was administered"},
-	{Code: "reason-reference", Base: "Immunization", Type: fhir.SearchReference, Keys: []fhir.Key{0x6a72453b35747639}, Targets: []string{"Condition", "DiagnosticReport", "Observation"}, Expression: "Immunization.reasonReference", URL: "http://hl7.org/fhir/SearchParameter/Immunization-reason-reference", Description: "Why immunization occurred"},
+	{Code: "reason-code", Base: "Immunization", Type: fhir.SearchToken, Keys: []fhir.Key{0x36988e1317}, Expression: "Immunization.reasonCode", URL: "http://hl7.org/fhir/SearchParameter/Immunization-reason-code", Description: "Reason why the vaccine was administered"},
+	{Code: "reason-reference", Base: "Immunization", Type: fhir.SearchReference, Keys: []fhir.Key{0x3b35747639}, Targets: []string{"Condition", "DiagnosticReport", "Observation"}, Expression: "Immunization.reasonReference", URL: "http://hl7.org/fhir/SearchParameter/Immunization-reason-reference", Description: "Why immunization occurred"},
 	{Code: "series", Base: "Immunization", Type: fhir.SearchString, Keys: []fhir.Key{0xe2ec6c0db94cf536}, Expression: "Immunization.protocolApplied.series", URL: "http://hl7.org/fhir/SearchParameter/Immunization-series", Description: "The series being followed by the provider"},
-	{Code: "status", Base: "Immunization", Type: fhir.SearchToken, Keys: []fhir.Key{0x3fee04eabf0a6627}, Single: true, Systems: []string{"http://hl7.org/fhir/event-status"}, Expression: "Immunization.status", URL: "http://hl7.org/fhir/SearchParameter/Immunization-status", Description: "Immunization event status"},
-	{Code: "status-reason", Base: "Immunization", Type: fhir.SearchToken, Keys: []fhir.Key{0x7e61b7c81aadbc54}, Expression: "Immunization.statusReason", URL: "http://hl7.org/fhir/SearchParameter/Immunization-status-reason", Description: "Reason why the vaccine was not administered"},
-	{Code: "target-disease", Base: "Immunization", Type: fhir.SearchToken, Keys: []fhir.Key{0x796166d387ce6988}, Expression: "Immunization.protocolApplied.targetDisease", URL: "http://hl7.org/fhir/SearchParameter/Immunization-target-disease", Description: "The target disease the dose is being administered against"},
-	{Code: "vaccine-code", Base: "Immunization", Type: fhir.SearchToken, Keys: []fhir.Key{0x27d3615af78d5b9b}, Expression: "Immunization.vaccineCode", URL: "http://hl7.org/fhir/SearchParameter/Immunization-vaccine-code", Description: "Vaccine Product Administered"},
+	{Code: "status", Base: "Immunization", Type: fhir.SearchToken, Keys: []fhir.Key{0xeabf0a6627}, Single: true, Systems: []string{"http://hl7.org/fhir/event-status"}, Expression: "Immunization.status", URL: "http://hl7.org/fhir/SearchParameter/Immunization-status", Description: "Immunization event status"},
+	{Code: "status-reason", Base: "Immunization", Type: fhir.SearchToken, Keys: []fhir.Key{0xc81aadbc54}, Expression: "Immunization.statusReason", URL: "http://hl7.org/fhir/SearchParameter/Immunization-status-reason", Description: "Reason why the vaccine was not administered"},
+	{Code: "target-disease", Base: "Immunization", Type: fhir.SearchToken, Keys: []fhir.Key{0xd387ce6988}, Expression: "Immunization.protocolApplied.targetDisease", URL: "http://hl7.org/fhir/SearchParameter/Immunization-target-disease", Description: "The target disease the dose is being administered against"},
+	{Code: "vaccine-code", Base: "Immunization", Type: fhir.SearchToken, Keys: []fhir.Key{0x5af78d5b9b}, Expression: "Immunization.vaccineCode", URL: "http://hl7.org/fhir/SearchParameter/Immunization-vaccine-code", Description: "Vaccine Product Administered"},
 }

@@ -9,27 +9,27 @@ import (
 
 // immunizationEvaluation adds what the search parameters say of r to x.
 func immunizationEvaluation(x *fhir.Index, r *r4.ImmunizationEvaluation) {
-	x.Date(0x6a69160dd45739a9, r.Date.Text)                   // ImmunizationEvaluation.date
-	tokenCodeableConcept(x, 0xc92ac9ada69fa27d, r.DoseStatus) // ImmunizationEvaluation.doseStatus
+	x.Date(0x6a69160dd45739a9, r.Date.Text)             // ImmunizationEvaluation.date
+	tokenCodeableConcept(x, 0xada69fa27d, r.DoseStatus) // ImmunizationEvaluation.doseStatus
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0xb08e24b4fe831cd4, &r.Identifier[i]) // ImmunizationEvaluation.identifier
+		tokenIdentifier(x, 0xb4fe831cd4, &r.Identifier[i]) // ImmunizationEvaluation.identifier
 	}
-	referenceReference(x, 0x0160e9791ae19283, r.ImmunizationEvent) // ImmunizationEvaluation.immunizationEvent
+	referenceReference(x, 0x791ae19283, r.ImmunizationEvent) // ImmunizationEvaluation.immunizationEvent
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xf90727f1598f0fc7, meta.Profile[i].Text) // ImmunizationEvaluation.meta.profile
+			x.URI(0xf1598f0fc7, meta.Profile[i].Text) // ImmunizationEvaluation.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0xb01c68f32101a6dd, &meta.Security[i]) // ImmunizationEvaluation.meta.security
+			tokenCoding(x, 0xf32101a6dd, &meta.Security[i]) // ImmunizationEvaluation.meta.security
 		}
-		x.URI(0x829d4af2af4466d5, meta.Source.Text) // ImmunizationEvaluation.meta.source
+		x.URI(0xf2af4466d5, meta.Source.Text) // ImmunizationEvaluation.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x3f49c5bcfd7af918, &meta.Tag[i]) // ImmunizationEvaluation.meta.tag
+			tokenCoding(x, 0xbcfd7af918, &meta.Tag[i]) // ImmunizationEvaluation.meta.tag
 		}
 	}
-	referenceReference(x, 0x49a2185ee4f2c028, r.Patient)                                                         // ImmunizationEvaluation.patient
-	x.CodeOf(0x3cab2ccea53acf7e, "http://terminology.hl7.org/CodeSystem/medication-admin-status", r.Status.Text) // ImmunizationEvaluation.status
-	tokenCodeableConcept(x, 0xfde5b35fdeb50a94, r.TargetDisease)                                                 // ImmunizationEvaluation.targetDisease
+	referenceReference(x, 0x5ee4f2c028, r.Patient)                                                         // ImmunizationEvaluation.patient
+	x.CodeOf(0xcea53acf7e, "http://terminology.hl7.org/CodeSystem/medication-admin-status", r.Status.Text) // ImmunizationEvaluation.status
+	tokenCodeableConcept(x, 0x5fdeb50a94, r.TargetDisease)                                                 // ImmunizationEvaluation.targetDisease
 }
 
 var parametersImmunizationEvaluation = []fhir.Parameter{
@@ -37,17 +37,17 @@ var parametersImmunizationEvaluation = []fhir.Parameter{
 	{Code: "_filter", Base: "ImmunizationEvaluation", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "ImmunizationEvaluation", Type: fhir.SearchToken, Single: true, Expression: "ImmunizationEvaluation.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "ImmunizationEvaluation", Type: fhir.SearchDate, Single: true, Expression: "ImmunizationEvaluation.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "ImmunizationEvaluation", Type: fhir.SearchURI, Keys: []fhir.Key{0xf90727f1598f0fc7}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "ImmunizationEvaluation", Type: fhir.SearchURI, Keys: []fhir.Key{0xf1598f0fc7}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "ImmunizationEvaluation", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "ImmunizationEvaluation", Type: fhir.SearchToken, Keys: []fhir.Key{0xb01c68f32101a6dd}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "ImmunizationEvaluation", Type: fhir.SearchURI, Keys: []fhir.Key{0x829d4af2af4466d5}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "ImmunizationEvaluation", Type: fhir.SearchToken, Keys: []fhir.Key{0x3f49c5bcfd7af918}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "ImmunizationEvaluation", Type: fhir.SearchToken, Keys: []fhir.Key{0xf32101a6dd}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "ImmunizationEvaluation", Type: fhir.SearchURI, Keys: []fhir.Key{0xf2af4466d5}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "ImmunizationEvaluation", Type: fhir.SearchToken, Keys: []fhir.Key{0xbcfd7af918}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "ImmunizationEvaluation", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "date", Base: "ImmunizationEvaluation", Type: fhir.SearchDate, Keys: []fhir.Key{0x6a69160dd45739a9}, Single: true, Expression: "ImmunizationEvaluation.date", URL: "http://hl7.org/fhir/SearchParameter/ImmunizationEvaluation-date", Description: "Date the evaluation was generated"},
-	{Code: "dose-status", Base: "ImmunizationEvaluation", Type: fhir.SearchToken, Keys: []fhir.Key{0xc92ac9ada69fa27d}, Expression: "ImmunizationEvaluation.doseStatus", URL: "http://hl7.org/fhir/SearchParameter/ImmunizationEvaluation-dose-status", Description: "The status of the dose relative to published recommendations"},
-	{Code: "identifier", Base: "ImmunizationEvaluation", Type: fhir.SearchToken, Keys: []fhir.Key{0xb08e24b4fe831cd4}, Expression: "ImmunizationEvaluation.identifier", URL: "http://hl7.org/fhir/SearchParameter/ImmunizationEvaluation-identifier", Description: "ID of the evaluation"},
-	{Code: "immunization-event", Base: "ImmunizationEvaluation", Type: fhir.SearchReference, Keys: []fhir.Key{0x0160e9791ae19283}, Targets: []string{"Immunization"}, Single: true, Expression: "ImmunizationEvaluation.immunizationEvent", URL: "http://hl7.org/fhir/SearchParameter/ImmunizationEvaluation-immunization-event", Description: "The vaccine administration event being evaluated"},
-	{Code: "patient", Base: "ImmunizationEvaluation", Type: fhir.SearchReference, Keys: []fhir.Key{0x49a2185ee4f2c028}, Targets: []string{"Patient"}, Single: true, Expression: "ImmunizationEvaluation.patient", URL: "http://hl7.org/fhir/SearchParameter/ImmunizationEvaluation-patient", Description: "The patient being evaluated"},
-	{Code: "status", Base: "ImmunizationEvaluation", Type: fhir.SearchToken, Keys: []fhir.Key{0x3cab2ccea53acf7e}, Single: true, Systems: []string{"http://terminology.hl7.org/CodeSystem/medication-admin-status"}, Expression: "ImmunizationEvaluation.status", URL: "http://hl7.org/fhir/SearchParameter/ImmunizationEvaluation-status", Description: "Immunization evaluation status"},
-	{Code: "target-disease", Base: "ImmunizationEvaluation", Type: fhir.SearchToken, Keys: []fhir.Key{0xfde5b35fdeb50a94}, Expression: "ImmunizationEvaluation.targetDisease", URL: "http://hl7.org/fhir/SearchParameter/ImmunizationEvaluation-target-disease", Description: "The vaccine preventable disease being evaluated against"},
+	{Code: "dose-status", Base: "ImmunizationEvaluation", Type: fhir.SearchToken, Keys: []fhir.Key{0xada69fa27d}, Expression: "ImmunizationEvaluation.doseStatus", URL: "http://hl7.org/fhir/SearchParameter/ImmunizationEvaluation-dose-status", Description: "The status of the dose relative to published recommendations"},
+	{Code: "identifier", Base: "ImmunizationEvaluation", Type: fhir.SearchToken, Keys: []fhir.Key{0xb4fe831cd4}, Expression: "ImmunizationEvaluation.identifier", URL: "http://hl7.org/fhir/SearchParameter/ImmunizationEvaluation-identifier", Description: "ID of the evaluation"},
+	{Code: "immunization-event", Base: "ImmunizationEvaluation", Type: fhir.SearchReference, Keys: []fhir.Key{0x791ae19283}, Targets: []string{"Immunization"}, Single: true, Expression: "ImmunizationEvaluation.immunizationEvent", URL: "http://hl7.org/fhir/SearchParameter/ImmunizationEvaluation-immunization-event", Description: "The vaccine administration event being evaluated"},
+	{Code: "patient", Base: "ImmunizationEvaluation", Type: fhir.SearchReference, Keys: []fhir.Key{0x5ee4f2c028}, Targets: []string{"Patient"}, Single: true, Expression: "ImmunizationEvaluation.patient", URL: "http://hl7.org/fhir/SearchParameter/ImmunizationEvaluation-patient", Description: "The patient being evaluated"},
+	{Code: "status", Base: "ImmunizationEvaluation", Type: fhir.SearchToken, Keys: []fhir.Key{0xcea53acf7e}, Single: true, Systems: []string{"http://terminology.hl7.org/CodeSystem/medication-admin-status"}, Expression: "ImmunizationEvaluation.status", URL: "http://hl7.org/fhir/SearchParameter/ImmunizationEvaluation-status", Description: "Immunization evaluation status"},
+	{Code: "target-disease", Base: "ImmunizationEvaluation", Type: fhir.SearchToken, Keys: []fhir.Key{0x5fdeb50a94}, Expression: "ImmunizationEvaluation.targetDisease", URL: "http://hl7.org/fhir/SearchParameter/ImmunizationEvaluation-target-disease", Description: "The vaccine preventable disease being evaluated against"},
 }

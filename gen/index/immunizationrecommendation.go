@@ -11,33 +11,33 @@ import (
 func immunizationRecommendation(x *fhir.Index, r *r4.ImmunizationRecommendation) {
 	x.Date(0x521b140f4878bbcf, r.Date.Text) // ImmunizationRecommendation.date
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0x0a1337d52e03351e, &r.Identifier[i]) // ImmunizationRecommendation.identifier
+		tokenIdentifier(x, 0xd52e03351e, &r.Identifier[i]) // ImmunizationRecommendation.identifier
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xa0d87426f5d5c930, meta.Profile[i].Text) // ImmunizationRecommendation.meta.profile
+			x.URI(0x26f5d5c930, meta.Profile[i].Text) // ImmunizationRecommendation.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x2798a4589c4be98a, &meta.Security[i]) // ImmunizationRecommendation.meta.security
+			tokenCoding(x, 0x589c4be98a, &meta.Security[i]) // ImmunizationRecommendation.meta.security
 		}
-		x.URI(0xb1f710e9473de80b, meta.Source.Text) // ImmunizationRecommendation.meta.source
+		x.URI(0xe9473de80b, meta.Source.Text) // ImmunizationRecommendation.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x899dc10dda75e7b0, &meta.Tag[i]) // ImmunizationRecommendation.meta.tag
+			tokenCoding(x, 0xdda75e7b0, &meta.Tag[i]) // ImmunizationRecommendation.meta.tag
 		}
 	}
-	referenceReference(x, 0xc98b959951c0b178, r.Patient) // ImmunizationRecommendation.patient
+	referenceReference(x, 0x9951c0b178, r.Patient) // ImmunizationRecommendation.patient
 	for i := range r.Recommendation {
 		recommendation := &r.Recommendation[i]
-		tokenCodeableConcept(x, 0x9ca8058e087f4357, recommendation.ForecastStatus) // ImmunizationRecommendation.recommendation.forecastStatus
+		tokenCodeableConcept(x, 0x8e087f4357, recommendation.ForecastStatus) // ImmunizationRecommendation.recommendation.forecastStatus
 		for i := range recommendation.SupportingImmunization {
-			referenceReference(x, 0xaaa9e17784fdee74, &recommendation.SupportingImmunization[i]) // ImmunizationRecommendation.recommendation.supportingImmunization
+			referenceReference(x, 0x7784fdee74, &recommendation.SupportingImmunization[i]) // ImmunizationRecommendation.recommendation.supportingImmunization
 		}
 		for i := range recommendation.SupportingPatientInformation {
-			referenceReference(x, 0xc67ad0d7bd380c2b, &recommendation.SupportingPatientInformation[i]) // ImmunizationRecommendation.recommendation.supportingPatientInformation
+			referenceReference(x, 0xd7bd380c2b, &recommendation.SupportingPatientInformation[i]) // ImmunizationRecommendation.recommendation.supportingPatientInformation
 		}
-		tokenCodeableConcept(x, 0x13f8ed563766af26, recommendation.TargetDisease) // ImmunizationRecommendation.recommendation.targetDisease
+		tokenCodeableConcept(x, 0x563766af26, recommendation.TargetDisease) // ImmunizationRecommendation.recommendation.targetDisease
 		for i := range recommendation.VaccineCode {
-			tokenCodeableConcept(x, 0xcfb3484d4cb09216, &recommendation.VaccineCode[i]) // ImmunizationRecommendation.recommendation.vaccineCode
+			tokenCodeableConcept(x, 0x4d4cb09216, &recommendation.VaccineCode[i]) // ImmunizationRecommendation.recommendation.vaccineCode
 		}
 	}
 }
@@ -47,18 +47,18 @@ var parametersImmunizationRecommendation = []fhir.Parameter{
 	{Code: "_filter", Base: "ImmunizationRecommendation", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "ImmunizationRecommendation", Type: fhir.SearchToken, Single: true, Expression: "ImmunizationRecommendation.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "ImmunizationRecommendation", Type: fhir.SearchDate, Single: true, Expression: "ImmunizationRecommendation.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "ImmunizationRecommendation", Type: fhir.SearchURI, Keys: []fhir.Key{0xa0d87426f5d5c930}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "ImmunizationRecommendation", Type: fhir.SearchURI, Keys: []fhir.Key{0x26f5d5c930}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "ImmunizationRecommendation", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "ImmunizationRecommendation", Type: fhir.SearchToken, Keys: []fhir.Key{0x2798a4589c4be98a}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "ImmunizationRecommendation", Type: fhir.SearchURI, Keys: []fhir.Key{0xb1f710e9473de80b}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "ImmunizationRecommendation", Type: fhir.SearchToken, Keys: []fhir.Key{0x899dc10dda75e7b0}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "ImmunizationRecommendation", Type: fhir.SearchToken, Keys: []fhir.Key{0x589c4be98a}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "ImmunizationRecommendation", Type: fhir.SearchURI, Keys: []fhir.Key{0xe9473de80b}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "ImmunizationRecommendation", Type: fhir.SearchToken, Keys: []fhir.Key{0xdda75e7b0}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "ImmunizationRecommendation", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "date", Base: "ImmunizationRecommendation", Type: fhir.SearchDate, Keys: []fhir.Key{0x521b140f4878bbcf}, Single: true, Expression: "ImmunizationRecommendation.date", URL: "http://hl7.org/fhir/SearchParameter/ImmunizationRecommendation-date", Description: "Date recommendation(s) created"},
-	{Code: "identifier", Base: "ImmunizationRecommendation", Type: fhir.SearchToken, Keys: []fhir.Key{0x0a1337d52e03351e}, Expression: "ImmunizationRecommendation.identifier", URL: "http://hl7.org/fhir/SearchParameter/ImmunizationRecommendation-identifier", Description: "Business identifier"},
-	{Code: "information", Base: "ImmunizationRecommendation", Type: fhir.SearchReference, Keys: []fhir.Key{0xc67ad0d7bd380c2b}, Targets: anyType, Expression: "ImmunizationRecommendation.recommendation.supportingPatientInformation", URL: "http://hl7.org/fhir/SearchParameter/ImmunizationRecommendation-information", Description: "Patient observations supporting recommendation"},
-	{Code: "patient", Base: "ImmunizationRecommendation", Type: fhir.SearchReference, Keys: []fhir.Key{0xc98b959951c0b178}, Targets: []string{"Patient"}, Single: true, Expression: "ImmunizationRecommendation.patient", URL: "http://hl7.org/fhir/SearchParameter/ImmunizationRecommendation-patient", Description: "Who this profile is for"},
-	{Code: "status", Base: "ImmunizationRecommendation", Type: fhir.SearchToken, Keys: []fhir.Key{0x9ca8058e087f4357}, Expression: "ImmunizationRecommendation.recommendation.forecastStatus", URL: "http://hl7.org/fhir/SearchParameter/ImmunizationRecommendation-status", Description: "Vaccine recommendation status"},
-	{Code: "support", Base: "ImmunizationRecommendation", Type: fhir.SearchReference, Keys: []fhir.Key{0xaaa9e17784fdee74}, Targets: []string{"Immunization", "ImmunizationEvaluation"}, Expression: "ImmunizationRecommendation.recommendation.supportingImmunization", URL: "http://hl7.org/fhir/SearchParameter/ImmunizationRecommendation-support", Description: "Past immunizations supporting recommendation"},
-	{Code: "target-disease", Base: "ImmunizationRecommendation", Type: fhir.SearchToken, Keys: []fhir.Key{0x13f8ed563766af26}, Expression: "ImmunizationRecommendation.recommendation.targetDisease", URL: "http://hl7.org/fhir/SearchParameter/ImmunizationRecommendation-target-disease", Description: "Disease to be immunized against"},
-	{Code: "vaccine-type", Base: "ImmunizationRecommendation", Type: fhir.SearchToken, Keys: []fhir.Key{0xcfb3484d4cb09216}, Expression: "ImmunizationRecommendation.recommendation.vaccineCode", URL: "http://hl7.org/fhir/SearchParameter/ImmunizationRecommendation-vaccine-type", Description: "Vaccine or vaccine group recommendation applies to"},
+	{Code: "identifier", Base: "ImmunizationRecommendation", Type: fhir.SearchToken, Keys: []fhir.Key{0xd52e03351e}, Expression: "ImmunizationRecommendation.identifier", URL: "http://hl7.org/fhir/SearchParameter/ImmunizationRecommendation-identifier", Description: "Business identifier"},
+	{Code: "information", Base: "ImmunizationRecommendation", Type: fhir.SearchReference, Keys: []fhir.Key{0xd7bd380c2b}, Targets: anyType, Expression: "ImmunizationRecommendation.recommendation.supportingPatientInformation", URL: "http://hl7.org/fhir/SearchParameter/ImmunizationRecommendation-information", Description: "Patient observations supporting recommendation"},
+	{Code: "patient", Base: "ImmunizationRecommendation", Type: fhir.SearchReference, Keys: []fhir.Key{0x9951c0b178}, Targets: []string{"Patient"}, Single: true, Expression: "ImmunizationRecommendation.patient", URL: "http://hl7.org/fhir/SearchParameter/ImmunizationRecommendation-patient", Description: "Who this profile is for"},
+	{Code: "status", Base: "ImmunizationRecommendation", Type: fhir.SearchToken, Keys: []fhir.Key{0x8e087f4357}, Expression: "ImmunizationRecommendation.recommendation.forecastStatus", URL: "http://hl7.org/fhir/SearchParameter/ImmunizationRecommendation-status", Description: "Vaccine recommendation status"},
+	{Code: "support", Base: "ImmunizationRecommendation", Type: fhir.SearchReference, Keys: []fhir.Key{0x7784fdee74}, Targets: []string{"Immunization", "ImmunizationEvaluation"}, Expression: "ImmunizationRecommendation.recommendation.supportingImmunization", URL: "http://hl7.org/fhir/SearchParameter/ImmunizationRecommendation-support", Description: "Past immunizations supporting recommendation"},
+	{Code: "target-disease", Base: "ImmunizationRecommendation", Type: fhir.SearchToken, Keys: []fhir.Key{0x563766af26}, Expression: "ImmunizationRecommendation.recommendation.targetDisease", URL: "http://hl7.org/fhir/SearchParameter/ImmunizationRecommendation-target-disease", Description: "Disease to be immunized against"},
+	{Code: "vaccine-type", Base: "ImmunizationRecommendation", Type: fhir.SearchToken, Keys: []fhir.Key{0x4d4cb09216}, Expression: "ImmunizationRecommendation.recommendation.vaccineCode", URL: "http://hl7.org/fhir/SearchParameter/ImmunizationRecommendation-vaccine-type", Description: "Vaccine or vaccine group recommendation applies to"},
 }

@@ -13,39 +13,39 @@ func implementationGuide(x *fhir.Index, r *r4.ImplementationGuide) {
 	if definition := r.Definition; definition != nil {
 		for i := range definition.Resource {
 			resource := &definition.Resource[i]
-			referenceReference(x, 0x6c4f4f3f2da3d3f7, resource.Reference) // ImplementationGuide.definition.resource.reference
+			referenceReference(x, 0x3f2da3d3f7, resource.Reference) // ImplementationGuide.definition.resource.reference
 		}
 	}
 	for i := range r.DependsOn {
 		dependsOn := &r.DependsOn[i]
-		x.Canonical(0x3f24b50878a02288, dependsOn.URI.Text) // ImplementationGuide.dependsOn.uri
+		x.Canonical(0x878a02288, dependsOn.URI.Text) // ImplementationGuide.dependsOn.uri
 	}
-	x.String(0x9f031962494ce2ef, r.Description.Text)   // ImplementationGuide.description
-	x.Boolean(0xa62a922410e2e043, r.Experimental.Text) // ImplementationGuide.experimental
+	x.String(0x9f031962494ce2ef, r.Description.Text) // ImplementationGuide.description
+	x.Boolean(0x2410e2e043, r.Experimental.Text)     // ImplementationGuide.experimental
 	for i := range r.Global {
 		global := &r.Global[i]
-		x.Canonical(0xd548c83aa5728971, global.Profile.Text) // ImplementationGuide.global.profile
+		x.Canonical(0x3aa5728971, global.Profile.Text) // ImplementationGuide.global.profile
 	}
 	for i := range r.Jurisdiction {
-		tokenCodeableConcept(x, 0xc08b54eade57559f, &r.Jurisdiction[i]) // ImplementationGuide.jurisdiction
+		tokenCodeableConcept(x, 0xeade57559f, &r.Jurisdiction[i]) // ImplementationGuide.jurisdiction
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x1233bf3a0e98e4de, meta.Profile[i].Text) // ImplementationGuide.meta.profile
+			x.URI(0x3a0e98e4de, meta.Profile[i].Text) // ImplementationGuide.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0xa233800211b4c316, &meta.Security[i]) // ImplementationGuide.meta.security
+			tokenCoding(x, 0x211b4c316, &meta.Security[i]) // ImplementationGuide.meta.security
 		}
-		x.URI(0xb5d3539654a8d1d4, meta.Source.Text) // ImplementationGuide.meta.source
+		x.URI(0x9654a8d1d4, meta.Source.Text) // ImplementationGuide.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x0978dd8deef4a3d1, &meta.Tag[i]) // ImplementationGuide.meta.tag
+			tokenCoding(x, 0x8deef4a3d1, &meta.Tag[i]) // ImplementationGuide.meta.tag
 		}
 	}
-	x.String(0x39e2174bfca81760, r.Name.Text)                                             // ImplementationGuide.name
-	x.String(0x402c8e548f10b196, r.Publisher.Text)                                        // ImplementationGuide.publisher
-	x.CodeOf(0xa8c5424b58ba3425, "http://hl7.org/fhir/publication-status", r.Status.Text) // ImplementationGuide.status
-	x.String(0xeac2b6d1a53f1f95, r.Title.Text)                                            // ImplementationGuide.title
-	x.URI(0x72175a24310a621c, r.URL.Text)                                                 // ImplementationGuide.url
+	x.String(0x39e2174bfca81760, r.Name.Text)                                       // ImplementationGuide.name
+	x.String(0x402c8e548f10b196, r.Publisher.Text)                                  // ImplementationGuide.publisher
+	x.CodeOf(0x4b58ba3425, "http://hl7.org/fhir/publication-status", r.Status.Text) // ImplementationGuide.status
+	x.String(0xeac2b6d1a53f1f95, r.Title.Text)                                      // ImplementationGuide.title
+	x.URI(0x24310a621c, r.URL.Text)                                                 // ImplementationGuide.url
 	for i := range r.UseContext {
 		useContext := &r.UseContext[i]
 		x.Open(0x93eba4ea398237ef, 2) // ImplementationGuide.useContext: code & value.ofType(CodeableConcept)
@@ -66,17 +66,17 @@ func implementationGuide(x *fhir.Index, r *r4.ImplementationGuide) {
 			quantityRange(x, 0, v)
 		}
 		x.Close()
-		tokenCoding(x, 0x8b8e923a36d928d5, useContext.Code) // ImplementationGuide.useContext.code
+		tokenCoding(x, 0x3a36d928d5, useContext.Code) // ImplementationGuide.useContext.code
 		switch v := useContext.Value.(type) {
 		case *r4.CodeableConcept:
-			tokenCodeableConcept(x, 0xc06ed3fe68c8a20e, v) // ImplementationGuide.useContext.value.ofType(CodeableConcept)
+			tokenCodeableConcept(x, 0xfe68c8a20e, v) // ImplementationGuide.useContext.value.ofType(CodeableConcept)
 		case *r4.Quantity:
 			quantityQuantity(x, 0x2e01c89f415b3cbd, v) // ImplementationGuide.useContext.value.ofType(Quantity)
 		case *r4.Range:
 			quantityRange(x, 0x9d6040c1820ed380, v) // ImplementationGuide.useContext.value.ofType(Range)
 		}
 	}
-	x.Code(0x91a221f1ed3cf960, r.Version.Text) // ImplementationGuide.version
+	x.Code(0xf1ed3cf960, r.Version.Text) // ImplementationGuide.version
 }
 
 var parametersImplementationGuide = []fhir.Parameter{
@@ -84,28 +84,28 @@ var parametersImplementationGuide = []fhir.Parameter{
 	{Code: "_filter", Base: "ImplementationGuide", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "ImplementationGuide", Type: fhir.SearchToken, Single: true, Expression: "ImplementationGuide.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "ImplementationGuide", Type: fhir.SearchDate, Single: true, Expression: "ImplementationGuide.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "ImplementationGuide", Type: fhir.SearchURI, Keys: []fhir.Key{0x1233bf3a0e98e4de}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "ImplementationGuide", Type: fhir.SearchURI, Keys: []fhir.Key{0x3a0e98e4de}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "ImplementationGuide", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "ImplementationGuide", Type: fhir.SearchToken, Keys: []fhir.Key{0xa233800211b4c316}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "ImplementationGuide", Type: fhir.SearchURI, Keys: []fhir.Key{0xb5d3539654a8d1d4}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "ImplementationGuide", Type: fhir.SearchToken, Keys: []fhir.Key{0x0978dd8deef4a3d1}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "ImplementationGuide", Type: fhir.SearchToken, Keys: []fhir.Key{0x211b4c316}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "ImplementationGuide", Type: fhir.SearchURI, Keys: []fhir.Key{0x9654a8d1d4}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "ImplementationGuide", Type: fhir.SearchToken, Keys: []fhir.Key{0x8deef4a3d1}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "ImplementationGuide", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "context", Base: "ImplementationGuide", Type: fhir.SearchToken, Keys: []fhir.Key{0xc06ed3fe68c8a20e}, Expression: "ImplementationGuide.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/conformance-context", Description: "A use context assigned to the implementation guide"},
+	{Code: "context", Base: "ImplementationGuide", Type: fhir.SearchToken, Keys: []fhir.Key{0xfe68c8a20e}, Expression: "ImplementationGuide.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/conformance-context", Description: "A use context assigned to the implementation guide"},
 	{Code: "context-quantity", Base: "ImplementationGuide", Type: fhir.SearchQuantity, Keys: []fhir.Key{0x2e01c89f415b3cbd, 0x9d6040c1820ed380}, Expression: "ImplementationGuide.useContext.value as Quantity | ImplementationGuide.useContext.value as Range", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-quantity", Description: "A quantity- or range-valued use context assigned to the implementation guide"},
-	{Code: "context-type", Base: "ImplementationGuide", Type: fhir.SearchToken, Keys: []fhir.Key{0x8b8e923a36d928d5}, Expression: "ImplementationGuide.useContext.code", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-type", Description: "A type of use context assigned to the implementation guide"},
+	{Code: "context-type", Base: "ImplementationGuide", Type: fhir.SearchToken, Keys: []fhir.Key{0x3a36d928d5}, Expression: "ImplementationGuide.useContext.code", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-type", Description: "A type of use context assigned to the implementation guide"},
 	{Code: "context-type-quantity", Base: "ImplementationGuide", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0x71710d4a49437fd6, Parts: []fhir.Part{{Code: "context-type", Type: fhir.SearchToken}, {Code: "context-quantity", Type: fhir.SearchQuantity}}}}, Expression: "ImplementationGuide.useContext", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-type-quantity", Description: "A use context type and quantity- or range-based value assigned to the implementation guide"},
 	{Code: "context-type-value", Base: "ImplementationGuide", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0x93eba4ea398237ef, Parts: []fhir.Part{{Code: "context-type", Type: fhir.SearchToken}, {Code: "context", Type: fhir.SearchToken}}}}, Expression: "ImplementationGuide.useContext", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-type-value", Description: "A use context type and value assigned to the implementation guide"},
 	{Code: "date", Base: "ImplementationGuide", Type: fhir.SearchDate, Keys: []fhir.Key{0xd132985bf1517b78}, Single: true, Expression: "ImplementationGuide.date", URL: "http://hl7.org/fhir/SearchParameter/conformance-date", Description: "The implementation guide publication date"},
-	{Code: "depends-on", Base: "ImplementationGuide", Type: fhir.SearchReference, Keys: []fhir.Key{0x3f24b50878a02288}, Targets: []string{"ImplementationGuide"}, Expression: "ImplementationGuide.dependsOn.uri", URL: "http://hl7.org/fhir/SearchParameter/ImplementationGuide-depends-on", Description: "Identity of the IG that this depends on"},
+	{Code: "depends-on", Base: "ImplementationGuide", Type: fhir.SearchReference, Keys: []fhir.Key{0x878a02288}, Targets: []string{"ImplementationGuide"}, Expression: "ImplementationGuide.dependsOn.uri", URL: "http://hl7.org/fhir/SearchParameter/ImplementationGuide-depends-on", Description: "Identity of the IG that this depends on"},
 	{Code: "description", Base: "ImplementationGuide", Type: fhir.SearchString, Keys: []fhir.Key{0x9f031962494ce2ef}, Single: true, Expression: "ImplementationGuide.description", URL: "http://hl7.org/fhir/SearchParameter/conformance-description", Description: "The description of the implementation guide"},
-	{Code: "experimental", Base: "ImplementationGuide", Type: fhir.SearchToken, Keys: []fhir.Key{0xa62a922410e2e043}, Single: true, Expression: "ImplementationGuide.experimental", URL: "http://hl7.org/fhir/SearchParameter/ImplementationGuide-experimental", Description: "For testing purposes, not real usage"},
-	{Code: "global", Base: "ImplementationGuide", Type: fhir.SearchReference, Keys: []fhir.Key{0xd548c83aa5728971}, Targets: []string{"StructureDefinition"}, Expression: "ImplementationGuide.global.profile", URL: "http://hl7.org/fhir/SearchParameter/ImplementationGuide-global", Description: "Profile that all resources must conform to"},
-	{Code: "jurisdiction", Base: "ImplementationGuide", Type: fhir.SearchToken, Keys: []fhir.Key{0xc08b54eade57559f}, Expression: "ImplementationGuide.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/conformance-jurisdiction", Description: "Intended jurisdiction for the implementation guide"},
+	{Code: "experimental", Base: "ImplementationGuide", Type: fhir.SearchToken, Keys: []fhir.Key{0x2410e2e043}, Single: true, Expression: "ImplementationGuide.experimental", URL: "http://hl7.org/fhir/SearchParameter/ImplementationGuide-experimental", Description: "For testing purposes, not real usage"},
+	{Code: "global", Base: "ImplementationGuide", Type: fhir.SearchReference, Keys: []fhir.Key{0x3aa5728971}, Targets: []string{"StructureDefinition"}, Expression: "ImplementationGuide.global.profile", URL: "http://hl7.org/fhir/SearchParameter/ImplementationGuide-global", Description: "Profile that all resources must conform to"},
+	{Code: "jurisdiction", Base: "ImplementationGuide", Type: fhir.SearchToken, Keys: []fhir.Key{0xeade57559f}, Expression: "ImplementationGuide.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/conformance-jurisdiction", Description: "Intended jurisdiction for the implementation guide"},
 	{Code: "name", Base: "ImplementationGuide", Type: fhir.SearchString, Keys: []fhir.Key{0x39e2174bfca81760}, Single: true, Expression: "ImplementationGuide.name", URL: "http://hl7.org/fhir/SearchParameter/conformance-name", Description: "Computationally friendly name of the implementation guide"},
 	{Code: "publisher", Base: "ImplementationGuide", Type: fhir.SearchString, Keys: []fhir.Key{0x402c8e548f10b196}, Single: true, Expression: "ImplementationGuide.publisher", URL: "http://hl7.org/fhir/SearchParameter/conformance-publisher", Description: "Name of the publisher of the implementation guide"},
-	{Code: "resource", Base: "ImplementationGuide", Type: fhir.SearchReference, Keys: []fhir.Key{0x6c4f4f3f2da3d3f7}, Targets: anyType, Expression: "ImplementationGuide.definition.resource.reference", URL: "http://hl7.org/fhir/SearchParameter/ImplementationGuide-resource", Description: "Location of the resource"},
-	{Code: "status", Base: "ImplementationGuide", Type: fhir.SearchToken, Keys: []fhir.Key{0xa8c5424b58ba3425}, Single: true, Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "ImplementationGuide.status", URL: "http://hl7.org/fhir/SearchParameter/conformance-status", Description: "The current status of the implementation guide"},
+	{Code: "resource", Base: "ImplementationGuide", Type: fhir.SearchReference, Keys: []fhir.Key{0x3f2da3d3f7}, Targets: anyType, Expression: "ImplementationGuide.definition.resource.reference", URL: "http://hl7.org/fhir/SearchParameter/ImplementationGuide-resource", Description: "Location of the resource"},
+	{Code: "status", Base: "ImplementationGuide", Type: fhir.SearchToken, Keys: []fhir.Key{0x4b58ba3425}, Single: true, Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "ImplementationGuide.status", URL: "http://hl7.org/fhir/SearchParameter/conformance-status", Description: "The current status of the implementation guide"},
 	{Code: "title", Base: "ImplementationGuide", Type: fhir.SearchString, Keys: []fhir.Key{0xeac2b6d1a53f1f95}, Single: true, Expression: "ImplementationGuide.title", URL: "http://hl7.org/fhir/SearchParameter/conformance-title", Description: "The human-friendly name of the implementation guide"},
-	{Code: "url", Base: "ImplementationGuide", Type: fhir.SearchURI, Keys: []fhir.Key{0x72175a24310a621c}, Single: true, Expression: "ImplementationGuide.url", URL: "http://hl7.org/fhir/SearchParameter/conformance-url", Description: "The uri that identifies the implementation guide"},
-	{Code: "version", Base: "ImplementationGuide", Type: fhir.SearchToken, Keys: []fhir.Key{0x91a221f1ed3cf960}, Single: true, Expression: "ImplementationGuide.version", URL: "http://hl7.org/fhir/SearchParameter/conformance-version", Description: "The business version of the implementation guide"},
+	{Code: "url", Base: "ImplementationGuide", Type: fhir.SearchURI, Keys: []fhir.Key{0x24310a621c}, Single: true, Expression: "ImplementationGuide.url", URL: "http://hl7.org/fhir/SearchParameter/conformance-url", Description: "The uri that identifies the implementation guide"},
+	{Code: "version", Base: "ImplementationGuide", Type: fhir.SearchToken, Keys: []fhir.Key{0xf1ed3cf960}, Single: true, Expression: "ImplementationGuide.version", URL: "http://hl7.org/fhir/SearchParameter/conformance-version", Description: "The business version of the implementation guide"},
 }

@@ -9,7 +9,7 @@ import (
 
 // insurancePlan adds what the search parameters say of r to x.
 func insurancePlan(x *fhir.Index, r *r4.InsurancePlan) {
-	referenceReference(x, 0xe100363f9b7c96ad, r.AdministeredBy) // InsurancePlan.administeredBy
+	referenceReference(x, 0x3f9b7c96ad, r.AdministeredBy) // InsurancePlan.administeredBy
 	for i := range r.Alias {
 		x.String(0xed660bd51205cd4b, r.Alias[i].Text) // InsurancePlan.alias
 	}
@@ -21,32 +21,32 @@ func insurancePlan(x *fhir.Index, r *r4.InsurancePlan) {
 			x.String(0x43b858abfacbc151, address.Country.Text)                                                                     // InsurancePlan.contact.address.country
 			x.String(0x11a4752fe2a684a1, address.PostalCode.Text)                                                                  // InsurancePlan.contact.address.postalCode
 			x.String(0x9dde858b9c5b09c2, address.State.Text)                                                                       // InsurancePlan.contact.address.state
-			x.CodeOf(0xd242a7d4b7e6aa34, "http://hl7.org/fhir/address-use", address.Use.Text)                                      // InsurancePlan.contact.address.use
+			x.CodeOf(0xd4b7e6aa34, "http://hl7.org/fhir/address-use", address.Use.Text)                                            // InsurancePlan.contact.address.use
 		}
 	}
 	for i := range r.Endpoint {
-		referenceReference(x, 0xce164e211f246174, &r.Endpoint[i]) // InsurancePlan.endpoint
+		referenceReference(x, 0x211f246174, &r.Endpoint[i]) // InsurancePlan.endpoint
 	}
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0xa7cceabcd02e0d15, &r.Identifier[i]) // InsurancePlan.identifier
+		tokenIdentifier(x, 0xbcd02e0d15, &r.Identifier[i]) // InsurancePlan.identifier
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x729e05c45f83caab, meta.Profile[i].Text) // InsurancePlan.meta.profile
+			x.URI(0xc45f83caab, meta.Profile[i].Text) // InsurancePlan.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0xfae38e847c583cc3, &meta.Security[i]) // InsurancePlan.meta.security
+			tokenCoding(x, 0x847c583cc3, &meta.Security[i]) // InsurancePlan.meta.security
 		}
-		x.URI(0x79642e8af33ea0ce, meta.Source.Text) // InsurancePlan.meta.source
+		x.URI(0x8af33ea0ce, meta.Source.Text) // InsurancePlan.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x918e90d4f9543c4d, &meta.Tag[i]) // InsurancePlan.meta.tag
+			tokenCoding(x, 0xd4f9543c4d, &meta.Tag[i]) // InsurancePlan.meta.tag
 		}
 	}
-	x.String(0x7c16a837e14893bf, r.Name.Text)                                             // InsurancePlan.name
-	referenceReference(x, 0xd3014e57dac99a5f, r.OwnedBy)                                  // InsurancePlan.ownedBy
-	x.CodeOf(0xdd3b18d702df596f, "http://hl7.org/fhir/publication-status", r.Status.Text) // InsurancePlan.status
+	x.String(0x7c16a837e14893bf, r.Name.Text)                                       // InsurancePlan.name
+	referenceReference(x, 0x57dac99a5f, r.OwnedBy)                                  // InsurancePlan.ownedBy
+	x.CodeOf(0xd702df596f, "http://hl7.org/fhir/publication-status", r.Status.Text) // InsurancePlan.status
 	for i := range r.Type_ {
-		tokenCodeableConcept(x, 0x1734d1770c28a698, &r.Type_[i]) // InsurancePlan.type
+		tokenCodeableConcept(x, 0x770c28a698, &r.Type_[i]) // InsurancePlan.type
 	}
 }
 
@@ -55,24 +55,24 @@ var parametersInsurancePlan = []fhir.Parameter{
 	{Code: "_filter", Base: "InsurancePlan", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "InsurancePlan", Type: fhir.SearchToken, Single: true, Expression: "InsurancePlan.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "InsurancePlan", Type: fhir.SearchDate, Single: true, Expression: "InsurancePlan.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "InsurancePlan", Type: fhir.SearchURI, Keys: []fhir.Key{0x729e05c45f83caab}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "InsurancePlan", Type: fhir.SearchURI, Keys: []fhir.Key{0xc45f83caab}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "InsurancePlan", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "InsurancePlan", Type: fhir.SearchToken, Keys: []fhir.Key{0xfae38e847c583cc3}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "InsurancePlan", Type: fhir.SearchURI, Keys: []fhir.Key{0x79642e8af33ea0ce}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "InsurancePlan", Type: fhir.SearchToken, Keys: []fhir.Key{0x918e90d4f9543c4d}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "InsurancePlan", Type: fhir.SearchToken, Keys: []fhir.Key{0x847c583cc3}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "InsurancePlan", Type: fhir.SearchURI, Keys: []fhir.Key{0x8af33ea0ce}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "InsurancePlan", Type: fhir.SearchToken, Keys: []fhir.Key{0xd4f9543c4d}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "InsurancePlan", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "address", Base: "InsurancePlan", Type: fhir.SearchString, Keys: []fhir.Key{0xcb2e29d92fa819a5, 0xc28391270f7b473f, 0x43b858abfacbc151, 0x11a4752fe2a684a1, 0x9dde858b9c5b09c2}, PartOf: []fhir.Key{0, 0xcb2e29d92fa819a5, 0xcb2e29d92fa819a5, 0xcb2e29d92fa819a5, 0xcb2e29d92fa819a5}, Expression: "InsurancePlan.contact.address", URL: "http://hl7.org/fhir/SearchParameter/InsurancePlan-address", Description: "A server defined search that may match any of the string fields in the Address, including line, city, district, state, country, postalCode, and/or text"},
 	{Code: "address-city", Base: "InsurancePlan", Type: fhir.SearchString, Keys: []fhir.Key{0xc28391270f7b473f}, Expression: "InsurancePlan.contact.address.city", URL: "http://hl7.org/fhir/SearchParameter/InsurancePlan-address-city", Description: "A city specified in an address"},
 	{Code: "address-country", Base: "InsurancePlan", Type: fhir.SearchString, Keys: []fhir.Key{0x43b858abfacbc151}, Expression: "InsurancePlan.contact.address.country", URL: "http://hl7.org/fhir/SearchParameter/InsurancePlan-address-country", Description: "A country specified in an address"},
 	{Code: "address-postalcode", Base: "InsurancePlan", Type: fhir.SearchString, Keys: []fhir.Key{0x11a4752fe2a684a1}, Expression: "InsurancePlan.contact.address.postalCode", URL: "http://hl7.org/fhir/SearchParameter/InsurancePlan-address-postalcode", Description: "A postal code specified in an address"},
 	{Code: "address-state", Base: "InsurancePlan", Type: fhir.SearchString, Keys: []fhir.Key{0x9dde858b9c5b09c2}, Expression: "InsurancePlan.contact.address.state", URL: "http://hl7.org/fhir/SearchParameter/InsurancePlan-address-state", Description: "A state specified in an address"},
-	{Code: "address-use", Base: "InsurancePlan", Type: fhir.SearchToken, Keys: []fhir.Key{0xd242a7d4b7e6aa34}, Systems: []string{"http://hl7.org/fhir/address-use"}, Expression: "InsurancePlan.contact.address.use", URL: "http://hl7.org/fhir/SearchParameter/InsurancePlan-address-use", Description: "A use code specified in an address"},
-	{Code: "administered-by", Base: "InsurancePlan", Type: fhir.SearchReference, Keys: []fhir.Key{0xe100363f9b7c96ad}, Targets: []string{"Organization"}, Single: true, Expression: "InsurancePlan.administeredBy", URL: "http://hl7.org/fhir/SearchParameter/InsurancePlan-administered-by", Description: "Product administrator"},
-	{Code: "endpoint", Base: "InsurancePlan", Type: fhir.SearchReference, Keys: []fhir.Key{0xce164e211f246174}, Targets: []string{"Endpoint"}, Expression: "InsurancePlan.endpoint", URL: "http://hl7.org/fhir/SearchParameter/InsurancePlan-endpoint", Description: "Technical endpoint"},
-	{Code: "identifier", Base: "InsurancePlan", Type: fhir.SearchToken, Keys: []fhir.Key{0xa7cceabcd02e0d15}, Expression: "InsurancePlan.identifier", URL: "http://hl7.org/fhir/SearchParameter/InsurancePlan-identifier", Description: "Any identifier for the organization (not the accreditation issuer's identifier)"},
+	{Code: "address-use", Base: "InsurancePlan", Type: fhir.SearchToken, Keys: []fhir.Key{0xd4b7e6aa34}, Systems: []string{"http://hl7.org/fhir/address-use"}, Expression: "InsurancePlan.contact.address.use", URL: "http://hl7.org/fhir/SearchParameter/InsurancePlan-address-use", Description: "A use code specified in an address"},
+	{Code: "administered-by", Base: "InsurancePlan", Type: fhir.SearchReference, Keys: []fhir.Key{0x3f9b7c96ad}, Targets: []string{"Organization"}, Single: true, Expression: "InsurancePlan.administeredBy", URL: "http://hl7.org/fhir/SearchParameter/InsurancePlan-administered-by", Description: "Product administrator"},
+	{Code: "endpoint", Base: "InsurancePlan", Type: fhir.SearchReference, Keys: []fhir.Key{0x211f246174}, Targets: []string{"Endpoint"}, Expression: "InsurancePlan.endpoint", URL: "http://hl7.org/fhir/SearchParameter/InsurancePlan-endpoint", Description: "Technical endpoint"},
+	{Code: "identifier", Base: "InsurancePlan", Type: fhir.SearchToken, Keys: []fhir.Key{0xbcd02e0d15}, Expression: "InsurancePlan.identifier", URL: "http://hl7.org/fhir/SearchParameter/InsurancePlan-identifier", Description: "Any identifier for the organization (not the accreditation issuer's identifier)"},
 	{Code: "name", Base: "InsurancePlan", Type: fhir.SearchString, Keys: []fhir.Key{0x7c16a837e14893bf, 0xed660bd51205cd4b}, Expression: "name | alias", URL: "http://hl7.org/fhir/SearchParameter/InsurancePlan-name", Description: "A portion of the organization's name or alias"},
-	{Code: "owned-by", Base: "InsurancePlan", Type: fhir.SearchReference, Keys: []fhir.Key{0xd3014e57dac99a5f}, Targets: []string{"Organization"}, Single: true, Expression: "InsurancePlan.ownedBy", URL: "http://hl7.org/fhir/SearchParameter/InsurancePlan-owned-by", Description: "An organization of which this organization forms a part"},
+	{Code: "owned-by", Base: "InsurancePlan", Type: fhir.SearchReference, Keys: []fhir.Key{0x57dac99a5f}, Targets: []string{"Organization"}, Single: true, Expression: "InsurancePlan.ownedBy", URL: "http://hl7.org/fhir/SearchParameter/InsurancePlan-owned-by", Description: "An organization of which this organization forms a part"},
 	{Code: "phonetic", Base: "InsurancePlan", Type: fhir.SearchString, Keys: []fhir.Key{0x7c16a837e14893bf}, Single: true, Expression: "InsurancePlan.name", URL: "http://hl7.org/fhir/SearchParameter/InsurancePlan-phonetic", Description: "A portion of the organization's name using some kind of phonetic matching algorithm"},
-	{Code: "status", Base: "InsurancePlan", Type: fhir.SearchToken, Keys: []fhir.Key{0xdd3b18d702df596f}, Single: true, Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "InsurancePlan.status", URL: "http://hl7.org/fhir/SearchParameter/InsurancePlan-status", Description: "Is the Organization record active"},
-	{Code: "type", Base: "InsurancePlan", Type: fhir.SearchToken, Keys: []fhir.Key{0x1734d1770c28a698}, Expression: "InsurancePlan.type", URL: "http://hl7.org/fhir/SearchParameter/InsurancePlan-type", Description: "A code for the type of organization"},
+	{Code: "status", Base: "InsurancePlan", Type: fhir.SearchToken, Keys: []fhir.Key{0xd702df596f}, Single: true, Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "InsurancePlan.status", URL: "http://hl7.org/fhir/SearchParameter/InsurancePlan-status", Description: "Is the Organization record active"},
+	{Code: "type", Base: "InsurancePlan", Type: fhir.SearchToken, Keys: []fhir.Key{0x770c28a698}, Expression: "InsurancePlan.type", URL: "http://hl7.org/fhir/SearchParameter/InsurancePlan-type", Description: "A code for the type of organization"},
 }

@@ -9,35 +9,35 @@ import (
 
 // invoice adds what the search parameters say of r to x.
 func invoice(x *fhir.Index, r *r4.Invoice) {
-	referenceReference(x, 0xbb4339093d543876, r.Account) // Invoice.account
-	x.Date(0x1601f9be3ff5fb95, r.Date.Text)              // Invoice.date
+	referenceReference(x, 0x93d543876, r.Account) // Invoice.account
+	x.Date(0x1601f9be3ff5fb95, r.Date.Text)       // Invoice.date
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0xbad48113e552483c, &r.Identifier[i]) // Invoice.identifier
+		tokenIdentifier(x, 0x13e552483c, &r.Identifier[i]) // Invoice.identifier
 	}
-	referenceReference(x, 0xdd52c01651d2d8b8, r.Issuer) // Invoice.issuer
+	referenceReference(x, 0x1651d2d8b8, r.Issuer) // Invoice.issuer
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xea376516333df66f, meta.Profile[i].Text) // Invoice.meta.profile
+			x.URI(0x16333df66f, meta.Profile[i].Text) // Invoice.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0xcbbb3403a25657a5, &meta.Security[i]) // Invoice.meta.security
+			tokenCoding(x, 0x3a25657a5, &meta.Security[i]) // Invoice.meta.security
 		}
-		x.URI(0x8de5123bfdb1abfb, meta.Source.Text) // Invoice.meta.source
+		x.URI(0x3bfdb1abfb, meta.Source.Text) // Invoice.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x5c5fb6b6ad753701, &meta.Tag[i]) // Invoice.meta.tag
+			tokenCoding(x, 0xb6ad753701, &meta.Tag[i]) // Invoice.meta.tag
 		}
 	}
 	for i := range r.Participant {
 		participant := &r.Participant[i]
-		referenceReference(x, 0x0504db6cc7fedb71, participant.Actor)  // Invoice.participant.actor
-		tokenCodeableConcept(x, 0xbecd8b1f515199b0, participant.Role) // Invoice.participant.role
+		referenceReference(x, 0x6cc7fedb71, participant.Actor)  // Invoice.participant.actor
+		tokenCodeableConcept(x, 0x1f515199b0, participant.Role) // Invoice.participant.role
 	}
-	referenceReference(x, 0xee12f054ca376479, r.Recipient)                            // Invoice.recipient
-	x.CodeOf(0x04f7e696ed59bf91, "http://hl7.org/fhir/invoice-status", r.Status.Text) // Invoice.status
-	referenceReference(x, 0x949300b559ff8af0, r.Subject)                              // Invoice.subject
-	quantityMoney(x, 0x4ecffb8d999e82a7, r.TotalGross)                                // Invoice.totalGross
-	quantityMoney(x, 0x0bba3b30eab9d1f8, r.TotalNet)                                  // Invoice.totalNet
-	tokenCodeableConcept(x, 0x8c0251dac425c403, r.Type_)                              // Invoice.type
+	referenceReference(x, 0x54ca376479, r.Recipient)                            // Invoice.recipient
+	x.CodeOf(0x96ed59bf91, "http://hl7.org/fhir/invoice-status", r.Status.Text) // Invoice.status
+	referenceReference(x, 0xb559ff8af0, r.Subject)                              // Invoice.subject
+	quantityMoney(x, 0x4ecffb8d999e82a7, r.TotalGross)                          // Invoice.totalGross
+	quantityMoney(x, 0xbba3b30eab9d1f8, r.TotalNet)                             // Invoice.totalNet
+	tokenCodeableConcept(x, 0xdac425c403, r.Type_)                              // Invoice.type
 }
 
 var parametersInvoice = []fhir.Parameter{
@@ -45,23 +45,23 @@ var parametersInvoice = []fhir.Parameter{
 	{Code: "_filter", Base: "Invoice", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Invoice", Type: fhir.SearchToken, Single: true, Expression: "Invoice.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Invoice", Type: fhir.SearchDate, Single: true, Expression: "Invoice.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "Invoice", Type: fhir.SearchURI, Keys: []fhir.Key{0xea376516333df66f}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "Invoice", Type: fhir.SearchURI, Keys: []fhir.Key{0x16333df66f}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "Invoice", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "Invoice", Type: fhir.SearchToken, Keys: []fhir.Key{0xcbbb3403a25657a5}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "Invoice", Type: fhir.SearchURI, Keys: []fhir.Key{0x8de5123bfdb1abfb}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "Invoice", Type: fhir.SearchToken, Keys: []fhir.Key{0x5c5fb6b6ad753701}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "Invoice", Type: fhir.SearchToken, Keys: []fhir.Key{0x3a25657a5}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "Invoice", Type: fhir.SearchURI, Keys: []fhir.Key{0x3bfdb1abfb}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "Invoice", Type: fhir.SearchToken, Keys: []fhir.Key{0xb6ad753701}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "Invoice", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "account", Base: "Invoice", Type: fhir.SearchReference, Keys: []fhir.Key{0xbb4339093d543876}, Targets: []string{"Account"}, Single: true, Expression: "Invoice.account", URL: "http://hl7.org/fhir/SearchParameter/Invoice-account", Description: "Account that is being balanced"},
+	{Code: "account", Base: "Invoice", Type: fhir.SearchReference, Keys: []fhir.Key{0x93d543876}, Targets: []string{"Account"}, Single: true, Expression: "Invoice.account", URL: "http://hl7.org/fhir/SearchParameter/Invoice-account", Description: "Account that is being balanced"},
 	{Code: "date", Base: "Invoice", Type: fhir.SearchDate, Keys: []fhir.Key{0x1601f9be3ff5fb95}, Single: true, Expression: "Invoice.date", URL: "http://hl7.org/fhir/SearchParameter/Invoice-date", Description: "Invoice date / posting date"},
-	{Code: "identifier", Base: "Invoice", Type: fhir.SearchToken, Keys: []fhir.Key{0xbad48113e552483c}, Expression: "Invoice.identifier", URL: "http://hl7.org/fhir/SearchParameter/Invoice-identifier", Description: "Business Identifier for item"},
-	{Code: "issuer", Base: "Invoice", Type: fhir.SearchReference, Keys: []fhir.Key{0xdd52c01651d2d8b8}, Targets: []string{"Organization"}, Single: true, Expression: "Invoice.issuer", URL: "http://hl7.org/fhir/SearchParameter/Invoice-issuer", Description: "Issuing Organization of Invoice"},
-	{Code: "participant", Base: "Invoice", Type: fhir.SearchReference, Keys: []fhir.Key{0x0504db6cc7fedb71}, Targets: []string{"Device", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "Invoice.participant.actor", URL: "http://hl7.org/fhir/SearchParameter/Invoice-participant", Description: "Individual who was involved"},
-	{Code: "participant-role", Base: "Invoice", Type: fhir.SearchToken, Keys: []fhir.Key{0xbecd8b1f515199b0}, Expression: "Invoice.participant.role", URL: "http://hl7.org/fhir/SearchParameter/Invoice-participant-role", Description: "Type of involvement in creation of this Invoice"},
-	{Code: "patient", Base: "Invoice", Type: fhir.SearchReference, Keys: []fhir.Key{0x949300b559ff8af0}, Targets: []string{"Patient"}, Single: true, Expression: "Invoice.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/Invoice-patient", Description: "Recipient(s) of goods and services"},
-	{Code: "recipient", Base: "Invoice", Type: fhir.SearchReference, Keys: []fhir.Key{0xee12f054ca376479}, Targets: []string{"Organization", "Patient", "RelatedPerson"}, Single: true, Expression: "Invoice.recipient", URL: "http://hl7.org/fhir/SearchParameter/Invoice-recipient", Description: "Recipient of this invoice"},
-	{Code: "status", Base: "Invoice", Type: fhir.SearchToken, Keys: []fhir.Key{0x04f7e696ed59bf91}, Single: true, Systems: []string{"http://hl7.org/fhir/invoice-status"}, Expression: "Invoice.status", URL: "http://hl7.org/fhir/SearchParameter/Invoice-status", Description: "draft | issued | balanced | cancelled | entered-in-error"},
-	{Code: "subject", Base: "Invoice", Type: fhir.SearchReference, Keys: []fhir.Key{0x949300b559ff8af0}, Targets: []string{"Group", "Patient"}, Single: true, Expression: "Invoice.subject", URL: "http://hl7.org/fhir/SearchParameter/Invoice-subject", Description: "Recipient(s) of goods and services"},
+	{Code: "identifier", Base: "Invoice", Type: fhir.SearchToken, Keys: []fhir.Key{0x13e552483c}, Expression: "Invoice.identifier", URL: "http://hl7.org/fhir/SearchParameter/Invoice-identifier", Description: "Business Identifier for item"},
+	{Code: "issuer", Base: "Invoice", Type: fhir.SearchReference, Keys: []fhir.Key{0x1651d2d8b8}, Targets: []string{"Organization"}, Single: true, Expression: "Invoice.issuer", URL: "http://hl7.org/fhir/SearchParameter/Invoice-issuer", Description: "Issuing Organization of Invoice"},
+	{Code: "participant", Base: "Invoice", Type: fhir.SearchReference, Keys: []fhir.Key{0x6cc7fedb71}, Targets: []string{"Device", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "Invoice.participant.actor", URL: "http://hl7.org/fhir/SearchParameter/Invoice-participant", Description: "Individual who was involved"},
+	{Code: "participant-role", Base: "Invoice", Type: fhir.SearchToken, Keys: []fhir.Key{0x1f515199b0}, Expression: "Invoice.participant.role", URL: "http://hl7.org/fhir/SearchParameter/Invoice-participant-role", Description: "Type of involvement in creation of this Invoice"},
+	{Code: "patient", Base: "Invoice", Type: fhir.SearchReference, Keys: []fhir.Key{0xb559ff8af0}, Targets: []string{"Patient"}, Single: true, Expression: "Invoice.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/Invoice-patient", Description: "Recipient(s) of goods and services"},
+	{Code: "recipient", Base: "Invoice", Type: fhir.SearchReference, Keys: []fhir.Key{0x54ca376479}, Targets: []string{"Organization", "Patient", "RelatedPerson"}, Single: true, Expression: "Invoice.recipient", URL: "http://hl7.org/fhir/SearchParameter/Invoice-recipient", Description: "Recipient of this invoice"},
+	{Code: "status", Base: "Invoice", Type: fhir.SearchToken, Keys: []fhir.Key{0x96ed59bf91}, Single: true, Systems: []string{"http://hl7.org/fhir/invoice-status"}, Expression: "Invoice.status", URL: "http://hl7.org/fhir/SearchParameter/Invoice-status", Description: "draft | issued | balanced | cancelled | entered-in-error"},
+	{Code: "subject", Base: "Invoice", Type: fhir.SearchReference, Keys: []fhir.Key{0xb559ff8af0}, Targets: []string{"Group", "Patient"}, Single: true, Expression: "Invoice.subject", URL: "http://hl7.org/fhir/SearchParameter/Invoice-subject", Description: "Recipient(s) of goods and services"},
 	{Code: "totalgross", Base: "Invoice", Type: fhir.SearchQuantity, Keys: []fhir.Key{0x4ecffb8d999e82a7}, Single: true, Expression: "Invoice.totalGross", URL: "http://hl7.org/fhir/SearchParameter/Invoice-totalgross", Description: "Gross total of this Invoice"},
-	{Code: "totalnet", Base: "Invoice", Type: fhir.SearchQuantity, Keys: []fhir.Key{0x0bba3b30eab9d1f8}, Single: true, Expression: "Invoice.totalNet", URL: "http://hl7.org/fhir/SearchParameter/Invoice-totalnet", Description: "Net total of this Invoice"},
-	{Code: "type", Base: "Invoice", Type: fhir.SearchToken, Keys: []fhir.Key{0x8c0251dac425c403}, Expression: "Invoice.type", URL: "http://hl7.org/fhir/SearchParameter/Invoice-type", Description: "Type of Invoice"},
+	{Code: "totalnet", Base: "Invoice", Type: fhir.SearchQuantity, Keys: []fhir.Key{0xbba3b30eab9d1f8}, Single: true, Expression: "Invoice.totalNet", URL: "http://hl7.org/fhir/SearchParameter/Invoice-totalnet", Description: "Net total of this Invoice"},
+	{Code: "type", Base: "Invoice", Type: fhir.SearchToken, Keys: []fhir.Key{0xdac425c403}, Expression: "Invoice.type", URL: "http://hl7.org/fhir/SearchParameter/Invoice-type", Description: "Type of Invoice"},
 }

@@ -11,27 +11,27 @@ import (
 func library(x *fhir.Index, r *r4.Library) {
 	for i := range r.Content {
 		content := &r.Content[i]
-		x.CodeOf(0xc5681baef2d64950, "urn:ietf:bcp:13", content.ContentType.Text) // Library.content.contentType
+		x.CodeOf(0xaef2d64950, "urn:ietf:bcp:13", content.ContentType.Text) // Library.content.contentType
 	}
 	x.Date(0x4ebf079a5d985464, r.Date.Text)              // Library.date
 	x.String(0x74b2e3a1b5a03d81, r.Description.Text)     // Library.description
 	datePeriod(x, 0x5b78ff65cee34840, r.EffectivePeriod) // Library.effectivePeriod
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0xc7ec781b7730c98b, &r.Identifier[i]) // Library.identifier
+		tokenIdentifier(x, 0x1b7730c98b, &r.Identifier[i]) // Library.identifier
 	}
 	for i := range r.Jurisdiction {
-		tokenCodeableConcept(x, 0x17dd4f7c363fe597, &r.Jurisdiction[i]) // Library.jurisdiction
+		tokenCodeableConcept(x, 0x7c363fe597, &r.Jurisdiction[i]) // Library.jurisdiction
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xb43b08a783487d20, meta.Profile[i].Text) // Library.meta.profile
+			x.URI(0xa783487d20, meta.Profile[i].Text) // Library.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x9d0c4ea867d14ac0, &meta.Security[i]) // Library.meta.security
+			tokenCoding(x, 0xa867d14ac0, &meta.Security[i]) // Library.meta.security
 		}
-		x.URI(0x4a73151d1ed9ac3c, meta.Source.Text) // Library.meta.source
+		x.URI(0x1d1ed9ac3c, meta.Source.Text) // Library.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0xe244dc724c5dec6a, &meta.Tag[i]) // Library.meta.tag
+			tokenCoding(x, 0x724c5dec6a, &meta.Tag[i]) // Library.meta.tag
 		}
 	}
 	x.String(0x334e8d76d2610c58, r.Name.Text)      // Library.name
@@ -39,28 +39,28 @@ func library(x *fhir.Index, r *r4.Library) {
 	for i := range r.RelatedArtifact {
 		relatedArtifact := &r.RelatedArtifact[i]
 		if relatedArtifact.Type_.Text == "composed-of" {
-			x.Canonical(0x392fa351db02611e, relatedArtifact.Resource.Text) // Library.relatedArtifact.where(type='composed-of').resource
+			x.Canonical(0x51db02611e, relatedArtifact.Resource.Text) // Library.relatedArtifact.where(type='composed-of').resource
 		}
 		if relatedArtifact.Type_.Text == "depends-on" {
-			x.Canonical(0x52a266dd55d5fa6b, relatedArtifact.Resource.Text) // Library.relatedArtifact.where(type='depends-on').resource
+			x.Canonical(0xdd55d5fa6b, relatedArtifact.Resource.Text) // Library.relatedArtifact.where(type='depends-on').resource
 		}
 		if relatedArtifact.Type_.Text == "derived-from" {
-			x.Canonical(0x1e41e631c10b3871, relatedArtifact.Resource.Text) // Library.relatedArtifact.where(type='derived-from').resource
+			x.Canonical(0x31c10b3871, relatedArtifact.Resource.Text) // Library.relatedArtifact.where(type='derived-from').resource
 		}
 		if relatedArtifact.Type_.Text == "predecessor" {
-			x.Canonical(0xfc8e3dceaedc7ecb, relatedArtifact.Resource.Text) // Library.relatedArtifact.where(type='predecessor').resource
+			x.Canonical(0xceaedc7ecb, relatedArtifact.Resource.Text) // Library.relatedArtifact.where(type='predecessor').resource
 		}
 		if relatedArtifact.Type_.Text == "successor" {
-			x.Canonical(0x3f8d867008d9d5f9, relatedArtifact.Resource.Text) // Library.relatedArtifact.where(type='successor').resource
+			x.Canonical(0x7008d9d5f9, relatedArtifact.Resource.Text) // Library.relatedArtifact.where(type='successor').resource
 		}
 	}
-	x.CodeOf(0xfbb08d36d81e8cbd, "http://hl7.org/fhir/publication-status", r.Status.Text) // Library.status
-	x.String(0xfb2237884afe1294, r.Title.Text)                                            // Library.title
+	x.CodeOf(0x36d81e8cbd, "http://hl7.org/fhir/publication-status", r.Status.Text) // Library.status
+	x.String(0xfb2237884afe1294, r.Title.Text)                                      // Library.title
 	for i := range r.Topic {
-		tokenCodeableConcept(x, 0x09207986cd4a3761, &r.Topic[i]) // Library.topic
+		tokenCodeableConcept(x, 0x86cd4a3761, &r.Topic[i]) // Library.topic
 	}
-	tokenCodeableConcept(x, 0x51e983f21173d217, r.Type_) // Library.type
-	x.URI(0x7f57eeba0c9ffa13, r.URL.Text)                // Library.url
+	tokenCodeableConcept(x, 0xf21173d217, r.Type_) // Library.type
+	x.URI(0xba0c9ffa13, r.URL.Text)                // Library.url
 	for i := range r.UseContext {
 		useContext := &r.UseContext[i]
 		x.Open(0x6ff1b84f525c05bd, 2) // Library.useContext: code & value.ofType(CodeableConcept)
@@ -71,7 +71,7 @@ func library(x *fhir.Index, r *r4.Library) {
 			tokenCodeableConcept(x, 0, v)
 		}
 		x.Close()
-		x.Open(0x0e1d825b25713350, 2) // Library.useContext: code & value.ofType(Quantity) | value.ofType(Range)
+		x.Open(0xe1d825b25713350, 2) // Library.useContext: code & value.ofType(Quantity) | value.ofType(Range)
 		tokenCoding(x, 0, useContext.Code)
 		x.Next()
 		switch v := useContext.Value.(type) {
@@ -81,17 +81,17 @@ func library(x *fhir.Index, r *r4.Library) {
 			quantityRange(x, 0, v)
 		}
 		x.Close()
-		tokenCoding(x, 0x1d47eb53740e12b6, useContext.Code) // Library.useContext.code
+		tokenCoding(x, 0x53740e12b6, useContext.Code) // Library.useContext.code
 		switch v := useContext.Value.(type) {
 		case *r4.CodeableConcept:
-			tokenCodeableConcept(x, 0xbd712bd3fbbe1761, v) // Library.useContext.value.ofType(CodeableConcept)
+			tokenCodeableConcept(x, 0xd3fbbe1761, v) // Library.useContext.value.ofType(CodeableConcept)
 		case *r4.Quantity:
 			quantityQuantity(x, 0xd779424956981d3e, v) // Library.useContext.value.ofType(Quantity)
 		case *r4.Range:
 			quantityRange(x, 0x46ba99c4d6e3116e, v) // Library.useContext.value.ofType(Range)
 		}
 	}
-	x.Code(0xd5e472e956a155b9, r.Version.Text) // Library.version
+	x.Code(0xe956a155b9, r.Version.Text) // Library.version
 }
 
 var parametersLibrary = []fhir.Parameter{
@@ -99,34 +99,34 @@ var parametersLibrary = []fhir.Parameter{
 	{Code: "_filter", Base: "Library", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Library", Type: fhir.SearchToken, Single: true, Expression: "Library.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Library", Type: fhir.SearchDate, Single: true, Expression: "Library.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "Library", Type: fhir.SearchURI, Keys: []fhir.Key{0xb43b08a783487d20}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "Library", Type: fhir.SearchURI, Keys: []fhir.Key{0xa783487d20}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "Library", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "Library", Type: fhir.SearchToken, Keys: []fhir.Key{0x9d0c4ea867d14ac0}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "Library", Type: fhir.SearchURI, Keys: []fhir.Key{0x4a73151d1ed9ac3c}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "Library", Type: fhir.SearchToken, Keys: []fhir.Key{0xe244dc724c5dec6a}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "Library", Type: fhir.SearchToken, Keys: []fhir.Key{0xa867d14ac0}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "Library", Type: fhir.SearchURI, Keys: []fhir.Key{0x1d1ed9ac3c}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "Library", Type: fhir.SearchToken, Keys: []fhir.Key{0x724c5dec6a}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "Library", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "composed-of", Base: "Library", Type: fhir.SearchReference, Keys: []fhir.Key{0x392fa351db02611e}, Targets: anyType, Expression: "Library.relatedArtifact.where(type = 'composed-of').resource", URL: "http://hl7.org/fhir/SearchParameter/Library-composed-of", Description: "What resource is being referenced"},
-	{Code: "content-type", Base: "Library", Type: fhir.SearchToken, Keys: []fhir.Key{0xc5681baef2d64950}, Systems: []string{"urn:ietf:bcp:13"}, Expression: "Library.content.contentType", URL: "http://hl7.org/fhir/SearchParameter/Library-content-type", Description: "The type of content in the library (e.g. text/cql)"},
-	{Code: "context", Base: "Library", Type: fhir.SearchToken, Keys: []fhir.Key{0xbd712bd3fbbe1761}, Expression: "Library.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/Library-context", Description: "A use context assigned to the library"},
+	{Code: "composed-of", Base: "Library", Type: fhir.SearchReference, Keys: []fhir.Key{0x51db02611e}, Targets: anyType, Expression: "Library.relatedArtifact.where(type = 'composed-of').resource", URL: "http://hl7.org/fhir/SearchParameter/Library-composed-of", Description: "What resource is being referenced"},
+	{Code: "content-type", Base: "Library", Type: fhir.SearchToken, Keys: []fhir.Key{0xaef2d64950}, Systems: []string{"urn:ietf:bcp:13"}, Expression: "Library.content.contentType", URL: "http://hl7.org/fhir/SearchParameter/Library-content-type", Description: "The type of content in the library (e.g. text/cql)"},
+	{Code: "context", Base: "Library", Type: fhir.SearchToken, Keys: []fhir.Key{0xd3fbbe1761}, Expression: "Library.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/Library-context", Description: "A use context assigned to the library"},
 	{Code: "context-quantity", Base: "Library", Type: fhir.SearchQuantity, Keys: []fhir.Key{0xd779424956981d3e, 0x46ba99c4d6e3116e}, Expression: "Library.useContext.value as Quantity | Library.useContext.value as Range", URL: "http://hl7.org/fhir/SearchParameter/Library-context-quantity", Description: "A quantity- or range-valued use context assigned to the library"},
-	{Code: "context-type", Base: "Library", Type: fhir.SearchToken, Keys: []fhir.Key{0x1d47eb53740e12b6}, Expression: "Library.useContext.code", URL: "http://hl7.org/fhir/SearchParameter/Library-context-type", Description: "A type of use context assigned to the library"},
-	{Code: "context-type-quantity", Base: "Library", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0x0e1d825b25713350, Parts: []fhir.Part{{Code: "context-type", Type: fhir.SearchToken}, {Code: "context-quantity", Type: fhir.SearchQuantity}}}}, Expression: "Library.useContext", URL: "http://hl7.org/fhir/SearchParameter/Library-context-type-quantity", Description: "A use context type and quantity- or range-based value assigned to the library"},
+	{Code: "context-type", Base: "Library", Type: fhir.SearchToken, Keys: []fhir.Key{0x53740e12b6}, Expression: "Library.useContext.code", URL: "http://hl7.org/fhir/SearchParameter/Library-context-type", Description: "A type of use context assigned to the library"},
+	{Code: "context-type-quantity", Base: "Library", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0xe1d825b25713350, Parts: []fhir.Part{{Code: "context-type", Type: fhir.SearchToken}, {Code: "context-quantity", Type: fhir.SearchQuantity}}}}, Expression: "Library.useContext", URL: "http://hl7.org/fhir/SearchParameter/Library-context-type-quantity", Description: "A use context type and quantity- or range-based value assigned to the library"},
 	{Code: "context-type-value", Base: "Library", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0x6ff1b84f525c05bd, Parts: []fhir.Part{{Code: "context-type", Type: fhir.SearchToken}, {Code: "context", Type: fhir.SearchToken}}}}, Expression: "Library.useContext", URL: "http://hl7.org/fhir/SearchParameter/Library-context-type-value", Description: "A use context type and value assigned to the library"},
 	{Code: "date", Base: "Library", Type: fhir.SearchDate, Keys: []fhir.Key{0x4ebf079a5d985464}, Single: true, Expression: "Library.date", URL: "http://hl7.org/fhir/SearchParameter/Library-date", Description: "The library publication date"},
-	{Code: "depends-on", Base: "Library", Type: fhir.SearchReference, Keys: []fhir.Key{0x52a266dd55d5fa6b}, Targets: anyType, Expression: "Library.relatedArtifact.where(type = 'depends-on').resource", URL: "http://hl7.org/fhir/SearchParameter/Library-depends-on", Description: "What resource is being referenced"},
-	{Code: "derived-from", Base: "Library", Type: fhir.SearchReference, Keys: []fhir.Key{0x1e41e631c10b3871}, Targets: anyType, Expression: "Library.relatedArtifact.where(type = 'derived-from').resource", URL: "http://hl7.org/fhir/SearchParameter/Library-derived-from", Description: "What resource is being referenced"},
+	{Code: "depends-on", Base: "Library", Type: fhir.SearchReference, Keys: []fhir.Key{0xdd55d5fa6b}, Targets: anyType, Expression: "Library.relatedArtifact.where(type = 'depends-on').resource", URL: "http://hl7.org/fhir/SearchParameter/Library-depends-on", Description: "What resource is being referenced"},
+	{Code: "derived-from", Base: "Library", Type: fhir.SearchReference, Keys: []fhir.Key{0x31c10b3871}, Targets: anyType, Expression: "Library.relatedArtifact.where(type = 'derived-from').resource", URL: "http://hl7.org/fhir/SearchParameter/Library-derived-from", Description: "What resource is being referenced"},
 	{Code: "description", Base: "Library", Type: fhir.SearchString, Keys: []fhir.Key{0x74b2e3a1b5a03d81}, Single: true, Expression: "Library.description", URL: "http://hl7.org/fhir/SearchParameter/Library-description", Description: "The description of the library"},
 	{Code: "effective", Base: "Library", Type: fhir.SearchDate, Keys: []fhir.Key{0x5b78ff65cee34840}, Single: true, Expression: "Library.effectivePeriod", URL: "http://hl7.org/fhir/SearchParameter/Library-effective", Description: "The time during which the library is intended to be in use"},
-	{Code: "identifier", Base: "Library", Type: fhir.SearchToken, Keys: []fhir.Key{0xc7ec781b7730c98b}, Expression: "Library.identifier", URL: "http://hl7.org/fhir/SearchParameter/Library-identifier", Description: "External identifier for the library"},
-	{Code: "jurisdiction", Base: "Library", Type: fhir.SearchToken, Keys: []fhir.Key{0x17dd4f7c363fe597}, Expression: "Library.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/Library-jurisdiction", Description: "Intended jurisdiction for the library"},
+	{Code: "identifier", Base: "Library", Type: fhir.SearchToken, Keys: []fhir.Key{0x1b7730c98b}, Expression: "Library.identifier", URL: "http://hl7.org/fhir/SearchParameter/Library-identifier", Description: "External identifier for the library"},
+	{Code: "jurisdiction", Base: "Library", Type: fhir.SearchToken, Keys: []fhir.Key{0x7c363fe597}, Expression: "Library.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/Library-jurisdiction", Description: "Intended jurisdiction for the library"},
 	{Code: "name", Base: "Library", Type: fhir.SearchString, Keys: []fhir.Key{0x334e8d76d2610c58}, Single: true, Expression: "Library.name", URL: "http://hl7.org/fhir/SearchParameter/Library-name", Description: "Computationally friendly name of the library"},
-	{Code: "predecessor", Base: "Library", Type: fhir.SearchReference, Keys: []fhir.Key{0xfc8e3dceaedc7ecb}, Targets: anyType, Expression: "Library.relatedArtifact.where(type = 'predecessor').resource", URL: "http://hl7.org/fhir/SearchParameter/Library-predecessor", Description: "What resource is being referenced"},
+	{Code: "predecessor", Base: "Library", Type: fhir.SearchReference, Keys: []fhir.Key{0xceaedc7ecb}, Targets: anyType, Expression: "Library.relatedArtifact.where(type = 'predecessor').resource", URL: "http://hl7.org/fhir/SearchParameter/Library-predecessor", Description: "What resource is being referenced"},
 	{Code: "publisher", Base: "Library", Type: fhir.SearchString, Keys: []fhir.Key{0x91209b0a48592f91}, Single: true, Expression: "Library.publisher", URL: "http://hl7.org/fhir/SearchParameter/Library-publisher", Description: "Name of the publisher of the library"},
-	{Code: "status", Base: "Library", Type: fhir.SearchToken, Keys: []fhir.Key{0xfbb08d36d81e8cbd}, Single: true, Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "Library.status", URL: "http://hl7.org/fhir/SearchParameter/Library-status", Description: "The current status of the library"},
-	{Code: "successor", Base: "Library", Type: fhir.SearchReference, Keys: []fhir.Key{0x3f8d867008d9d5f9}, Targets: anyType, Expression: "Library.relatedArtifact.where(type = 'successor').resource", URL: "http://hl7.org/fhir/SearchParameter/Library-successor", Description: "What resource is being referenced"},
+	{Code: "status", Base: "Library", Type: fhir.SearchToken, Keys: []fhir.Key{0x36d81e8cbd}, Single: true, Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "Library.status", URL: "http://hl7.org/fhir/SearchParameter/Library-status", Description: "The current status of the library"},
+	{Code: "successor", Base: "Library", Type: fhir.SearchReference, Keys: []fhir.Key{0x7008d9d5f9}, Targets: anyType, Expression: "Library.relatedArtifact.where(type = 'successor').resource", URL: "http://hl7.org/fhir/SearchParameter/Library-successor", Description: "What resource is being referenced"},
 	{Code: "title", Base: "Library", Type: fhir.SearchString, Keys: []fhir.Key{0xfb2237884afe1294}, Single: true, Expression: "Library.title", URL: "http://hl7.org/fhir/SearchParameter/Library-title", Description: "The human-friendly name of the library"},
-	{Code: "topic", Base: "Library", Type: fhir.SearchToken, Keys: []fhir.Key{0x09207986cd4a3761}, Expression: "Library.topic", URL: "http://hl7.org/fhir/SearchParameter/Library-topic", Description: "Topics associated with the module"},
-	{Code: "type", Base: "Library", Type: fhir.SearchToken, Keys: []fhir.Key{0x51e983f21173d217}, Expression: "Library.type", URL: "http://hl7.org/fhir/SearchParameter/Library-type", Description: "The type of the library (e.g. logic-library, model-definition, asset-collection, module-definition)"},
-	{Code: "url", Base: "Library", Type: fhir.SearchURI, Keys: []fhir.Key{0x7f57eeba0c9ffa13}, Single: true, Expression: "Library.url", URL: "http://hl7.org/fhir/SearchParameter/Library-url", Description: "The uri that identifies the library"},
-	{Code: "version", Base: "Library", Type: fhir.SearchToken, Keys: []fhir.Key{0xd5e472e956a155b9}, Single: true, Expression: "Library.version", URL: "http://hl7.org/fhir/SearchParameter/Library-version", Description: "The business version of the library"},
+	{Code: "topic", Base: "Library", Type: fhir.SearchToken, Keys: []fhir.Key{0x86cd4a3761}, Expression: "Library.topic", URL: "http://hl7.org/fhir/SearchParameter/Library-topic", Description: "Topics associated with the module"},
+	{Code: "type", Base: "Library", Type: fhir.SearchToken, Keys: []fhir.Key{0xf21173d217}, Expression: "Library.type", URL: "http://hl7.org/fhir/SearchParameter/Library-type", Description: "The type of the library (e.g. logic-library, model-definition, asset-collection, module-definition)"},
+	{Code: "url", Base: "Library", Type: fhir.SearchURI, Keys: []fhir.Key{0xba0c9ffa13}, Single: true, Expression: "Library.url", URL: "http://hl7.org/fhir/SearchParameter/Library-url", Description: "The uri that identifies the library"},
+	{Code: "version", Base: "Library", Type: fhir.SearchToken, Keys: []fhir.Key{0xe956a155b9}, Single: true, Expression: "Library.version", URL: "http://hl7.org/fhir/SearchParameter/Library-version", Description: "The business version of the library"},
 }

@@ -9,21 +9,21 @@ import (
 
 // linkage adds what the search parameters say of r to x.
 func linkage(x *fhir.Index, r *r4.Linkage) {
-	referenceReference(x, 0x17190cfdcc39fc11, r.Author) // Linkage.author
+	referenceReference(x, 0xfdcc39fc11, r.Author) // Linkage.author
 	for i := range r.Item {
 		item := &r.Item[i]
-		referenceReference(x, 0x460dd5f3bbd643a7, item.Resource) // Linkage.item.resource
+		referenceReference(x, 0xf3bbd643a7, item.Resource) // Linkage.item.resource
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xee15e6c18a6737a7, meta.Profile[i].Text) // Linkage.meta.profile
+			x.URI(0xc18a6737a7, meta.Profile[i].Text) // Linkage.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0xea59441a9833e68d, &meta.Security[i]) // Linkage.meta.security
+			tokenCoding(x, 0x1a9833e68d, &meta.Security[i]) // Linkage.meta.security
 		}
-		x.URI(0xe68ec617a77399d5, meta.Source.Text) // Linkage.meta.source
+		x.URI(0x17a77399d5, meta.Source.Text) // Linkage.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x9e03ce6ac46d9aa7, &meta.Tag[i]) // Linkage.meta.tag
+			tokenCoding(x, 0x6ac46d9aa7, &meta.Tag[i]) // Linkage.meta.tag
 		}
 	}
 }
@@ -33,13 +33,13 @@ var parametersLinkage = []fhir.Parameter{
 	{Code: "_filter", Base: "Linkage", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Linkage", Type: fhir.SearchToken, Single: true, Expression: "Linkage.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Linkage", Type: fhir.SearchDate, Single: true, Expression: "Linkage.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "Linkage", Type: fhir.SearchURI, Keys: []fhir.Key{0xee15e6c18a6737a7}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "Linkage", Type: fhir.SearchURI, Keys: []fhir.Key{0xc18a6737a7}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "Linkage", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "Linkage", Type: fhir.SearchToken, Keys: []fhir.Key{0xea59441a9833e68d}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "Linkage", Type: fhir.SearchURI, Keys: []fhir.Key{0xe68ec617a77399d5}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "Linkage", Type: fhir.SearchToken, Keys: []fhir.Key{0x9e03ce6ac46d9aa7}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "Linkage", Type: fhir.SearchToken, Keys: []fhir.Key{0x1a9833e68d}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "Linkage", Type: fhir.SearchURI, Keys: []fhir.Key{0x17a77399d5}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "Linkage", Type: fhir.SearchToken, Keys: []fhir.Key{0x6ac46d9aa7}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "Linkage", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "author", Base: "Linkage", Type: fhir.SearchReference, Keys: []fhir.Key{0x17190cfdcc39fc11}, Targets: []string{"Organization", "Practitioner", "PractitionerRole"}, Single: true, Expression: "Linkage.author", URL: "http://hl7.org/fhir/SearchParameter/Linkage-author", Description: "Author of the Linkage"},
-	{Code: "item", Base: "Linkage", Type: fhir.SearchReference, Keys: []fhir.Key{0x460dd5f3bbd643a7}, Targets: anyType, Expression: "Linkage.item.resource", URL: "http://hl7.org/fhir/SearchParameter/Linkage-item", Description: "Matches on any item in the Linkage"},
-	{Code: "source", Base: "Linkage", Type: fhir.SearchReference, Keys: []fhir.Key{0x460dd5f3bbd643a7}, Targets: anyType, Expression: "Linkage.item.resource", URL: "http://hl7.org/fhir/SearchParameter/Linkage-source", Description: "Matches on any item in the Linkage with a type of 'source'"},
+	{Code: "author", Base: "Linkage", Type: fhir.SearchReference, Keys: []fhir.Key{0xfdcc39fc11}, Targets: []string{"Organization", "Practitioner", "PractitionerRole"}, Single: true, Expression: "Linkage.author", URL: "http://hl7.org/fhir/SearchParameter/Linkage-author", Description: "Author of the Linkage"},
+	{Code: "item", Base: "Linkage", Type: fhir.SearchReference, Keys: []fhir.Key{0xf3bbd643a7}, Targets: anyType, Expression: "Linkage.item.resource", URL: "http://hl7.org/fhir/SearchParameter/Linkage-item", Description: "Matches on any item in the Linkage"},
+	{Code: "source", Base: "Linkage", Type: fhir.SearchReference, Keys: []fhir.Key{0xf3bbd643a7}, Targets: anyType, Expression: "Linkage.item.resource", URL: "http://hl7.org/fhir/SearchParameter/Linkage-source", Description: "Matches on any item in the Linkage with a type of 'source'"},
 }

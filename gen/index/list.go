@@ -9,37 +9,37 @@ import (
 
 // list adds what the search parameters say of r to x.
 func list(x *fhir.Index, r *r4.List) {
-	tokenCodeableConcept(x, 0x4f91e7beb09460db, r.Code)        // List.code
-	x.Date(0x0b82d2985cdb605a, r.Date.Text)                    // List.date
-	tokenCodeableConcept(x, 0xba292fde261e90b4, r.EmptyReason) // List.emptyReason
-	referenceReference(x, 0x6d87a56534e48145, r.Encounter)     // List.encounter
+	tokenCodeableConcept(x, 0xbeb09460db, r.Code)        // List.code
+	x.Date(0xb82d2985cdb605a, r.Date.Text)               // List.date
+	tokenCodeableConcept(x, 0xde261e90b4, r.EmptyReason) // List.emptyReason
+	referenceReference(x, 0x6534e48145, r.Encounter)     // List.encounter
 	for i := range r.Entry {
 		entry := &r.Entry[i]
-		referenceReference(x, 0x78fd074390b11b1e, entry.Item) // List.entry.item
+		referenceReference(x, 0x4390b11b1e, entry.Item) // List.entry.item
 	}
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0x3aad8b5f209ac5f4, &r.Identifier[i]) // List.identifier
+		tokenIdentifier(x, 0x5f209ac5f4, &r.Identifier[i]) // List.identifier
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xa94444f784d88197, meta.Profile[i].Text) // List.meta.profile
+			x.URI(0xf784d88197, meta.Profile[i].Text) // List.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x3f64de3300f96c98, &meta.Security[i]) // List.meta.security
+			tokenCoding(x, 0x3300f96c98, &meta.Security[i]) // List.meta.security
 		}
-		x.URI(0xe64538ee81893258, meta.Source.Text) // List.meta.source
+		x.URI(0xee81893258, meta.Source.Text) // List.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x31b4a4b73577a047, &meta.Tag[i]) // List.meta.tag
+			tokenCoding(x, 0xb73577a047, &meta.Tag[i]) // List.meta.tag
 		}
 	}
 	for i := range r.Note {
 		note := &r.Note[i]
 		x.String(0xa012306f0ed62b2b, note.Text.Text) // List.note.text
 	}
-	referenceReference(x, 0xe7f5a2ade14a5c10, r.Source)                            // List.source
-	x.CodeOf(0x2b22f0c7afb27800, "http://hl7.org/fhir/list-status", r.Status.Text) // List.status
-	referenceReference(x, 0x1182023206ba4c38, r.Subject)                           // List.subject
-	x.String(0x0838023189a44b66, r.Title.Text)                                     // List.title
+	referenceReference(x, 0xade14a5c10, r.Source)                            // List.source
+	x.CodeOf(0xc7afb27800, "http://hl7.org/fhir/list-status", r.Status.Text) // List.status
+	referenceReference(x, 0x3206ba4c38, r.Subject)                           // List.subject
+	x.String(0x838023189a44b66, r.Title.Text)                                // List.title
 }
 
 var parametersList = []fhir.Parameter{
@@ -47,22 +47,22 @@ var parametersList = []fhir.Parameter{
 	{Code: "_filter", Base: "List", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "List", Type: fhir.SearchToken, Single: true, Expression: "List.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "List", Type: fhir.SearchDate, Single: true, Expression: "List.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "List", Type: fhir.SearchURI, Keys: []fhir.Key{0xa94444f784d88197}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "List", Type: fhir.SearchURI, Keys: []fhir.Key{0xf784d88197}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "List", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "List", Type: fhir.SearchToken, Keys: []fhir.Key{0x3f64de3300f96c98}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "List", Type: fhir.SearchURI, Keys: []fhir.Key{0xe64538ee81893258}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "List", Type: fhir.SearchToken, Keys: []fhir.Key{0x31b4a4b73577a047}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "List", Type: fhir.SearchToken, Keys: []fhir.Key{0x3300f96c98}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "List", Type: fhir.SearchURI, Keys: []fhir.Key{0xee81893258}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "List", Type: fhir.SearchToken, Keys: []fhir.Key{0xb73577a047}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "List", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "code", Base: "List", Type: fhir.SearchToken, Keys: []fhir.Key{0x4f91e7beb09460db}, Expression: "List.code", URL: "http://hl7.org/fhir/SearchParameter/clinical-code", Description: "What the purpose of this list is"},
-	{Code: "date", Base: "List", Type: fhir.SearchDate, Keys: []fhir.Key{0x0b82d2985cdb605a}, Single: true, Expression: "List.date", URL: "http://hl7.org/fhir/SearchParameter/clinical-date", Description: "When the list was prepared"},
-	{Code: "empty-reason", Base: "List", Type: fhir.SearchToken, Keys: []fhir.Key{0xba292fde261e90b4}, Expression: "List.emptyReason", URL: "http://hl7.org/fhir/SearchParameter/List-empty-reason", Description: "Why list is empty"},
-	{Code: "encounter", Base: "List", Type: fhir.SearchReference, Keys: []fhir.Key{0x6d87a56534e48145}, Targets: []string{"Encounter"}, Single: true, Expression: "List.encounter", URL: "http://hl7.org/fhir/SearchParameter/clinical-encounter", Description: "Context in which list created"},
-	{Code: "identifier", Base: "List", Type: fhir.SearchToken, Keys: []fhir.Key{0x3aad8b5f209ac5f4}, Expression: "List.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "Business identifier"},
-	{Code: "item", Base: "List", Type: fhir.SearchReference, Keys: []fhir.Key{0x78fd074390b11b1e}, Targets: anyType, Expression: "List.entry.item", URL: "http://hl7.org/fhir/SearchParameter/List-item", Description: "Actual entry"},
+	{Code: "code", Base: "List", Type: fhir.SearchToken, Keys: []fhir.Key{0xbeb09460db}, Expression: "List.code", URL: "http://hl7.org/fhir/SearchParameter/clinical-code", Description: "What the purpose of this list is"},
+	{Code: "date", Base: "List", Type: fhir.SearchDate, Keys: []fhir.Key{0xb82d2985cdb605a}, Single: true, Expression: "List.date", URL: "http://hl7.org/fhir/SearchParameter/clinical-date", Description: "When the list was prepared"},
+	{Code: "empty-reason", Base: "List", Type: fhir.SearchToken, Keys: []fhir.Key{0xde261e90b4}, Expression: "List.emptyReason", URL: "http://hl7.org/fhir/SearchParameter/List-empty-reason", Description: "Why list is empty"},
+	{Code: "encounter", Base: "List", Type: fhir.SearchReference, Keys: []fhir.Key{0x6534e48145}, Targets: []string{"Encounter"}, Single: true, Expression: "List.encounter", URL: "http://hl7.org/fhir/SearchParameter/clinical-encounter", Description: "Context in which list created"},
+	{Code: "identifier", Base: "List", Type: fhir.SearchToken, Keys: []fhir.Key{0x5f209ac5f4}, Expression: "List.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "Business identifier"},
+	{Code: "item", Base: "List", Type: fhir.SearchReference, Keys: []fhir.Key{0x4390b11b1e}, Targets: anyType, Expression: "List.entry.item", URL: "http://hl7.org/fhir/SearchParameter/List-item", Description: "Actual entry"},
 	{Code: "notes", Base: "List", Type: fhir.SearchString, Keys: []fhir.Key{0xa012306f0ed62b2b}, Expression: "List.note.text", URL: "http://hl7.org/fhir/SearchParameter/List-notes", Description: "The annotation - text content (as markdown)"},
-	{Code: "patient", Base: "List", Type: fhir.SearchReference, Keys: []fhir.Key{0x1182023206ba4c38}, Targets: []string{"Patient"}, Single: true, Expression: "List.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "If all resources have the same subject"},
-	{Code: "source", Base: "List", Type: fhir.SearchReference, Keys: []fhir.Key{0xe7f5a2ade14a5c10}, Targets: []string{"Device", "Patient", "Practitioner", "PractitionerRole"}, Single: true, Expression: "List.source", URL: "http://hl7.org/fhir/SearchParameter/List-source", Description: "Who and/or what defined the list contents (aka Author)"},
-	{Code: "status", Base: "List", Type: fhir.SearchToken, Keys: []fhir.Key{0x2b22f0c7afb27800}, Single: true, Systems: []string{"http://hl7.org/fhir/list-status"}, Expression: "List.status", URL: "http://hl7.org/fhir/SearchParameter/List-status", Description: "current | retired | entered-in-error"},
-	{Code: "subject", Base: "List", Type: fhir.SearchReference, Keys: []fhir.Key{0x1182023206ba4c38}, Targets: []string{"Device", "Group", "Location", "Patient"}, Single: true, Expression: "List.subject", URL: "http://hl7.org/fhir/SearchParameter/List-subject", Description: "If all resources have the same subject"},
-	{Code: "title", Base: "List", Type: fhir.SearchString, Keys: []fhir.Key{0x0838023189a44b66}, Single: true, Expression: "List.title", URL: "http://hl7.org/fhir/SearchParameter/List-title", Description: "Descriptive name for the list"},
+	{Code: "patient", Base: "List", Type: fhir.SearchReference, Keys: []fhir.Key{0x3206ba4c38}, Targets: []string{"Patient"}, Single: true, Expression: "List.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "If all resources have the same subject"},
+	{Code: "source", Base: "List", Type: fhir.SearchReference, Keys: []fhir.Key{0xade14a5c10}, Targets: []string{"Device", "Patient", "Practitioner", "PractitionerRole"}, Single: true, Expression: "List.source", URL: "http://hl7.org/fhir/SearchParameter/List-source", Description: "Who and/or what defined the list contents (aka Author)"},
+	{Code: "status", Base: "List", Type: fhir.SearchToken, Keys: []fhir.Key{0xc7afb27800}, Single: true, Systems: []string{"http://hl7.org/fhir/list-status"}, Expression: "List.status", URL: "http://hl7.org/fhir/SearchParameter/List-status", Description: "current | retired | entered-in-error"},
+	{Code: "subject", Base: "List", Type: fhir.SearchReference, Keys: []fhir.Key{0x3206ba4c38}, Targets: []string{"Device", "Group", "Location", "Patient"}, Single: true, Expression: "List.subject", URL: "http://hl7.org/fhir/SearchParameter/List-subject", Description: "If all resources have the same subject"},
+	{Code: "title", Base: "List", Type: fhir.SearchString, Keys: []fhir.Key{0x838023189a44b66}, Single: true, Expression: "List.title", URL: "http://hl7.org/fhir/SearchParameter/List-title", Description: "Descriptive name for the list"},
 }

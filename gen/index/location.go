@@ -15,36 +15,36 @@ func location(x *fhir.Index, r *r4.Location) {
 		x.String(0xa2c3844dc315c747, address.Country.Text)                                                                     // Location.address.country
 		x.String(0x87a250fb22da38ff, address.PostalCode.Text)                                                                  // Location.address.postalCode
 		x.String(0x15c45660be29bf09, address.State.Text)                                                                       // Location.address.state
-		x.CodeOf(0xfd6efd011c089a4a, "http://hl7.org/fhir/address-use", address.Use.Text)                                      // Location.address.use
+		x.CodeOf(0x11c089a4a, "http://hl7.org/fhir/address-use", address.Use.Text)                                             // Location.address.use
 	}
 	for i := range r.Alias {
 		x.String(0x6a2b1ec874825b80, r.Alias[i].Text) // Location.alias
 	}
 	for i := range r.Endpoint {
-		referenceReference(x, 0x89649c853c24322b, &r.Endpoint[i]) // Location.endpoint
+		referenceReference(x, 0x853c24322b, &r.Endpoint[i]) // Location.endpoint
 	}
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0xd614c18bec967d7f, &r.Identifier[i]) // Location.identifier
+		tokenIdentifier(x, 0x8bec967d7f, &r.Identifier[i]) // Location.identifier
 	}
-	referenceReference(x, 0x7a9795c34e73ad79, r.ManagingOrganization) // Location.managingOrganization
+	referenceReference(x, 0xc34e73ad79, r.ManagingOrganization) // Location.managingOrganization
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x9d91e637a046785c, meta.Profile[i].Text) // Location.meta.profile
+			x.URI(0x37a046785c, meta.Profile[i].Text) // Location.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x1cf0897238886907, &meta.Security[i]) // Location.meta.security
+			tokenCoding(x, 0x7238886907, &meta.Security[i]) // Location.meta.security
 		}
-		x.URI(0xeafa8e8883b00dcb, meta.Source.Text) // Location.meta.source
+		x.URI(0x8883b00dcb, meta.Source.Text) // Location.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0xf8617fa21dc598d3, &meta.Tag[i]) // Location.meta.tag
+			tokenCoding(x, 0xa21dc598d3, &meta.Tag[i]) // Location.meta.tag
 		}
 	}
-	x.String(0x264dfe718a97130f, r.Name.Text)                                          // Location.name
-	tokenCoding(x, 0x01cda8601768524f, r.OperationalStatus)                            // Location.operationalStatus
-	referenceReference(x, 0x63cb8ddcbf2bc9b7, r.PartOf)                                // Location.partOf
-	x.CodeOf(0xc38e5f2a3d80d670, "http://hl7.org/fhir/location-status", r.Status.Text) // Location.status
+	x.String(0x264dfe718a97130f, r.Name.Text)                                    // Location.name
+	tokenCoding(x, 0x601768524f, r.OperationalStatus)                            // Location.operationalStatus
+	referenceReference(x, 0xdcbf2bc9b7, r.PartOf)                                // Location.partOf
+	x.CodeOf(0x2a3d80d670, "http://hl7.org/fhir/location-status", r.Status.Text) // Location.status
 	for i := range r.Type_ {
-		tokenCodeableConcept(x, 0xe43596174e41cbb3, &r.Type_[i]) // Location.type
+		tokenCodeableConcept(x, 0x174e41cbb3, &r.Type_[i]) // Location.type
 	}
 }
 
@@ -53,25 +53,25 @@ var parametersLocation = []fhir.Parameter{
 	{Code: "_filter", Base: "Location", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Location", Type: fhir.SearchToken, Single: true, Expression: "Location.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Location", Type: fhir.SearchDate, Single: true, Expression: "Location.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "Location", Type: fhir.SearchURI, Keys: []fhir.Key{0x9d91e637a046785c}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "Location", Type: fhir.SearchURI, Keys: []fhir.Key{0x37a046785c}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "Location", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "Location", Type: fhir.SearchToken, Keys: []fhir.Key{0x1cf0897238886907}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "Location", Type: fhir.SearchURI, Keys: []fhir.Key{0xeafa8e8883b00dcb}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "Location", Type: fhir.SearchToken, Keys: []fhir.Key{0xf8617fa21dc598d3}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "Location", Type: fhir.SearchToken, Keys: []fhir.Key{0x7238886907}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "Location", Type: fhir.SearchURI, Keys: []fhir.Key{0x8883b00dcb}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "Location", Type: fhir.SearchToken, Keys: []fhir.Key{0xa21dc598d3}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "Location", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "address", Base: "Location", Type: fhir.SearchString, Keys: []fhir.Key{0x3760c1ab0074f643, 0x8c61928610ee15e0, 0xa2c3844dc315c747, 0x87a250fb22da38ff, 0x15c45660be29bf09}, PartOf: []fhir.Key{0, 0x3760c1ab0074f643, 0x3760c1ab0074f643, 0x3760c1ab0074f643, 0x3760c1ab0074f643}, Expression: "Location.address", URL: "http://hl7.org/fhir/SearchParameter/Location-address", Description: "A (part of the) address of the location"},
 	{Code: "address-city", Base: "Location", Type: fhir.SearchString, Keys: []fhir.Key{0x8c61928610ee15e0}, Single: true, Expression: "Location.address.city", URL: "http://hl7.org/fhir/SearchParameter/Location-address-city", Description: "A city specified in an address"},
 	{Code: "address-country", Base: "Location", Type: fhir.SearchString, Keys: []fhir.Key{0xa2c3844dc315c747}, Single: true, Expression: "Location.address.country", URL: "http://hl7.org/fhir/SearchParameter/Location-address-country", Description: "A country specified in an address"},
 	{Code: "address-postalcode", Base: "Location", Type: fhir.SearchString, Keys: []fhir.Key{0x87a250fb22da38ff}, Single: true, Expression: "Location.address.postalCode", URL: "http://hl7.org/fhir/SearchParameter/Location-address-postalcode", Description: "A postal code specified in an address"},
 	{Code: "address-state", Base: "Location", Type: fhir.SearchString, Keys: []fhir.Key{0x15c45660be29bf09}, Single: true, Expression: "Location.address.state", URL: "http://hl7.org/fhir/SearchParameter/Location-address-state", Description: "A state specified in an address"},
-	{Code: "address-use", Base: "Location", Type: fhir.SearchToken, Keys: []fhir.Key{0xfd6efd011c089a4a}, Single: true, Systems: []string{"http://hl7.org/fhir/address-use"}, Expression: "Location.address.use", URL: "http://hl7.org/fhir/SearchParameter/Location-address-use", Description: "A use code specified in an address"},
-	{Code: "endpoint", Base: "Location", Type: fhir.SearchReference, Keys: []fhir.Key{0x89649c853c24322b}, Targets: []string{"Endpoint"}, Expression: "Location.endpoint", URL: "http://hl7.org/fhir/SearchParameter/Location-endpoint", Description: "Technical endpoints providing access to services operated for the location"},
-	{Code: "identifier", Base: "Location", Type: fhir.SearchToken, Keys: []fhir.Key{0xd614c18bec967d7f}, Expression: "Location.identifier", URL: "http://hl7.org/fhir/SearchParameter/Location-identifier", Description: "An identifier for the location"},
+	{Code: "address-use", Base: "Location", Type: fhir.SearchToken, Keys: []fhir.Key{0x11c089a4a}, Single: true, Systems: []string{"http://hl7.org/fhir/address-use"}, Expression: "Location.address.use", URL: "http://hl7.org/fhir/SearchParameter/Location-address-use", Description: "A use code specified in an address"},
+	{Code: "endpoint", Base: "Location", Type: fhir.SearchReference, Keys: []fhir.Key{0x853c24322b}, Targets: []string{"Endpoint"}, Expression: "Location.endpoint", URL: "http://hl7.org/fhir/SearchParameter/Location-endpoint", Description: "Technical endpoints providing access to services operated for the location"},
+	{Code: "identifier", Base: "Location", Type: fhir.SearchToken, Keys: []fhir.Key{0x8bec967d7f}, Expression: "Location.identifier", URL: "http://hl7.org/fhir/SearchParameter/Location-identifier", Description: "An identifier for the location"},
 	{Code: "name", Base: "Location", Type: fhir.SearchString, Keys: []fhir.Key{0x264dfe718a97130f, 0x6a2b1ec874825b80}, Expression: "Location.name | Location.alias", URL: "http://hl7.org/fhir/SearchParameter/Location-name", Description: "A portion of the location's name or alias"},
 	{Code: "near", Base: "Location", Type: fhir.SearchSpecial, Single: true, Expression: "Location.Location.position", URL: "http://hl7.org/fhir/SearchParameter/Location-near", Description: "Search for locations where the location.position is near to, or within a specified distance of, the provided coordinates expressed as [latitude]|[longitude]|[distance]|[units] (using the WGS84 datum, see notes). If the units are omitted, then kms should be assumed. If the distance is omitted, then the server can use its own discretion as to what distances should be considered near (and units are irrelevant) Servers may search using various techniques that might have differing accuracies, depending on implementation efficiency. Requires the near-distance parameter to be provided also"},
-	{Code: "operational-status", Base: "Location", Type: fhir.SearchToken, Keys: []fhir.Key{0x01cda8601768524f}, Single: true, Expression: "Location.operationalStatus", URL: "http://hl7.org/fhir/SearchParameter/Location-operational-status", Description: "Searches for locations (typically bed/room) that have an operational status (e.g. contaminated, housekeeping)"},
-	{Code: "organization", Base: "Location", Type: fhir.SearchReference, Keys: []fhir.Key{0x7a9795c34e73ad79}, Targets: []string{"Organization"}, Single: true, Expression: "Location.managingOrganization", URL: "http://hl7.org/fhir/SearchParameter/Location-organization", Description: "Searches for locations that are managed by the provided organization"},
-	{Code: "partof", Base: "Location", Type: fhir.SearchReference, Keys: []fhir.Key{0x63cb8ddcbf2bc9b7}, Targets: []string{"Location"}, Single: true, Expression: "Location.partOf", URL: "http://hl7.org/fhir/SearchParameter/Location-partof", Description: "A location of which this location is a part"},
-	{Code: "status", Base: "Location", Type: fhir.SearchToken, Keys: []fhir.Key{0xc38e5f2a3d80d670}, Single: true, Systems: []string{"http://hl7.org/fhir/location-status"}, Expression: "Location.status", URL: "http://hl7.org/fhir/SearchParameter/Location-status", Description: "Searches for locations with a specific kind of status"},
-	{Code: "type", Base: "Location", Type: fhir.SearchToken, Keys: []fhir.Key{0xe43596174e41cbb3}, Expression: "Location.type", URL: "http://hl7.org/fhir/SearchParameter/Location-type", Description: "A code for the type of location"},
+	{Code: "operational-status", Base: "Location", Type: fhir.SearchToken, Keys: []fhir.Key{0x601768524f}, Single: true, Expression: "Location.operationalStatus", URL: "http://hl7.org/fhir/SearchParameter/Location-operational-status", Description: "Searches for locations (typically bed/room) that have an operational status (e.g. contaminated, housekeeping)"},
+	{Code: "organization", Base: "Location", Type: fhir.SearchReference, Keys: []fhir.Key{0xc34e73ad79}, Targets: []string{"Organization"}, Single: true, Expression: "Location.managingOrganization", URL: "http://hl7.org/fhir/SearchParameter/Location-organization", Description: "Searches for locations that are managed by the provided organization"},
+	{Code: "partof", Base: "Location", Type: fhir.SearchReference, Keys: []fhir.Key{0xdcbf2bc9b7}, Targets: []string{"Location"}, Single: true, Expression: "Location.partOf", URL: "http://hl7.org/fhir/SearchParameter/Location-partof", Description: "A location of which this location is a part"},
+	{Code: "status", Base: "Location", Type: fhir.SearchToken, Keys: []fhir.Key{0x2a3d80d670}, Single: true, Systems: []string{"http://hl7.org/fhir/location-status"}, Expression: "Location.status", URL: "http://hl7.org/fhir/SearchParameter/Location-status", Description: "Searches for locations with a specific kind of status"},
+	{Code: "type", Base: "Location", Type: fhir.SearchToken, Keys: []fhir.Key{0x174e41cbb3}, Expression: "Location.type", URL: "http://hl7.org/fhir/SearchParameter/Location-type", Description: "A code for the type of location"},
 }

@@ -13,24 +13,24 @@ func measure(x *fhir.Index, r *r4.Measure) {
 	x.String(0x1f95e53784fce85d, r.Description.Text)     // Measure.description
 	datePeriod(x, 0x5abf71a9b7af0fde, r.EffectivePeriod) // Measure.effectivePeriod
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0xbfe3bd2986164bd4, &r.Identifier[i]) // Measure.identifier
+		tokenIdentifier(x, 0x2986164bd4, &r.Identifier[i]) // Measure.identifier
 	}
 	for i := range r.Jurisdiction {
-		tokenCodeableConcept(x, 0xf3a10fd62097430c, &r.Jurisdiction[i]) // Measure.jurisdiction
+		tokenCodeableConcept(x, 0xd62097430c, &r.Jurisdiction[i]) // Measure.jurisdiction
 	}
 	for i := range r.Library {
-		x.Canonical(0x2c51ce9fb41cff2f, r.Library[i].Text) // Measure.library
+		x.Canonical(0x9fb41cff2f, r.Library[i].Text) // Measure.library
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xc0c22f748a4f1b66, meta.Profile[i].Text) // Measure.meta.profile
+			x.URI(0x748a4f1b66, meta.Profile[i].Text) // Measure.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x4e4c5cab30e436e5, &meta.Security[i]) // Measure.meta.security
+			tokenCoding(x, 0xab30e436e5, &meta.Security[i]) // Measure.meta.security
 		}
-		x.URI(0xbdb1a460560dde75, meta.Source.Text) // Measure.meta.source
+		x.URI(0x60560dde75, meta.Source.Text) // Measure.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x06d570a9510dae09, &meta.Tag[i]) // Measure.meta.tag
+			tokenCoding(x, 0xa9510dae09, &meta.Tag[i]) // Measure.meta.tag
 		}
 	}
 	x.String(0x5a229b6e9ac496b3, r.Name.Text)      // Measure.name
@@ -38,27 +38,27 @@ func measure(x *fhir.Index, r *r4.Measure) {
 	for i := range r.RelatedArtifact {
 		relatedArtifact := &r.RelatedArtifact[i]
 		if relatedArtifact.Type_.Text == "composed-of" {
-			x.Canonical(0x8641df9e0a4efc59, relatedArtifact.Resource.Text) // Measure.relatedArtifact.where(type='composed-of').resource
+			x.Canonical(0x9e0a4efc59, relatedArtifact.Resource.Text) // Measure.relatedArtifact.where(type='composed-of').resource
 		}
 		if relatedArtifact.Type_.Text == "depends-on" {
-			x.Canonical(0xf33a9e617b6bd60b, relatedArtifact.Resource.Text) // Measure.relatedArtifact.where(type='depends-on').resource
+			x.Canonical(0x617b6bd60b, relatedArtifact.Resource.Text) // Measure.relatedArtifact.where(type='depends-on').resource
 		}
 		if relatedArtifact.Type_.Text == "derived-from" {
-			x.Canonical(0x2c11ef7c5f09dc1c, relatedArtifact.Resource.Text) // Measure.relatedArtifact.where(type='derived-from').resource
+			x.Canonical(0x7c5f09dc1c, relatedArtifact.Resource.Text) // Measure.relatedArtifact.where(type='derived-from').resource
 		}
 		if relatedArtifact.Type_.Text == "predecessor" {
-			x.Canonical(0x0d71519bcc783ada, relatedArtifact.Resource.Text) // Measure.relatedArtifact.where(type='predecessor').resource
+			x.Canonical(0x9bcc783ada, relatedArtifact.Resource.Text) // Measure.relatedArtifact.where(type='predecessor').resource
 		}
 		if relatedArtifact.Type_.Text == "successor" {
-			x.Canonical(0x7a99b6f930c33b0c, relatedArtifact.Resource.Text) // Measure.relatedArtifact.where(type='successor').resource
+			x.Canonical(0xf930c33b0c, relatedArtifact.Resource.Text) // Measure.relatedArtifact.where(type='successor').resource
 		}
 	}
-	x.CodeOf(0x4678ff0c25e56d74, "http://hl7.org/fhir/publication-status", r.Status.Text) // Measure.status
-	x.String(0x5f17f75f380696fd, r.Title.Text)                                            // Measure.title
+	x.CodeOf(0xc25e56d74, "http://hl7.org/fhir/publication-status", r.Status.Text) // Measure.status
+	x.String(0x5f17f75f380696fd, r.Title.Text)                                     // Measure.title
 	for i := range r.Topic {
-		tokenCodeableConcept(x, 0xf79ad251008591ea, &r.Topic[i]) // Measure.topic
+		tokenCodeableConcept(x, 0x51008591ea, &r.Topic[i]) // Measure.topic
 	}
-	x.URI(0xc365b4f8399d5ce9, r.URL.Text) // Measure.url
+	x.URI(0xf8399d5ce9, r.URL.Text) // Measure.url
 	for i := range r.UseContext {
 		useContext := &r.UseContext[i]
 		x.Open(0x342111811ebfa2ef, 2) // Measure.useContext: code & value.ofType(CodeableConcept)
@@ -79,17 +79,17 @@ func measure(x *fhir.Index, r *r4.Measure) {
 			quantityRange(x, 0, v)
 		}
 		x.Close()
-		tokenCoding(x, 0x128e532f55629ef5, useContext.Code) // Measure.useContext.code
+		tokenCoding(x, 0x2f55629ef5, useContext.Code) // Measure.useContext.code
 		switch v := useContext.Value.(type) {
 		case *r4.CodeableConcept:
-			tokenCodeableConcept(x, 0xb02665b90f4cb4e3, v) // Measure.useContext.value.ofType(CodeableConcept)
+			tokenCodeableConcept(x, 0xb90f4cb4e3, v) // Measure.useContext.value.ofType(CodeableConcept)
 		case *r4.Quantity:
 			quantityQuantity(x, 0xf2c7ccef81d4b941, v) // Measure.useContext.value.ofType(Quantity)
 		case *r4.Range:
 			quantityRange(x, 0xdba089a66707b968, v) // Measure.useContext.value.ofType(Range)
 		}
 	}
-	x.Code(0x8ca0858e723c1aa7, r.Version.Text) // Measure.version
+	x.Code(0x8e723c1aa7, r.Version.Text) // Measure.version
 }
 
 var parametersMeasure = []fhir.Parameter{
@@ -97,32 +97,32 @@ var parametersMeasure = []fhir.Parameter{
 	{Code: "_filter", Base: "Measure", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Measure", Type: fhir.SearchToken, Single: true, Expression: "Measure.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Measure", Type: fhir.SearchDate, Single: true, Expression: "Measure.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "Measure", Type: fhir.SearchURI, Keys: []fhir.Key{0xc0c22f748a4f1b66}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "Measure", Type: fhir.SearchURI, Keys: []fhir.Key{0x748a4f1b66}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "Measure", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "Measure", Type: fhir.SearchToken, Keys: []fhir.Key{0x4e4c5cab30e436e5}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "Measure", Type: fhir.SearchURI, Keys: []fhir.Key{0xbdb1a460560dde75}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "Measure", Type: fhir.SearchToken, Keys: []fhir.Key{0x06d570a9510dae09}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "Measure", Type: fhir.SearchToken, Keys: []fhir.Key{0xab30e436e5}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "Measure", Type: fhir.SearchURI, Keys: []fhir.Key{0x60560dde75}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "Measure", Type: fhir.SearchToken, Keys: []fhir.Key{0xa9510dae09}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "Measure", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "composed-of", Base: "Measure", Type: fhir.SearchReference, Keys: []fhir.Key{0x8641df9e0a4efc59}, Targets: anyType, Expression: "Measure.relatedArtifact.where(type = 'composed-of').resource", URL: "http://hl7.org/fhir/SearchParameter/Measure-composed-of", Description: "What resource is being referenced"},
-	{Code: "context", Base: "Measure", Type: fhir.SearchToken, Keys: []fhir.Key{0xb02665b90f4cb4e3}, Expression: "Measure.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/Measure-context", Description: "A use context assigned to the measure"},
+	{Code: "composed-of", Base: "Measure", Type: fhir.SearchReference, Keys: []fhir.Key{0x9e0a4efc59}, Targets: anyType, Expression: "Measure.relatedArtifact.where(type = 'composed-of').resource", URL: "http://hl7.org/fhir/SearchParameter/Measure-composed-of", Description: "What resource is being referenced"},
+	{Code: "context", Base: "Measure", Type: fhir.SearchToken, Keys: []fhir.Key{0xb90f4cb4e3}, Expression: "Measure.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/Measure-context", Description: "A use context assigned to the measure"},
 	{Code: "context-quantity", Base: "Measure", Type: fhir.SearchQuantity, Keys: []fhir.Key{0xf2c7ccef81d4b941, 0xdba089a66707b968}, Expression: "Measure.useContext.value as Quantity | Measure.useContext.value as Range", URL: "http://hl7.org/fhir/SearchParameter/Measure-context-quantity", Description: "A quantity- or range-valued use context assigned to the measure"},
-	{Code: "context-type", Base: "Measure", Type: fhir.SearchToken, Keys: []fhir.Key{0x128e532f55629ef5}, Expression: "Measure.useContext.code", URL: "http://hl7.org/fhir/SearchParameter/Measure-context-type", Description: "A type of use context assigned to the measure"},
+	{Code: "context-type", Base: "Measure", Type: fhir.SearchToken, Keys: []fhir.Key{0x2f55629ef5}, Expression: "Measure.useContext.code", URL: "http://hl7.org/fhir/SearchParameter/Measure-context-type", Description: "A type of use context assigned to the measure"},
 	{Code: "context-type-quantity", Base: "Measure", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0x9e10518a547774ea, Parts: []fhir.Part{{Code: "context-type", Type: fhir.SearchToken}, {Code: "context-quantity", Type: fhir.SearchQuantity}}}}, Expression: "Measure.useContext", URL: "http://hl7.org/fhir/SearchParameter/Measure-context-type-quantity", Description: "A use context type and quantity- or range-based value assigned to the measure"},
 	{Code: "context-type-value", Base: "Measure", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0x342111811ebfa2ef, Parts: []fhir.Part{{Code: "context-type", Type: fhir.SearchToken}, {Code: "context", Type: fhir.SearchToken}}}}, Expression: "Measure.useContext", URL: "http://hl7.org/fhir/SearchParameter/Measure-context-type-value", Description: "A use context type and value assigned to the measure"},
 	{Code: "date", Base: "Measure", Type: fhir.SearchDate, Keys: []fhir.Key{0x1fe9c8ed38400138}, Single: true, Expression: "Measure.date", URL: "http://hl7.org/fhir/SearchParameter/Measure-date", Description: "The measure publication date"},
-	{Code: "depends-on", Base: "Measure", Type: fhir.SearchReference, Keys: []fhir.Key{0xf33a9e617b6bd60b, 0x2c51ce9fb41cff2f}, Targets: anyType, Expression: "Measure.relatedArtifact.where(type = 'depends-on').resource | Measure.library", URL: "http://hl7.org/fhir/SearchParameter/Measure-depends-on", Description: "What resource is being referenced"},
-	{Code: "derived-from", Base: "Measure", Type: fhir.SearchReference, Keys: []fhir.Key{0x2c11ef7c5f09dc1c}, Targets: anyType, Expression: "Measure.relatedArtifact.where(type = 'derived-from').resource", URL: "http://hl7.org/fhir/SearchParameter/Measure-derived-from", Description: "What resource is being referenced"},
+	{Code: "depends-on", Base: "Measure", Type: fhir.SearchReference, Keys: []fhir.Key{0x617b6bd60b, 0x9fb41cff2f}, Targets: anyType, Expression: "Measure.relatedArtifact.where(type = 'depends-on').resource | Measure.library", URL: "http://hl7.org/fhir/SearchParameter/Measure-depends-on", Description: "What resource is being referenced"},
+	{Code: "derived-from", Base: "Measure", Type: fhir.SearchReference, Keys: []fhir.Key{0x7c5f09dc1c}, Targets: anyType, Expression: "Measure.relatedArtifact.where(type = 'derived-from').resource", URL: "http://hl7.org/fhir/SearchParameter/Measure-derived-from", Description: "What resource is being referenced"},
 	{Code: "description", Base: "Measure", Type: fhir.SearchString, Keys: []fhir.Key{0x1f95e53784fce85d}, Single: true, Expression: "Measure.description", URL: "http://hl7.org/fhir/SearchParameter/Measure-description", Description: "The description of the measure"},
 	{Code: "effective", Base: "Measure", Type: fhir.SearchDate, Keys: []fhir.Key{0x5abf71a9b7af0fde}, Single: true, Expression: "Measure.effectivePeriod", URL: "http://hl7.org/fhir/SearchParameter/Measure-effective", Description: "The time during which the measure is intended to be in use"},
-	{Code: "identifier", Base: "Measure", Type: fhir.SearchToken, Keys: []fhir.Key{0xbfe3bd2986164bd4}, Expression: "Measure.identifier", URL: "http://hl7.org/fhir/SearchParameter/Measure-identifier", Description: "External identifier for the measure"},
-	{Code: "jurisdiction", Base: "Measure", Type: fhir.SearchToken, Keys: []fhir.Key{0xf3a10fd62097430c}, Expression: "Measure.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/Measure-jurisdiction", Description: "Intended jurisdiction for the measure"},
+	{Code: "identifier", Base: "Measure", Type: fhir.SearchToken, Keys: []fhir.Key{0x2986164bd4}, Expression: "Measure.identifier", URL: "http://hl7.org/fhir/SearchParameter/Measure-identifier", Description: "External identifier for the measure"},
+	{Code: "jurisdiction", Base: "Measure", Type: fhir.SearchToken, Keys: []fhir.Key{0xd62097430c}, Expression: "Measure.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/Measure-jurisdiction", Description: "Intended jurisdiction for the measure"},
 	{Code: "name", Base: "Measure", Type: fhir.SearchString, Keys: []fhir.Key{0x5a229b6e9ac496b3}, Single: true, Expression: "Measure.name", URL: "http://hl7.org/fhir/SearchParameter/Measure-name", Description: "Computationally friendly name of the measure"},
-	{Code: "predecessor", Base: "Measure", Type: fhir.SearchReference, Keys: []fhir.Key{0x0d71519bcc783ada}, Targets: anyType, Expression: "Measure.relatedArtifact.where(type = 'predecessor').resource", URL: "http://hl7.org/fhir/SearchParameter/Measure-predecessor", Description: "What resource is being referenced"},
+	{Code: "predecessor", Base: "Measure", Type: fhir.SearchReference, Keys: []fhir.Key{0x9bcc783ada}, Targets: anyType, Expression: "Measure.relatedArtifact.where(type = 'predecessor').resource", URL: "http://hl7.org/fhir/SearchParameter/Measure-predecessor", Description: "What resource is being referenced"},
 	{Code: "publisher", Base: "Measure", Type: fhir.SearchString, Keys: []fhir.Key{0x1ed016a401de39a8}, Single: true, Expression: "Measure.publisher", URL: "http://hl7.org/fhir/SearchParameter/Measure-publisher", Description: "Name of the publisher of the measure"},
-	{Code: "status", Base: "Measure", Type: fhir.SearchToken, Keys: []fhir.Key{0x4678ff0c25e56d74}, Single: true, Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "Measure.status", URL: "http://hl7.org/fhir/SearchParameter/Measure-status", Description: "The current status of the measure"},
-	{Code: "successor", Base: "Measure", Type: fhir.SearchReference, Keys: []fhir.Key{0x7a99b6f930c33b0c}, Targets: anyType, Expression: "Measure.relatedArtifact.where(type = 'successor').resource", URL: "http://hl7.org/fhir/SearchParameter/Measure-successor", Description: "What resource is being referenced"},
+	{Code: "status", Base: "Measure", Type: fhir.SearchToken, Keys: []fhir.Key{0xc25e56d74}, Single: true, Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "Measure.status", URL: "http://hl7.org/fhir/SearchParameter/Measure-status", Description: "The current status of the measure"},
+	{Code: "successor", Base: "Measure", Type: fhir.SearchReference, Keys: []fhir.Key{0xf930c33b0c}, Targets: anyType, Expression: "Measure.relatedArtifact.where(type = 'successor').resource", URL: "http://hl7.org/fhir/SearchParameter/Measure-successor", Description: "What resource is being referenced"},
 	{Code: "title", Base: "Measure", Type: fhir.SearchString, Keys: []fhir.Key{0x5f17f75f380696fd}, Single: true, Expression: "Measure.title", URL: "http://hl7.org/fhir/SearchParameter/Measure-title", Description: "The human-friendly name of the measure"},
-	{Code: "topic", Base: "Measure", Type: fhir.SearchToken, Keys: []fhir.Key{0xf79ad251008591ea}, Expression: "Measure.topic", URL: "http://hl7.org/fhir/SearchParameter/Measure-topic", Description: "Topics associated with the measure"},
-	{Code: "url", Base: "Measure", Type: fhir.SearchURI, Keys: []fhir.Key{0xc365b4f8399d5ce9}, Single: true, Expression: "Measure.url", URL: "http://hl7.org/fhir/SearchParameter/Measure-url", Description: "The uri that identifies the measure"},
-	{Code: "version", Base: "Measure", Type: fhir.SearchToken, Keys: []fhir.Key{0x8ca0858e723c1aa7}, Single: true, Expression: "Measure.version", URL: "http://hl7.org/fhir/SearchParameter/Measure-version", Description: "The business version of the measure"},
+	{Code: "topic", Base: "Measure", Type: fhir.SearchToken, Keys: []fhir.Key{0x51008591ea}, Expression: "Measure.topic", URL: "http://hl7.org/fhir/SearchParameter/Measure-topic", Description: "Topics associated with the measure"},
+	{Code: "url", Base: "Measure", Type: fhir.SearchURI, Keys: []fhir.Key{0xf8399d5ce9}, Single: true, Expression: "Measure.url", URL: "http://hl7.org/fhir/SearchParameter/Measure-url", Description: "The uri that identifies the measure"},
+	{Code: "version", Base: "Measure", Type: fhir.SearchToken, Keys: []fhir.Key{0x8e723c1aa7}, Single: true, Expression: "Measure.version", URL: "http://hl7.org/fhir/SearchParameter/Measure-version", Description: "The business version of the measure"},
 }

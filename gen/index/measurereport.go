@@ -11,28 +11,28 @@ import (
 func measureReport(x *fhir.Index, r *r4.MeasureReport) {
 	x.Date(0x9a215fdb285780b3, r.Date.Text) // MeasureReport.date
 	for i := range r.EvaluatedResource {
-		referenceReference(x, 0x9b0fc759f5070bfc, &r.EvaluatedResource[i]) // MeasureReport.evaluatedResource
+		referenceReference(x, 0x59f5070bfc, &r.EvaluatedResource[i]) // MeasureReport.evaluatedResource
 	}
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0xe71e6fc926f7ca3a, &r.Identifier[i]) // MeasureReport.identifier
+		tokenIdentifier(x, 0xc926f7ca3a, &r.Identifier[i]) // MeasureReport.identifier
 	}
-	x.Canonical(0x7b5c4ed679910f72, r.Measure.Text) // MeasureReport.measure
+	x.Canonical(0xd679910f72, r.Measure.Text) // MeasureReport.measure
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x2d20f6bba5662a1a, meta.Profile[i].Text) // MeasureReport.meta.profile
+			x.URI(0xbba5662a1a, meta.Profile[i].Text) // MeasureReport.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x5136d7a622b0b2c5, &meta.Security[i]) // MeasureReport.meta.security
+			tokenCoding(x, 0xa622b0b2c5, &meta.Security[i]) // MeasureReport.meta.security
 		}
-		x.URI(0x140f6f203183a77a, meta.Source.Text) // MeasureReport.meta.source
+		x.URI(0x203183a77a, meta.Source.Text) // MeasureReport.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x4d9d659ec5473514, &meta.Tag[i]) // MeasureReport.meta.tag
+			tokenCoding(x, 0x9ec5473514, &meta.Tag[i]) // MeasureReport.meta.tag
 		}
 	}
-	datePeriod(x, 0x0c53d528968541d4, r.Period)                                              // MeasureReport.period
-	referenceReference(x, 0x132df9ba9efa2584, r.Reporter)                                    // MeasureReport.reporter
-	x.CodeOf(0x72385152f5a5b1a2, "http://hl7.org/fhir/measure-report-status", r.Status.Text) // MeasureReport.status
-	referenceReference(x, 0x641cae3a0599a47b, r.Subject)                                     // MeasureReport.subject
+	datePeriod(x, 0xc53d528968541d4, r.Period)                                         // MeasureReport.period
+	referenceReference(x, 0xba9efa2584, r.Reporter)                                    // MeasureReport.reporter
+	x.CodeOf(0x52f5a5b1a2, "http://hl7.org/fhir/measure-report-status", r.Status.Text) // MeasureReport.status
+	referenceReference(x, 0x3a0599a47b, r.Subject)                                     // MeasureReport.subject
 }
 
 var parametersMeasureReport = []fhir.Parameter{
@@ -40,19 +40,19 @@ var parametersMeasureReport = []fhir.Parameter{
 	{Code: "_filter", Base: "MeasureReport", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "MeasureReport", Type: fhir.SearchToken, Single: true, Expression: "MeasureReport.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "MeasureReport", Type: fhir.SearchDate, Single: true, Expression: "MeasureReport.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "MeasureReport", Type: fhir.SearchURI, Keys: []fhir.Key{0x2d20f6bba5662a1a}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "MeasureReport", Type: fhir.SearchURI, Keys: []fhir.Key{0xbba5662a1a}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "MeasureReport", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "MeasureReport", Type: fhir.SearchToken, Keys: []fhir.Key{0x5136d7a622b0b2c5}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "MeasureReport", Type: fhir.SearchURI, Keys: []fhir.Key{0x140f6f203183a77a}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "MeasureReport", Type: fhir.SearchToken, Keys: []fhir.Key{0x4d9d659ec5473514}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "MeasureReport", Type: fhir.SearchToken, Keys: []fhir.Key{0xa622b0b2c5}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "MeasureReport", Type: fhir.SearchURI, Keys: []fhir.Key{0x203183a77a}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "MeasureReport", Type: fhir.SearchToken, Keys: []fhir.Key{0x9ec5473514}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "MeasureReport", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "date", Base: "MeasureReport", Type: fhir.SearchDate, Keys: []fhir.Key{0x9a215fdb285780b3}, Single: true, Expression: "MeasureReport.date", URL: "http://hl7.org/fhir/SearchParameter/MeasureReport-date", Description: "The date of the measure report"},
-	{Code: "evaluated-resource", Base: "MeasureReport", Type: fhir.SearchReference, Keys: []fhir.Key{0x9b0fc759f5070bfc}, Targets: anyType, Expression: "MeasureReport.evaluatedResource", URL: "http://hl7.org/fhir/SearchParameter/MeasureReport-evaluated-resource", Description: "An evaluated resource referenced by the measure report"},
-	{Code: "identifier", Base: "MeasureReport", Type: fhir.SearchToken, Keys: []fhir.Key{0xe71e6fc926f7ca3a}, Expression: "MeasureReport.identifier", URL: "http://hl7.org/fhir/SearchParameter/MeasureReport-identifier", Description: "External identifier of the measure report to be returned"},
-	{Code: "measure", Base: "MeasureReport", Type: fhir.SearchReference, Keys: []fhir.Key{0x7b5c4ed679910f72}, Targets: []string{"Measure"}, Single: true, Expression: "MeasureReport.measure", URL: "http://hl7.org/fhir/SearchParameter/MeasureReport-measure", Description: "The measure to return measure report results for"},
-	{Code: "patient", Base: "MeasureReport", Type: fhir.SearchReference, Keys: []fhir.Key{0x641cae3a0599a47b}, Targets: []string{"Patient"}, Single: true, Expression: "MeasureReport.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/MeasureReport-patient", Description: "The identity of a patient to search for individual measure report results for"},
-	{Code: "period", Base: "MeasureReport", Type: fhir.SearchDate, Keys: []fhir.Key{0x0c53d528968541d4}, Single: true, Expression: "MeasureReport.period", URL: "http://hl7.org/fhir/SearchParameter/MeasureReport-period", Description: "The period of the measure report"},
-	{Code: "reporter", Base: "MeasureReport", Type: fhir.SearchReference, Keys: []fhir.Key{0x132df9ba9efa2584}, Targets: []string{"Location", "Organization", "Practitioner", "PractitionerRole"}, Single: true, Expression: "MeasureReport.reporter", URL: "http://hl7.org/fhir/SearchParameter/MeasureReport-reporter", Description: "The reporter to return measure report results for"},
-	{Code: "status", Base: "MeasureReport", Type: fhir.SearchToken, Keys: []fhir.Key{0x72385152f5a5b1a2}, Single: true, Systems: []string{"http://hl7.org/fhir/measure-report-status"}, Expression: "MeasureReport.status", URL: "http://hl7.org/fhir/SearchParameter/MeasureReport-status", Description: "The status of the measure report"},
-	{Code: "subject", Base: "MeasureReport", Type: fhir.SearchReference, Keys: []fhir.Key{0x641cae3a0599a47b}, Targets: []string{"Device", "Group", "Location", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "MeasureReport.subject", URL: "http://hl7.org/fhir/SearchParameter/MeasureReport-subject", Description: "The identity of a subject to search for individual measure report results for"},
+	{Code: "evaluated-resource", Base: "MeasureReport", Type: fhir.SearchReference, Keys: []fhir.Key{0x59f5070bfc}, Targets: anyType, Expression: "MeasureReport.evaluatedResource", URL: "http://hl7.org/fhir/SearchParameter/MeasureReport-evaluated-resource", Description: "An evaluated resource referenced by the measure report"},
+	{Code: "identifier", Base: "MeasureReport", Type: fhir.SearchToken, Keys: []fhir.Key{0xc926f7ca3a}, Expression: "MeasureReport.identifier", URL: "http://hl7.org/fhir/SearchParameter/MeasureReport-identifier", Description: "External identifier of the measure report to be returned"},
+	{Code: "measure", Base: "MeasureReport", Type: fhir.SearchReference, Keys: []fhir.Key{0xd679910f72}, Targets: []string{"Measure"}, Single: true, Expression: "MeasureReport.measure", URL: "http://hl7.org/fhir/SearchParameter/MeasureReport-measure", Description: "The measure to return measure report results for"},
+	{Code: "patient", Base: "MeasureReport", Type: fhir.SearchReference, Keys: []fhir.Key{0x3a0599a47b}, Targets: []string{"Patient"}, Single: true, Expression: "MeasureReport.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/MeasureReport-patient", Description: "The identity of a patient to search for individual measure report results for"},
+	{Code: "period", Base: "MeasureReport", Type: fhir.SearchDate, Keys: []fhir.Key{0xc53d528968541d4}, Single: true, Expression: "MeasureReport.period", URL: "http://hl7.org/fhir/SearchParameter/MeasureReport-period", Description: "The period of the measure report"},
+	{Code: "reporter", Base: "MeasureReport", Type: fhir.SearchReference, Keys: []fhir.Key{0xba9efa2584}, Targets: []string{"Location", "Organization", "Practitioner", "PractitionerRole"}, Single: true, Expression: "MeasureReport.reporter", URL: "http://hl7.org/fhir/SearchParameter/MeasureReport-reporter", Description: "The reporter to return measure report results for"},
+	{Code: "status", Base: "MeasureReport", Type: fhir.SearchToken, Keys: []fhir.Key{0x52f5a5b1a2}, Single: true, Systems: []string{"http://hl7.org/fhir/measure-report-status"}, Expression: "MeasureReport.status", URL: "http://hl7.org/fhir/SearchParameter/MeasureReport-status", Description: "The status of the measure report"},
+	{Code: "subject", Base: "MeasureReport", Type: fhir.SearchReference, Keys: []fhir.Key{0x3a0599a47b}, Targets: []string{"Device", "Group", "Location", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "MeasureReport.subject", URL: "http://hl7.org/fhir/SearchParameter/MeasureReport-subject", Description: "The identity of a subject to search for individual measure report results for"},
 }

@@ -10,33 +10,33 @@ import (
 // media adds what the search parameters say of r to x.
 func media(x *fhir.Index, r *r4.Media) {
 	for i := range r.BasedOn {
-		referenceReference(x, 0xbd5966d31fac7784, &r.BasedOn[i]) // Media.basedOn
+		referenceReference(x, 0xd31fac7784, &r.BasedOn[i]) // Media.basedOn
 	}
-	tokenCodeableConcept(x, 0xa15bb76f2fb679ec, r.BodySite) // Media.bodySite
-	dateOf(x, 0x11b5904c8b21b875, r.Created)                // Media.created
-	referenceReference(x, 0xded03079af6150fe, r.Device)     // Media.device
-	referenceReference(x, 0xb1b50b26a65c9688, r.Encounter)  // Media.encounter
+	tokenCodeableConcept(x, 0x6f2fb679ec, r.BodySite) // Media.bodySite
+	dateOf(x, 0x11b5904c8b21b875, r.Created)          // Media.created
+	referenceReference(x, 0x79af6150fe, r.Device)     // Media.device
+	referenceReference(x, 0x26a65c9688, r.Encounter)  // Media.encounter
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0xd9b5151b90cf7caa, &r.Identifier[i]) // Media.identifier
+		tokenIdentifier(x, 0x1b90cf7caa, &r.Identifier[i]) // Media.identifier
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xeb3b1dcf091d8b97, meta.Profile[i].Text) // Media.meta.profile
+			x.URI(0xcf091d8b97, meta.Profile[i].Text) // Media.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x576f65729b7a6141, &meta.Security[i]) // Media.meta.security
+			tokenCoding(x, 0x729b7a6141, &meta.Security[i]) // Media.meta.security
 		}
-		x.URI(0xd251db11aa97cf5b, meta.Source.Text) // Media.meta.source
+		x.URI(0x11aa97cf5b, meta.Source.Text) // Media.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0xb67b0e3d4b626cc2, &meta.Tag[i]) // Media.meta.tag
+			tokenCoding(x, 0x3d4b626cc2, &meta.Tag[i]) // Media.meta.tag
 		}
 	}
-	tokenCodeableConcept(x, 0xaff37fb0c3eabd51, r.Modality)                         // Media.modality
-	referenceReference(x, 0xfcb5cc1d9a91dba7, r.Operator)                           // Media.operator
-	x.CodeOf(0x9c7c83811ca5d808, "http://hl7.org/fhir/event-status", r.Status.Text) // Media.status
-	referenceReference(x, 0x66129caa8a8cc933, r.Subject)                            // Media.subject
-	tokenCodeableConcept(x, 0x2565077aa77986d3, r.Type_)                            // Media.type
-	tokenCodeableConcept(x, 0xf4be74f4619c36b4, r.View)                             // Media.view
+	tokenCodeableConcept(x, 0xb0c3eabd51, r.Modality)                         // Media.modality
+	referenceReference(x, 0x1d9a91dba7, r.Operator)                           // Media.operator
+	x.CodeOf(0x811ca5d808, "http://hl7.org/fhir/event-status", r.Status.Text) // Media.status
+	referenceReference(x, 0xaa8a8cc933, r.Subject)                            // Media.subject
+	tokenCodeableConcept(x, 0x7aa77986d3, r.Type_)                            // Media.type
+	tokenCodeableConcept(x, 0xf4619c36b4, r.View)                             // Media.view
 }
 
 var parametersMedia = []fhir.Parameter{
@@ -44,23 +44,23 @@ var parametersMedia = []fhir.Parameter{
 	{Code: "_filter", Base: "Media", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Media", Type: fhir.SearchToken, Single: true, Expression: "Media.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Media", Type: fhir.SearchDate, Single: true, Expression: "Media.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "Media", Type: fhir.SearchURI, Keys: []fhir.Key{0xeb3b1dcf091d8b97}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "Media", Type: fhir.SearchURI, Keys: []fhir.Key{0xcf091d8b97}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "Media", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "Media", Type: fhir.SearchToken, Keys: []fhir.Key{0x576f65729b7a6141}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "Media", Type: fhir.SearchURI, Keys: []fhir.Key{0xd251db11aa97cf5b}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "Media", Type: fhir.SearchToken, Keys: []fhir.Key{0xb67b0e3d4b626cc2}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "Media", Type: fhir.SearchToken, Keys: []fhir.Key{0x729b7a6141}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "Media", Type: fhir.SearchURI, Keys: []fhir.Key{0x11aa97cf5b}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "Media", Type: fhir.SearchToken, Keys: []fhir.Key{0x3d4b626cc2}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "Media", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "based-on", Base: "Media", Type: fhir.SearchReference, Keys: []fhir.Key{0xbd5966d31fac7784}, Targets: []string{"CarePlan", "ServiceRequest"}, Expression: "Media.basedOn", URL: "http://hl7.org/fhir/SearchParameter/Media-based-on", Description: "Procedure that caused this media to be created"},
+	{Code: "based-on", Base: "Media", Type: fhir.SearchReference, Keys: []fhir.Key{0xd31fac7784}, Targets: []string{"CarePlan", "ServiceRequest"}, Expression: "Media.basedOn", URL: "http://hl7.org/fhir/SearchParameter/Media-based-on", Description: "Procedure that caused this media to be created"},
 	{Code: "created", Base: "Media", Type: fhir.SearchDate, Keys: []fhir.Key{0x11b5904c8b21b875}, Single: true, Expression: "Media.created", URL: "http://hl7.org/fhir/SearchParameter/Media-created", Description: "When Media was collected"},
-	{Code: "device", Base: "Media", Type: fhir.SearchReference, Keys: []fhir.Key{0xded03079af6150fe}, Targets: []string{"Device", "DeviceMetric"}, Single: true, Expression: "Media.device", URL: "http://hl7.org/fhir/SearchParameter/Media-device", Description: "Observing Device"},
-	{Code: "encounter", Base: "Media", Type: fhir.SearchReference, Keys: []fhir.Key{0xb1b50b26a65c9688}, Targets: []string{"Encounter"}, Single: true, Expression: "Media.encounter", URL: "http://hl7.org/fhir/SearchParameter/Media-encounter", Description: "Encounter associated with media"},
-	{Code: "identifier", Base: "Media", Type: fhir.SearchToken, Keys: []fhir.Key{0xd9b5151b90cf7caa}, Expression: "Media.identifier", URL: "http://hl7.org/fhir/SearchParameter/Media-identifier", Description: "Identifier(s) for the image"},
-	{Code: "modality", Base: "Media", Type: fhir.SearchToken, Keys: []fhir.Key{0xaff37fb0c3eabd51}, Expression: "Media.modality", URL: "http://hl7.org/fhir/SearchParameter/Media-modality", Description: "The type of acquisition equipment/process"},
-	{Code: "operator", Base: "Media", Type: fhir.SearchReference, Keys: []fhir.Key{0xfcb5cc1d9a91dba7}, Targets: []string{"CareTeam", "Device", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "Media.operator", URL: "http://hl7.org/fhir/SearchParameter/Media-operator", Description: "The person who generated the image"},
-	{Code: "patient", Base: "Media", Type: fhir.SearchReference, Keys: []fhir.Key{0x66129caa8a8cc933}, Targets: []string{"Patient"}, Single: true, Expression: "Media.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/Media-patient", Description: "Who/What this Media is a record of"},
-	{Code: "site", Base: "Media", Type: fhir.SearchToken, Keys: []fhir.Key{0xa15bb76f2fb679ec}, Expression: "Media.bodySite", URL: "http://hl7.org/fhir/SearchParameter/Media-site", Description: "Observed body part"},
-	{Code: "status", Base: "Media", Type: fhir.SearchToken, Keys: []fhir.Key{0x9c7c83811ca5d808}, Single: true, Systems: []string{"http://hl7.org/fhir/event-status"}, Expression: "Media.status", URL: "http://hl7.org/fhir/SearchParameter/Media-status", Description: "preparation | in-progress | not-done | on-hold | stopped | completed | entered-in-error | unknown"},
-	{Code: "subject", Base: "Media", Type: fhir.SearchReference, Keys: []fhir.Key{0x66129caa8a8cc933}, Targets: []string{"Device", "Group", "Location", "Patient", "Practitioner", "PractitionerRole", "Specimen"}, Single: true, Expression: "Media.subject", URL: "http://hl7.org/fhir/SearchParameter/Media-subject", Description: "Who/What this Media is a record of"},
-	{Code: "type", Base: "Media", Type: fhir.SearchToken, Keys: []fhir.Key{0x2565077aa77986d3}, Expression: "Media.type", URL: "http://hl7.org/fhir/SearchParameter/Media-type", Description: "Classification of media as image, video, or audio"},
-	{Code: "view", Base: "Media", Type: fhir.SearchToken, Keys: []fhir.Key{0xf4be74f4619c36b4}, Expression: "Media.view", URL: "http://hl7.org/fhir/SearchParameter/Media-view", Description: "Imaging view, e.g. Lateral or Antero-posterior"},
+	{Code: "device", Base: "Media", Type: fhir.SearchReference, Keys: []fhir.Key{0x79af6150fe}, Targets: []string{"Device", "DeviceMetric"}, Single: true, Expression: "Media.device", URL: "http://hl7.org/fhir/SearchParameter/Media-device", Description: "Observing Device"},
+	{Code: "encounter", Base: "Media", Type: fhir.SearchReference, Keys: []fhir.Key{0x26a65c9688}, Targets: []string{"Encounter"}, Single: true, Expression: "Media.encounter", URL: "http://hl7.org/fhir/SearchParameter/Media-encounter", Description: "Encounter associated with media"},
+	{Code: "identifier", Base: "Media", Type: fhir.SearchToken, Keys: []fhir.Key{0x1b90cf7caa}, Expression: "Media.identifier", URL: "http://hl7.org/fhir/SearchParameter/Media-identifier", Description: "Identifier(s) for the image"},
+	{Code: "modality", Base: "Media", Type: fhir.SearchToken, Keys: []fhir.Key{0xb0c3eabd51}, Expression: "Media.modality", URL: "http://hl7.org/fhir/SearchParameter/Media-modality", Description: "The type of acquisition equipment/process"},
+	{Code: "operator", Base: "Media", Type: fhir.SearchReference, Keys: []fhir.Key{0x1d9a91dba7}, Targets: []string{"CareTeam", "Device", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "Media.operator", URL: "http://hl7.org/fhir/SearchParameter/Media-operator", Description: "The person who generated the image"},
+	{Code: "patient", Base: "Media", Type: fhir.SearchReference, Keys: []fhir.Key{0xaa8a8cc933}, Targets: []string{"Patient"}, Single: true, Expression: "Media.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/Media-patient", Description: "Who/What this Media is a record of"},
+	{Code: "site", Base: "Media", Type: fhir.SearchToken, Keys: []fhir.Key{0x6f2fb679ec}, Expression: "Media.bodySite", URL: "http://hl7.org/fhir/SearchParameter/Media-site", Description: "Observed body part"},
+	{Code: "status", Base: "Media", Type: fhir.SearchToken, Keys: []fhir.Key{0x811ca5d808}, Single: true, Systems: []string{"http://hl7.org/fhir/event-status"}, Expression: "Media.status", URL: "http://hl7.org/fhir/SearchParameter/Media-status", Description: "preparation | in-progress | not-done | on-hold | stopped | completed | entered-in-error | unknown"},
+	{Code: "subject", Base: "Media", Type: fhir.SearchReference, Keys: []fhir.Key{0xaa8a8cc933}, Targets: []string{"Device", "Group", "Location", "Patient", "Practitioner", "PractitionerRole", "Specimen"}, Single: true, Expression: "Media.subject", URL: "http://hl7.org/fhir/SearchParameter/Media-subject", Description: "Who/What this Media is a record of"},
+	{Code: "type", Base: "Media", Type: fhir.SearchToken, Keys: []fhir.Key{0x7aa77986d3}, Expression: "Media.type", URL: "http://hl7.org/fhir/SearchParameter/Media-type", Description: "Classification of media as image, video, or audio"},
+	{Code: "view", Base: "Media", Type: fhir.SearchToken, Keys: []fhir.Key{0xf4619c36b4}, Expression: "Media.view", URL: "http://hl7.org/fhir/SearchParameter/Media-view", Description: "Imaging view, e.g. Lateral or Antero-posterior"},
 }

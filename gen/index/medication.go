@@ -11,36 +11,36 @@ import (
 func medication(x *fhir.Index, r *r4.Medication) {
 	if batch := r.Batch; batch != nil {
 		x.Date(0x9738ae4605f1930e, batch.ExpirationDate.Text) // Medication.batch.expirationDate
-		x.Code(0xa431b05d2d2d9c5d, batch.LotNumber.Text)      // Medication.batch.lotNumber
+		x.Code(0x5d2d2d9c5d, batch.LotNumber.Text)            // Medication.batch.lotNumber
 	}
-	tokenCodeableConcept(x, 0x55c736df7e779f08, r.Code) // Medication.code
-	tokenCodeableConcept(x, 0x3187a8d5e35cf023, r.Form) // Medication.form
+	tokenCodeableConcept(x, 0xdf7e779f08, r.Code) // Medication.code
+	tokenCodeableConcept(x, 0xd5e35cf023, r.Form) // Medication.form
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0x54d574742881a6f4, &r.Identifier[i]) // Medication.identifier
+		tokenIdentifier(x, 0x742881a6f4, &r.Identifier[i]) // Medication.identifier
 	}
 	for i := range r.Ingredient {
 		ingredient := &r.Ingredient[i]
 		switch v := ingredient.Item.(type) {
 		case *r4.CodeableConcept:
-			tokenCodeableConcept(x, 0x373db197bf7c0e19, v) // Medication.ingredient.item.ofType(CodeableConcept)
+			tokenCodeableConcept(x, 0x97bf7c0e19, v) // Medication.ingredient.item.ofType(CodeableConcept)
 		case *r4.Reference:
-			referenceReference(x, 0xdc2b9054fc94f793, v) // Medication.ingredient.item.ofType(Reference)
+			referenceReference(x, 0x54fc94f793, v) // Medication.ingredient.item.ofType(Reference)
 		}
 	}
-	referenceReference(x, 0xf7c9d51fa29cfa98, r.Manufacturer) // Medication.manufacturer
+	referenceReference(x, 0x1fa29cfa98, r.Manufacturer) // Medication.manufacturer
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x1c141f046032bf2b, meta.Profile[i].Text) // Medication.meta.profile
+			x.URI(0x46032bf2b, meta.Profile[i].Text) // Medication.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x69ba0124e06d9660, &meta.Security[i]) // Medication.meta.security
+			tokenCoding(x, 0x24e06d9660, &meta.Security[i]) // Medication.meta.security
 		}
-		x.URI(0xdedf249f0967bc56, meta.Source.Text) // Medication.meta.source
+		x.URI(0x9f0967bc56, meta.Source.Text) // Medication.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x92efa634ca9c31ed, &meta.Tag[i]) // Medication.meta.tag
+			tokenCoding(x, 0x34ca9c31ed, &meta.Tag[i]) // Medication.meta.tag
 		}
 	}
-	x.CodeOf(0x4f7f6797ceb44174, "http://hl7.org/fhir/CodeSystem/medication-status", r.Status.Text) // Medication.status
+	x.CodeOf(0x97ceb44174, "http://hl7.org/fhir/CodeSystem/medication-status", r.Status.Text) // Medication.status
 }
 
 var parametersMedication = []fhir.Parameter{
@@ -48,19 +48,19 @@ var parametersMedication = []fhir.Parameter{
 	{Code: "_filter", Base: "Medication", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Medication", Type: fhir.SearchToken, Single: true, Expression: "Medication.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Medication", Type: fhir.SearchDate, Single: true, Expression: "Medication.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "Medication", Type: fhir.SearchURI, Keys: []fhir.Key{0x1c141f046032bf2b}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "Medication", Type: fhir.SearchURI, Keys: []fhir.Key{0x46032bf2b}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "Medication", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "Medication", Type: fhir.SearchToken, Keys: []fhir.Key{0x69ba0124e06d9660}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "Medication", Type: fhir.SearchURI, Keys: []fhir.Key{0xdedf249f0967bc56}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "Medication", Type: fhir.SearchToken, Keys: []fhir.Key{0x92efa634ca9c31ed}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "Medication", Type: fhir.SearchToken, Keys: []fhir.Key{0x24e06d9660}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "Medication", Type: fhir.SearchURI, Keys: []fhir.Key{0x9f0967bc56}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "Medication", Type: fhir.SearchToken, Keys: []fhir.Key{0x34ca9c31ed}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "Medication", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "code", Base: "Medication", Type: fhir.SearchToken, Keys: []fhir.Key{0x55c736df7e779f08}, Expression: "Medication.code", URL: "http://hl7.org/fhir/SearchParameter/clinical-code", Description: "Returns medications for a specific code"},
+	{Code: "code", Base: "Medication", Type: fhir.SearchToken, Keys: []fhir.Key{0xdf7e779f08}, Expression: "Medication.code", URL: "http://hl7.org/fhir/SearchParameter/clinical-code", Description: "Returns medications for a specific code"},
 	{Code: "expiration-date", Base: "Medication", Type: fhir.SearchDate, Keys: []fhir.Key{0x9738ae4605f1930e}, Single: true, Expression: "Medication.batch.expirationDate", URL: "http://hl7.org/fhir/SearchParameter/Medication-expiration-date", Description: "Returns medications in a batch with this expiration date"},
-	{Code: "form", Base: "Medication", Type: fhir.SearchToken, Keys: []fhir.Key{0x3187a8d5e35cf023}, Expression: "Medication.form", URL: "http://hl7.org/fhir/SearchParameter/Medication-form", Description: "Returns medications for a specific dose form"},
-	{Code: "identifier", Base: "Medication", Type: fhir.SearchToken, Keys: []fhir.Key{0x54d574742881a6f4}, Expression: "Medication.identifier", URL: "http://hl7.org/fhir/SearchParameter/Medication-identifier", Description: "Returns medications with this external identifier"},
-	{Code: "ingredient", Base: "Medication", Type: fhir.SearchReference, Keys: []fhir.Key{0xdc2b9054fc94f793}, Targets: []string{"Medication", "Substance"}, Expression: "Medication.ingredient.item as Reference", URL: "http://hl7.org/fhir/SearchParameter/Medication-ingredient", Description: "Returns medications for this ingredient reference"},
-	{Code: "ingredient-code", Base: "Medication", Type: fhir.SearchToken, Keys: []fhir.Key{0x373db197bf7c0e19}, Expression: "Medication.ingredient.item as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/Medication-ingredient-code", Description: "Returns medications for this ingredient code"},
-	{Code: "lot-number", Base: "Medication", Type: fhir.SearchToken, Keys: []fhir.Key{0xa431b05d2d2d9c5d}, Single: true, Expression: "Medication.batch.lotNumber", URL: "http://hl7.org/fhir/SearchParameter/Medication-lot-number", Description: "Returns medications in a batch with this lot number"},
-	{Code: "manufacturer", Base: "Medication", Type: fhir.SearchReference, Keys: []fhir.Key{0xf7c9d51fa29cfa98}, Targets: []string{"Organization"}, Single: true, Expression: "Medication.manufacturer", URL: "http://hl7.org/fhir/SearchParameter/Medication-manufacturer", Description: "Returns medications made or sold for this manufacturer"},
-	{Code: "status", Base: "Medication", Type: fhir.SearchToken, Keys: []fhir.Key{0x4f7f6797ceb44174}, Single: true, Systems: []string{"http://hl7.org/fhir/CodeSystem/medication-status"}, Expression: "Medication.status", URL: "http://hl7.org/fhir/SearchParameter/Medication-status", Description: "Returns medications for this status"},
+	{Code: "form", Base: "Medication", Type: fhir.SearchToken, Keys: []fhir.Key{0xd5e35cf023}, Expression: "Medication.form", URL: "http://hl7.org/fhir/SearchParameter/Medication-form", Description: "Returns medications for a specific dose form"},
+	{Code: "identifier", Base: "Medication", Type: fhir.SearchToken, Keys: []fhir.Key{0x742881a6f4}, Expression: "Medication.identifier", URL: "http://hl7.org/fhir/SearchParameter/Medication-identifier", Description: "Returns medications with this external identifier"},
+	{Code: "ingredient", Base: "Medication", Type: fhir.SearchReference, Keys: []fhir.Key{0x54fc94f793}, Targets: []string{"Medication", "Substance"}, Expression: "Medication.ingredient.item as Reference", URL: "http://hl7.org/fhir/SearchParameter/Medication-ingredient", Description: "Returns medications for this ingredient reference"},
+	{Code: "ingredient-code", Base: "Medication", Type: fhir.SearchToken, Keys: []fhir.Key{0x97bf7c0e19}, Expression: "Medication.ingredient.item as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/Medication-ingredient-code", Description: "Returns medications for this ingredient code"},
+	{Code: "lot-number", Base: "Medication", Type: fhir.SearchToken, Keys: []fhir.Key{0x5d2d2d9c5d}, Single: true, Expression: "Medication.batch.lotNumber", URL: "http://hl7.org/fhir/SearchParameter/Medication-lot-number", Description: "Returns medications in a batch with this lot number"},
+	{Code: "manufacturer", Base: "Medication", Type: fhir.SearchReference, Keys: []fhir.Key{0x1fa29cfa98}, Targets: []string{"Organization"}, Single: true, Expression: "Medication.manufacturer", URL: "http://hl7.org/fhir/SearchParameter/Medication-manufacturer", Description: "Returns medications made or sold for this manufacturer"},
+	{Code: "status", Base: "Medication", Type: fhir.SearchToken, Keys: []fhir.Key{0x97ceb44174}, Single: true, Systems: []string{"http://hl7.org/fhir/CodeSystem/medication-status"}, Expression: "Medication.status", URL: "http://hl7.org/fhir/SearchParameter/Medication-status", Description: "Returns medications for this status"},
 }

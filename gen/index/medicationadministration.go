@@ -9,45 +9,45 @@ import (
 
 // medicationAdministration adds what the search parameters say of r to x.
 func medicationAdministration(x *fhir.Index, r *r4.MedicationAdministration) {
-	referenceReference(x, 0x0912879fa5bf88ee, r.Context) // MedicationAdministration.context
+	referenceReference(x, 0x9fa5bf88ee, r.Context) // MedicationAdministration.context
 	for i := range r.Device {
-		referenceReference(x, 0xe1b3f7d90d03fc9b, &r.Device[i]) // MedicationAdministration.device
+		referenceReference(x, 0xd90d03fc9b, &r.Device[i]) // MedicationAdministration.device
 	}
 	dateOf(x, 0x2681470c122c8c28, r.Effective) // MedicationAdministration.effective
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0xa8ca61d2fb626da3, &r.Identifier[i]) // MedicationAdministration.identifier
+		tokenIdentifier(x, 0xd2fb626da3, &r.Identifier[i]) // MedicationAdministration.identifier
 	}
 	switch v := r.Medication.(type) {
 	case *r4.CodeableConcept:
-		tokenCodeableConcept(x, 0x1fd99efe7c83e5fa, v) // MedicationAdministration.medication.ofType(CodeableConcept)
+		tokenCodeableConcept(x, 0xfe7c83e5fa, v) // MedicationAdministration.medication.ofType(CodeableConcept)
 	case *r4.Reference:
-		referenceReference(x, 0xa9f3a67e90f07d21, v) // MedicationAdministration.medication.ofType(Reference)
+		referenceReference(x, 0x7e90f07d21, v) // MedicationAdministration.medication.ofType(Reference)
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x774dc22af15bba62, meta.Profile[i].Text) // MedicationAdministration.meta.profile
+			x.URI(0x2af15bba62, meta.Profile[i].Text) // MedicationAdministration.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x1787820e8fb38d65, &meta.Security[i]) // MedicationAdministration.meta.security
+			tokenCoding(x, 0xe8fb38d65, &meta.Security[i]) // MedicationAdministration.meta.security
 		}
-		x.URI(0xa5959865c1fdf61e, meta.Source.Text) // MedicationAdministration.meta.source
+		x.URI(0x65c1fdf61e, meta.Source.Text) // MedicationAdministration.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0xee71273ab38428e1, &meta.Tag[i]) // MedicationAdministration.meta.tag
+			tokenCoding(x, 0x3ab38428e1, &meta.Tag[i]) // MedicationAdministration.meta.tag
 		}
 	}
 	for i := range r.Performer {
 		performer := &r.Performer[i]
-		referenceReference(x, 0x10f020ff1dca59b7, performer.Actor) // MedicationAdministration.performer.actor
+		referenceReference(x, 0xff1dca59b7, performer.Actor) // MedicationAdministration.performer.actor
 	}
 	for i := range r.ReasonCode {
-		tokenCodeableConcept(x, 0xda4aef6804913a98, &r.ReasonCode[i]) // MedicationAdministration.reasonCode
+		tokenCodeableConcept(x, 0x6804913a98, &r.ReasonCode[i]) // MedicationAdministration.reasonCode
 	}
-	referenceReference(x, 0x783abf76b6831bd7, r.Request)                                                         // MedicationAdministration.request
-	x.CodeOf(0xad2f6be24cfe4ec5, "http://terminology.hl7.org/CodeSystem/medication-admin-status", r.Status.Text) // MedicationAdministration.status
+	referenceReference(x, 0x76b6831bd7, r.Request)                                                         // MedicationAdministration.request
+	x.CodeOf(0xe24cfe4ec5, "http://terminology.hl7.org/CodeSystem/medication-admin-status", r.Status.Text) // MedicationAdministration.status
 	for i := range r.StatusReason {
-		tokenCodeableConcept(x, 0x162be98832ca217d, &r.StatusReason[i]) // MedicationAdministration.statusReason
+		tokenCodeableConcept(x, 0x8832ca217d, &r.StatusReason[i]) // MedicationAdministration.statusReason
 	}
-	referenceReference(x, 0x978bc8c0421ae7d1, r.Subject) // MedicationAdministration.subject
+	referenceReference(x, 0xc0421ae7d1, r.Subject) // MedicationAdministration.subject
 }
 
 var parametersMedicationAdministration = []fhir.Parameter{
@@ -55,23 +55,23 @@ var parametersMedicationAdministration = []fhir.Parameter{
 	{Code: "_filter", Base: "MedicationAdministration", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "MedicationAdministration", Type: fhir.SearchToken, Single: true, Expression: "MedicationAdministration.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "MedicationAdministration", Type: fhir.SearchDate, Single: true, Expression: "MedicationAdministration.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "MedicationAdministration", Type: fhir.SearchURI, Keys: []fhir.Key{0x774dc22af15bba62}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "MedicationAdministration", Type: fhir.SearchURI, Keys: []fhir.Key{0x2af15bba62}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "MedicationAdministration", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "MedicationAdministration", Type: fhir.SearchToken, Keys: []fhir.Key{0x1787820e8fb38d65}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "MedicationAdministration", Type: fhir.SearchURI, Keys: []fhir.Key{0xa5959865c1fdf61e}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "MedicationAdministration", Type: fhir.SearchToken, Keys: []fhir.Key{0xee71273ab38428e1}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "MedicationAdministration", Type: fhir.SearchToken, Keys: []fhir.Key{0xe8fb38d65}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "MedicationAdministration", Type: fhir.SearchURI, Keys: []fhir.Key{0x65c1fdf61e}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "MedicationAdministration", Type: fhir.SearchToken, Keys: []fhir.Key{0x3ab38428e1}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "MedicationAdministration", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "code", Base: "MedicationAdministration", Type: fhir.SearchToken, Keys: []fhir.Key{0x1fd99efe7c83e5fa}, Expression: "MedicationAdministration.medication as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/clinical-code", Description: "Return administrations of this medication code"},
-	{Code: "context", Base: "MedicationAdministration", Type: fhir.SearchReference, Keys: []fhir.Key{0x0912879fa5bf88ee}, Targets: []string{"Encounter", "EpisodeOfCare"}, Single: true, Expression: "MedicationAdministration.context", URL: "http://hl7.org/fhir/SearchParameter/MedicationAdministration-context", Description: "Return administrations that share this encounter or episode of care"},
-	{Code: "device", Base: "MedicationAdministration", Type: fhir.SearchReference, Keys: []fhir.Key{0xe1b3f7d90d03fc9b}, Targets: []string{"Device"}, Expression: "MedicationAdministration.device", URL: "http://hl7.org/fhir/SearchParameter/MedicationAdministration-device", Description: "Return administrations with this administration device identity"},
+	{Code: "code", Base: "MedicationAdministration", Type: fhir.SearchToken, Keys: []fhir.Key{0xfe7c83e5fa}, Expression: "MedicationAdministration.medication as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/clinical-code", Description: "Return administrations of this medication code"},
+	{Code: "context", Base: "MedicationAdministration", Type: fhir.SearchReference, Keys: []fhir.Key{0x9fa5bf88ee}, Targets: []string{"Encounter", "EpisodeOfCare"}, Single: true, Expression: "MedicationAdministration.context", URL: "http://hl7.org/fhir/SearchParameter/MedicationAdministration-context", Description: "Return administrations that share this encounter or episode of care"},
+	{Code: "device", Base: "MedicationAdministration", Type: fhir.SearchReference, Keys: []fhir.Key{0xd90d03fc9b}, Targets: []string{"Device"}, Expression: "MedicationAdministration.device", URL: "http://hl7.org/fhir/SearchParameter/MedicationAdministration-device", Description: "Return administrations with this administration device identity"},
 	{Code: "effective-time", Base: "MedicationAdministration", Type: fhir.SearchDate, Keys: []fhir.Key{0x2681470c122c8c28}, Single: true, Expression: "MedicationAdministration.effective", URL: "http://hl7.org/fhir/SearchParameter/MedicationAdministration-effective-time", Description: "Date administration happened (or did not happen)"},
-	{Code: "identifier", Base: "MedicationAdministration", Type: fhir.SearchToken, Keys: []fhir.Key{0xa8ca61d2fb626da3}, Expression: "MedicationAdministration.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "Return administrations with this external identifier"},
-	{Code: "medication", Base: "MedicationAdministration", Type: fhir.SearchReference, Keys: []fhir.Key{0xa9f3a67e90f07d21}, Targets: []string{"Medication"}, Single: true, Expression: "MedicationAdministration.medication as Reference", URL: "http://hl7.org/fhir/SearchParameter/medications-medication", Description: "Return administrations of this medication resource"},
-	{Code: "patient", Base: "MedicationAdministration", Type: fhir.SearchReference, Keys: []fhir.Key{0x978bc8c0421ae7d1}, Targets: []string{"Patient"}, Single: true, Expression: "MedicationAdministration.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "The identity of a patient to list administrations for"},
-	{Code: "performer", Base: "MedicationAdministration", Type: fhir.SearchReference, Keys: []fhir.Key{0x10f020ff1dca59b7}, Targets: []string{"Device", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "MedicationAdministration.performer.actor", URL: "http://hl7.org/fhir/SearchParameter/MedicationAdministration-performer", Description: "The identity of the individual who administered the medication"},
-	{Code: "reason-given", Base: "MedicationAdministration", Type: fhir.SearchToken, Keys: []fhir.Key{0xda4aef6804913a98}, Expression: "MedicationAdministration.reasonCode", URL: "http://hl7.org/fhir/SearchParameter/MedicationAdministration-reason-given", Description: "Reasons for administering the medication"},
-	{Code: "reason-not-given", Base: "MedicationAdministration", Type: fhir.SearchToken, Keys: []fhir.Key{0x162be98832ca217d}, Expression: "MedicationAdministration.statusReason", URL: "http://hl7.org/fhir/SearchParameter/MedicationAdministration-reason-not-given", Description: "Reasons for not administering the medication"},
-	{Code: "request", Base: "MedicationAdministration", Type: fhir.SearchReference, Keys: []fhir.Key{0x783abf76b6831bd7}, Targets: []string{"MedicationRequest"}, Single: true, Expression: "MedicationAdministration.request", URL: "http://hl7.org/fhir/SearchParameter/MedicationAdministration-request", Description: "The identity of a request to list administrations from"},
-	{Code: "status", Base: "MedicationAdministration", Type: fhir.SearchToken, Keys: []fhir.Key{0xad2f6be24cfe4ec5}, Single: true, Systems: []string{"http://terminology.hl7.org/CodeSystem/medication-admin-status"}, Expression: "MedicationAdministration.status", URL: "http://hl7.org/fhir/SearchParameter/medications-status", Description: "MedicationAdministration event status (for example one of active/paused/completed/nullified)"},
-	{Code: "subject", Base: "MedicationAdministration", Type: fhir.SearchReference, Keys: []fhir.Key{0x978bc8c0421ae7d1}, Targets: []string{"Group", "Patient"}, Single: true, Expression: "MedicationAdministration.subject", URL: "http://hl7.org/fhir/SearchParameter/MedicationAdministration-subject", Description: "The identity of the individual or group to list administrations for"},
+	{Code: "identifier", Base: "MedicationAdministration", Type: fhir.SearchToken, Keys: []fhir.Key{0xd2fb626da3}, Expression: "MedicationAdministration.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "Return administrations with this external identifier"},
+	{Code: "medication", Base: "MedicationAdministration", Type: fhir.SearchReference, Keys: []fhir.Key{0x7e90f07d21}, Targets: []string{"Medication"}, Single: true, Expression: "MedicationAdministration.medication as Reference", URL: "http://hl7.org/fhir/SearchParameter/medications-medication", Description: "Return administrations of this medication resource"},
+	{Code: "patient", Base: "MedicationAdministration", Type: fhir.SearchReference, Keys: []fhir.Key{0xc0421ae7d1}, Targets: []string{"Patient"}, Single: true, Expression: "MedicationAdministration.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "The identity of a patient to list administrations for"},
+	{Code: "performer", Base: "MedicationAdministration", Type: fhir.SearchReference, Keys: []fhir.Key{0xff1dca59b7}, Targets: []string{"Device", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "MedicationAdministration.performer.actor", URL: "http://hl7.org/fhir/SearchParameter/MedicationAdministration-performer", Description: "The identity of the individual who administered the medication"},
+	{Code: "reason-given", Base: "MedicationAdministration", Type: fhir.SearchToken, Keys: []fhir.Key{0x6804913a98}, Expression: "MedicationAdministration.reasonCode", URL: "http://hl7.org/fhir/SearchParameter/MedicationAdministration-reason-given", Description: "Reasons for administering the medication"},
+	{Code: "reason-not-given", Base: "MedicationAdministration", Type: fhir.SearchToken, Keys: []fhir.Key{0x8832ca217d}, Expression: "MedicationAdministration.statusReason", URL: "http://hl7.org/fhir/SearchParameter/MedicationAdministration-reason-not-given", Description: "Reasons for not administering the medication"},
+	{Code: "request", Base: "MedicationAdministration", Type: fhir.SearchReference, Keys: []fhir.Key{0x76b6831bd7}, Targets: []string{"MedicationRequest"}, Single: true, Expression: "MedicationAdministration.request", URL: "http://hl7.org/fhir/SearchParameter/MedicationAdministration-request", Description: "The identity of a request to list administrations from"},
+	{Code: "status", Base: "MedicationAdministration", Type: fhir.SearchToken, Keys: []fhir.Key{0xe24cfe4ec5}, Single: true, Systems: []string{"http://terminology.hl7.org/CodeSystem/medication-admin-status"}, Expression: "MedicationAdministration.status", URL: "http://hl7.org/fhir/SearchParameter/medications-status", Description: "MedicationAdministration event status (for example one of active/paused/completed/nullified)"},
+	{Code: "subject", Base: "MedicationAdministration", Type: fhir.SearchReference, Keys: []fhir.Key{0xc0421ae7d1}, Targets: []string{"Group", "Patient"}, Single: true, Expression: "MedicationAdministration.subject", URL: "http://hl7.org/fhir/SearchParameter/MedicationAdministration-subject", Description: "The identity of the individual or group to list administrations for"},
 }

@@ -10,48 +10,48 @@ import (
 // medicationDispense adds what the search parameters say of r to x.
 func medicationDispense(x *fhir.Index, r *r4.MedicationDispense) {
 	for i := range r.AuthorizingPrescription {
-		referenceReference(x, 0x7e1c6498d5c5352a, &r.AuthorizingPrescription[i]) // MedicationDispense.authorizingPrescription
+		referenceReference(x, 0x98d5c5352a, &r.AuthorizingPrescription[i]) // MedicationDispense.authorizingPrescription
 	}
-	referenceReference(x, 0xab2be11f8b1716f8, r.Context)     // MedicationDispense.context
-	referenceReference(x, 0x604468b2ab6d0926, r.Destination) // MedicationDispense.destination
+	referenceReference(x, 0x1f8b1716f8, r.Context)     // MedicationDispense.context
+	referenceReference(x, 0xb2ab6d0926, r.Destination) // MedicationDispense.destination
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0x1f7cb270028c0765, &r.Identifier[i]) // MedicationDispense.identifier
+		tokenIdentifier(x, 0x70028c0765, &r.Identifier[i]) // MedicationDispense.identifier
 	}
 	switch v := r.Medication.(type) {
 	case *r4.CodeableConcept:
-		tokenCodeableConcept(x, 0x19efe6a785bbb731, v) // MedicationDispense.medication.ofType(CodeableConcept)
+		tokenCodeableConcept(x, 0xa785bbb731, v) // MedicationDispense.medication.ofType(CodeableConcept)
 	case *r4.Reference:
-		referenceReference(x, 0xd9f1b963589b0813, v) // MedicationDispense.medication.ofType(Reference)
+		referenceReference(x, 0x63589b0813, v) // MedicationDispense.medication.ofType(Reference)
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x92af1b051f5bb1ef, meta.Profile[i].Text) // MedicationDispense.meta.profile
+			x.URI(0x51f5bb1ef, meta.Profile[i].Text) // MedicationDispense.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0xca71db8cbc62a15b, &meta.Security[i]) // MedicationDispense.meta.security
+			tokenCoding(x, 0x8cbc62a15b, &meta.Security[i]) // MedicationDispense.meta.security
 		}
-		x.URI(0x893e39ad128e1724, meta.Source.Text) // MedicationDispense.meta.source
+		x.URI(0xad128e1724, meta.Source.Text) // MedicationDispense.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0xb7bc4256b193886c, &meta.Tag[i]) // MedicationDispense.meta.tag
+			tokenCoding(x, 0x56b193886c, &meta.Tag[i]) // MedicationDispense.meta.tag
 		}
 	}
 	for i := range r.Performer {
 		performer := &r.Performer[i]
-		referenceReference(x, 0xb311c905c52cf52f, performer.Actor) // MedicationDispense.performer.actor
+		referenceReference(x, 0x5c52cf52f, performer.Actor) // MedicationDispense.performer.actor
 	}
 	for i := range r.Receiver {
-		referenceReference(x, 0x302819a6fb6a359f, &r.Receiver[i]) // MedicationDispense.receiver
+		referenceReference(x, 0xa6fb6a359f, &r.Receiver[i]) // MedicationDispense.receiver
 	}
-	x.CodeOf(0xcba032373fc5d34b, "http://terminology.hl7.org/CodeSystem/medicationdispense-status", r.Status.Text) // MedicationDispense.status
-	referenceReference(x, 0xf80cd056f4c952b5, r.Subject)                                                           // MedicationDispense.subject
+	x.CodeOf(0x373fc5d34b, "http://terminology.hl7.org/CodeSystem/medicationdispense-status", r.Status.Text) // MedicationDispense.status
+	referenceReference(x, 0x56f4c952b5, r.Subject)                                                           // MedicationDispense.subject
 	if substitution := r.Substitution; substitution != nil {
 		for i := range substitution.ResponsibleParty {
-			referenceReference(x, 0x454147fdb1588b4c, &substitution.ResponsibleParty[i]) // MedicationDispense.substitution.responsibleParty
+			referenceReference(x, 0xfdb1588b4c, &substitution.ResponsibleParty[i]) // MedicationDispense.substitution.responsibleParty
 		}
 	}
-	tokenCodeableConcept(x, 0x7d7438ca28e348f2, r.Type_) // MedicationDispense.type
-	x.Date(0x398fa5529fe4b33d, r.WhenHandedOver.Text)    // MedicationDispense.whenHandedOver
-	x.Date(0x6855fa251886c1ef, r.WhenPrepared.Text)      // MedicationDispense.whenPrepared
+	tokenCodeableConcept(x, 0xca28e348f2, r.Type_)    // MedicationDispense.type
+	x.Date(0x398fa5529fe4b33d, r.WhenHandedOver.Text) // MedicationDispense.whenHandedOver
+	x.Date(0x6855fa251886c1ef, r.WhenPrepared.Text)   // MedicationDispense.whenPrepared
 }
 
 var parametersMedicationDispense = []fhir.Parameter{
@@ -59,25 +59,25 @@ var parametersMedicationDispense = []fhir.Parameter{
 	{Code: "_filter", Base: "MedicationDispense", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "MedicationDispense", Type: fhir.SearchToken, Single: true, Expression: "MedicationDispense.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "MedicationDispense", Type: fhir.SearchDate, Single: true, Expression: "MedicationDispense.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "MedicationDispense", Type: fhir.SearchURI, Keys: []fhir.Key{0x92af1b051f5bb1ef}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "MedicationDispense", Type: fhir.SearchURI, Keys: []fhir.Key{0x51f5bb1ef}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "MedicationDispense", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "MedicationDispense", Type: fhir.SearchToken, Keys: []fhir.Key{0xca71db8cbc62a15b}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "MedicationDispense", Type: fhir.SearchURI, Keys: []fhir.Key{0x893e39ad128e1724}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "MedicationDispense", Type: fhir.SearchToken, Keys: []fhir.Key{0xb7bc4256b193886c}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "MedicationDispense", Type: fhir.SearchToken, Keys: []fhir.Key{0x8cbc62a15b}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "MedicationDispense", Type: fhir.SearchURI, Keys: []fhir.Key{0xad128e1724}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "MedicationDispense", Type: fhir.SearchToken, Keys: []fhir.Key{0x56b193886c}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "MedicationDispense", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "code", Base: "MedicationDispense", Type: fhir.SearchToken, Keys: []fhir.Key{0x19efe6a785bbb731}, Expression: "MedicationDispense.medication as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/clinical-code", Description: "Returns dispenses of this medicine code"},
-	{Code: "context", Base: "MedicationDispense", Type: fhir.SearchReference, Keys: []fhir.Key{0xab2be11f8b1716f8}, Targets: []string{"Encounter", "EpisodeOfCare"}, Single: true, Expression: "MedicationDispense.context", URL: "http://hl7.org/fhir/SearchParameter/MedicationDispense-context", Description: "Returns dispenses with a specific context (episode or episode of care)"},
-	{Code: "destination", Base: "MedicationDispense", Type: fhir.SearchReference, Keys: []fhir.Key{0x604468b2ab6d0926}, Targets: []string{"Location"}, Single: true, Expression: "MedicationDispense.destination", URL: "http://hl7.org/fhir/SearchParameter/MedicationDispense-destination", Description: "Returns dispenses that should be sent to a specific destination"},
-	{Code: "identifier", Base: "MedicationDispense", Type: fhir.SearchToken, Keys: []fhir.Key{0x1f7cb270028c0765}, Expression: "MedicationDispense.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "Returns dispenses with this external identifier"},
-	{Code: "medication", Base: "MedicationDispense", Type: fhir.SearchReference, Keys: []fhir.Key{0xd9f1b963589b0813}, Targets: []string{"Medication"}, Single: true, Expression: "MedicationDispense.medication as Reference", URL: "http://hl7.org/fhir/SearchParameter/medications-medication", Description: "Returns dispenses of this medicine resource"},
-	{Code: "patient", Base: "MedicationDispense", Type: fhir.SearchReference, Keys: []fhir.Key{0xf80cd056f4c952b5}, Targets: []string{"Patient"}, Single: true, Expression: "MedicationDispense.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "The identity of a patient to list dispenses for"},
-	{Code: "performer", Base: "MedicationDispense", Type: fhir.SearchReference, Keys: []fhir.Key{0xb311c905c52cf52f}, Targets: []string{"Device", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "MedicationDispense.performer.actor", URL: "http://hl7.org/fhir/SearchParameter/MedicationDispense-performer", Description: "Returns dispenses performed by a specific individual"},
-	{Code: "prescription", Base: "MedicationDispense", Type: fhir.SearchReference, Keys: []fhir.Key{0x7e1c6498d5c5352a}, Targets: []string{"MedicationRequest"}, Expression: "MedicationDispense.authorizingPrescription", URL: "http://hl7.org/fhir/SearchParameter/medications-prescription", Description: "The identity of a prescription to list dispenses from"},
-	{Code: "receiver", Base: "MedicationDispense", Type: fhir.SearchReference, Keys: []fhir.Key{0x302819a6fb6a359f}, Targets: []string{"Patient", "Practitioner"}, Expression: "MedicationDispense.receiver", URL: "http://hl7.org/fhir/SearchParameter/MedicationDispense-receiver", Description: "The identity of a receiver to list dispenses for"},
-	{Code: "responsibleparty", Base: "MedicationDispense", Type: fhir.SearchReference, Keys: []fhir.Key{0x454147fdb1588b4c}, Targets: []string{"Practitioner", "PractitionerRole"}, Expression: "MedicationDispense.substitution.responsibleParty", URL: "http://hl7.org/fhir/SearchParameter/MedicationDispense-responsibleparty", Description: "Returns dispenses with the specified responsible party"},
-	{Code: "status", Base: "MedicationDispense", Type: fhir.SearchToken, Keys: []fhir.Key{0xcba032373fc5d34b}, Single: true, Systems: []string{"http://terminology.hl7.org/CodeSystem/medicationdispense-status"}, Expression: "MedicationDispense.status", URL: "http://hl7.org/fhir/SearchParameter/medications-status", Description: "Returns dispenses with a specified dispense status"},
-	{Code: "subject", Base: "MedicationDispense", Type: fhir.SearchReference, Keys: []fhir.Key{0xf80cd056f4c952b5}, Targets: []string{"Group", "Patient"}, Single: true, Expression: "MedicationDispense.subject", URL: "http://hl7.org/fhir/SearchParameter/MedicationDispense-subject", Description: "The identity of a patient for whom to list dispenses"},
-	{Code: "type", Base: "MedicationDispense", Type: fhir.SearchToken, Keys: []fhir.Key{0x7d7438ca28e348f2}, Expression: "MedicationDispense.type", URL: "http://hl7.org/fhir/SearchParameter/MedicationDispense-type", Description: "Returns dispenses of a specific type"},
+	{Code: "code", Base: "MedicationDispense", Type: fhir.SearchToken, Keys: []fhir.Key{0xa785bbb731}, Expression: "MedicationDispense.medication as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/clinical-code", Description: "Returns dispenses of this medicine code"},
+	{Code: "context", Base: "MedicationDispense", Type: fhir.SearchReference, Keys: []fhir.Key{0x1f8b1716f8}, Targets: []string{"Encounter", "EpisodeOfCare"}, Single: true, Expression: "MedicationDispense.context", URL: "http://hl7.org/fhir/SearchParameter/MedicationDispense-context", Description: "Returns dispenses with a specific context (episode or episode of care)"},
+	{Code: "destination", Base: "MedicationDispense", Type: fhir.SearchReference, Keys: []fhir.Key{0xb2ab6d0926}, Targets: []string{"Location"}, Single: true, Expression: "MedicationDispense.destination", URL: "http://hl7.org/fhir/SearchParameter/MedicationDispense-destination", Description: "Returns dispenses that should be sent to a specific destination"},
+	{Code: "identifier", Base: "MedicationDispense", Type: fhir.SearchToken, Keys: []fhir.Key{0x70028c0765}, Expression: "MedicationDispense.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "Returns dispenses with this external identifier"},
+	{Code: "medication", Base: "MedicationDispense", Type: fhir.SearchReference, Keys: []fhir.Key{0x63589b0813}, Targets: []string{"Medication"}, Single: true, Expression: "MedicationDispense.medication as Reference", URL: "http://hl7.org/fhir/SearchParameter/medications-medication", Description: "Returns dispenses of this medicine resource"},
+	{Code: "patient", Base: "MedicationDispense", Type: fhir.SearchReference, Keys: []fhir.Key{0x56f4c952b5}, Targets: []string{"Patient"}, Single: true, Expression: "MedicationDispense.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "The identity of a patient to list dispenses for"},
+	{Code: "performer", Base: "MedicationDispense", Type: fhir.SearchReference, Keys: []fhir.Key{0x5c52cf52f}, Targets: []string{"Device", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "MedicationDispense.performer.actor", URL: "http://hl7.org/fhir/SearchParameter/MedicationDispense-performer", Description: "Returns dispenses performed by a specific individual"},
+	{Code: "prescription", Base: "MedicationDispense", Type: fhir.SearchReference, Keys: []fhir.Key{0x98d5c5352a}, Targets: []string{"MedicationRequest"}, Expression: "MedicationDispense.authorizingPrescription", URL: "http://hl7.org/fhir/SearchParameter/medications-prescription", Description: "The identity of a prescription to list dispenses from"},
+	{Code: "receiver", Base: "MedicationDispense", Type: fhir.SearchReference, Keys: []fhir.Key{0xa6fb6a359f}, Targets: []string{"Patient", "Practitioner"}, Expression: "MedicationDispense.receiver", URL: "http://hl7.org/fhir/SearchParameter/MedicationDispense-receiver", Description: "The identity of a receiver to list dispenses for"},
+	{Code: "responsibleparty", Base: "MedicationDispense", Type: fhir.SearchReference, Keys: []fhir.Key{0xfdb1588b4c}, Targets: []string{"Practitioner", "PractitionerRole"}, Expression: "MedicationDispense.substitution.responsibleParty", URL: "http://hl7.org/fhir/SearchParameter/MedicationDispense-responsibleparty", Description: "Returns dispenses with the specified responsible party"},
+	{Code: "status", Base: "MedicationDispense", Type: fhir.SearchToken, Keys: []fhir.Key{0x373fc5d34b}, Single: true, Systems: []string{"http://terminology.hl7.org/CodeSystem/medicationdispense-status"}, Expression: "MedicationDispense.status", URL: "http://hl7.org/fhir/SearchParameter/medications-status", Description: "Returns dispenses with a specified dispense status"},
+	{Code: "subject", Base: "MedicationDispense", Type: fhir.SearchReference, Keys: []fhir.Key{0x56f4c952b5}, Targets: []string{"Group", "Patient"}, Single: true, Expression: "MedicationDispense.subject", URL: "http://hl7.org/fhir/SearchParameter/MedicationDispense-subject", Description: "The identity of a patient for whom to list dispenses"},
+	{Code: "type", Base: "MedicationDispense", Type: fhir.SearchToken, Keys: []fhir.Key{0xca28e348f2}, Expression: "MedicationDispense.type", URL: "http://hl7.org/fhir/SearchParameter/MedicationDispense-type", Description: "Returns dispenses of a specific type"},
 	{Code: "whenhandedover", Base: "MedicationDispense", Type: fhir.SearchDate, Keys: []fhir.Key{0x398fa5529fe4b33d}, Single: true, Expression: "MedicationDispense.whenHandedOver", URL: "http://hl7.org/fhir/SearchParameter/MedicationDispense-whenhandedover", Description: "Returns dispenses handed over on this date"},
 	{Code: "whenprepared", Base: "MedicationDispense", Type: fhir.SearchDate, Keys: []fhir.Key{0x6855fa251886c1ef}, Single: true, Expression: "MedicationDispense.whenPrepared", URL: "http://hl7.org/fhir/SearchParameter/MedicationDispense-whenprepared", Description: "Returns dispenses prepared on this date"},
 }

@@ -9,52 +9,52 @@ import (
 
 // medicationKnowledge adds what the search parameters say of r to x.
 func medicationKnowledge(x *fhir.Index, r *r4.MedicationKnowledge) {
-	tokenCodeableConcept(x, 0xbff117a662bc9ab0, r.Code) // MedicationKnowledge.code
+	tokenCodeableConcept(x, 0xa662bc9ab0, r.Code) // MedicationKnowledge.code
 	for i := range r.Cost {
 		cost := &r.Cost[i]
-		x.Code(0xff7c893fee37238d, cost.Source.Text) // MedicationKnowledge.cost.source
+		x.Code(0x3fee37238d, cost.Source.Text) // MedicationKnowledge.cost.source
 	}
-	tokenCodeableConcept(x, 0x3a2a550f28e33e18, r.DoseForm) // MedicationKnowledge.doseForm
+	tokenCodeableConcept(x, 0xf28e33e18, r.DoseForm) // MedicationKnowledge.doseForm
 	for i := range r.Ingredient {
 		ingredient := &r.Ingredient[i]
 		switch v := ingredient.Item.(type) {
 		case *r4.CodeableConcept:
-			tokenCodeableConcept(x, 0xe2171156f9afb780, v) // MedicationKnowledge.ingredient.item.ofType(CodeableConcept)
+			tokenCodeableConcept(x, 0x56f9afb780, v) // MedicationKnowledge.ingredient.item.ofType(CodeableConcept)
 		case *r4.Reference:
-			referenceReference(x, 0xd7f349b9909ee565, v) // MedicationKnowledge.ingredient.item.ofType(Reference)
+			referenceReference(x, 0xb9909ee565, v) // MedicationKnowledge.ingredient.item.ofType(Reference)
 		}
 	}
-	referenceReference(x, 0x6ff6c9a570b8c283, r.Manufacturer) // MedicationKnowledge.manufacturer
+	referenceReference(x, 0xa570b8c283, r.Manufacturer) // MedicationKnowledge.manufacturer
 	for i := range r.MedicineClassification {
 		medicineClassification := &r.MedicineClassification[i]
 		for i := range medicineClassification.Classification {
-			tokenCodeableConcept(x, 0x183781d582769c57, &medicineClassification.Classification[i]) // MedicationKnowledge.medicineClassification.classification
+			tokenCodeableConcept(x, 0xd582769c57, &medicineClassification.Classification[i]) // MedicationKnowledge.medicineClassification.classification
 		}
-		tokenCodeableConcept(x, 0x01f75903131ab499, medicineClassification.Type_) // MedicationKnowledge.medicineClassification.type
+		tokenCodeableConcept(x, 0x3131ab499, medicineClassification.Type_) // MedicationKnowledge.medicineClassification.type
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xb884bfb5822a1bfc, meta.Profile[i].Text) // MedicationKnowledge.meta.profile
+			x.URI(0xb5822a1bfc, meta.Profile[i].Text) // MedicationKnowledge.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0xc3c0af142eb9f07e, &meta.Security[i]) // MedicationKnowledge.meta.security
+			tokenCoding(x, 0x142eb9f07e, &meta.Security[i]) // MedicationKnowledge.meta.security
 		}
-		x.URI(0xfba7c7370c1582bd, meta.Source.Text) // MedicationKnowledge.meta.source
+		x.URI(0x370c1582bd, meta.Source.Text) // MedicationKnowledge.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0xfdf4a79847135234, &meta.Tag[i]) // MedicationKnowledge.meta.tag
+			tokenCoding(x, 0x9847135234, &meta.Tag[i]) // MedicationKnowledge.meta.tag
 		}
 	}
 	for i := range r.MonitoringProgram {
 		monitoringProgram := &r.MonitoringProgram[i]
-		x.Code(0xeb46dc5940f1e368, monitoringProgram.Name.Text)              // MedicationKnowledge.monitoringProgram.name
-		tokenCodeableConcept(x, 0xe81a130e8027b6ff, monitoringProgram.Type_) // MedicationKnowledge.monitoringProgram.type
+		x.Code(0x5940f1e368, monitoringProgram.Name.Text)             // MedicationKnowledge.monitoringProgram.name
+		tokenCodeableConcept(x, 0xe8027b6ff, monitoringProgram.Type_) // MedicationKnowledge.monitoringProgram.type
 	}
 	for i := range r.Monograph {
 		monograph := &r.Monograph[i]
-		referenceReference(x, 0xa09ac8c5e9f946c3, monograph.Source)  // MedicationKnowledge.monograph.source
-		tokenCodeableConcept(x, 0x0b238746667d3bbd, monograph.Type_) // MedicationKnowledge.monograph.type
+		referenceReference(x, 0xc5e9f946c3, monograph.Source)  // MedicationKnowledge.monograph.source
+		tokenCodeableConcept(x, 0x46667d3bbd, monograph.Type_) // MedicationKnowledge.monograph.type
 	}
-	x.CodeOf(0x2eda78e8a43c26d4, "http://terminology.hl7.org/CodeSystem/medicationknowledge-status", r.Status.Text) // MedicationKnowledge.status
+	x.CodeOf(0xe8a43c26d4, "http://terminology.hl7.org/CodeSystem/medicationknowledge-status", r.Status.Text) // MedicationKnowledge.status
 }
 
 var parametersMedicationKnowledge = []fhir.Parameter{
@@ -62,23 +62,23 @@ var parametersMedicationKnowledge = []fhir.Parameter{
 	{Code: "_filter", Base: "MedicationKnowledge", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "MedicationKnowledge", Type: fhir.SearchToken, Single: true, Expression: "MedicationKnowledge.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "MedicationKnowledge", Type: fhir.SearchDate, Single: true, Expression: "MedicationKnowledge.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "MedicationKnowledge", Type: fhir.SearchURI, Keys: []fhir.Key{0xb884bfb5822a1bfc}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "MedicationKnowledge", Type: fhir.SearchURI, Keys: []fhir.Key{0xb5822a1bfc}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "MedicationKnowledge", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "MedicationKnowledge", Type: fhir.SearchToken, Keys: []fhir.Key{0xc3c0af142eb9f07e}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "MedicationKnowledge", Type: fhir.SearchURI, Keys: []fhir.Key{0xfba7c7370c1582bd}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "MedicationKnowledge", Type: fhir.SearchToken, Keys: []fhir.Key{0xfdf4a79847135234}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "MedicationKnowledge", Type: fhir.SearchToken, Keys: []fhir.Key{0x142eb9f07e}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "MedicationKnowledge", Type: fhir.SearchURI, Keys: []fhir.Key{0x370c1582bd}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "MedicationKnowledge", Type: fhir.SearchToken, Keys: []fhir.Key{0x9847135234}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "MedicationKnowledge", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "classification", Base: "MedicationKnowledge", Type: fhir.SearchToken, Keys: []fhir.Key{0x183781d582769c57}, Expression: "MedicationKnowledge.medicineClassification.classification", URL: "http://hl7.org/fhir/SearchParameter/MedicationKnowledge-classification", Description: "Specific category assigned to the medication"},
-	{Code: "classification-type", Base: "MedicationKnowledge", Type: fhir.SearchToken, Keys: []fhir.Key{0x01f75903131ab499}, Expression: "MedicationKnowledge.medicineClassification.type", URL: "http://hl7.org/fhir/SearchParameter/MedicationKnowledge-classification-type", Description: "The type of category for the medication (for example, therapeutic classification, therapeutic sub-classification)"},
-	{Code: "code", Base: "MedicationKnowledge", Type: fhir.SearchToken, Keys: []fhir.Key{0xbff117a662bc9ab0}, Expression: "MedicationKnowledge.code", URL: "http://hl7.org/fhir/SearchParameter/MedicationKnowledge-code", Description: "Code that identifies this medication"},
-	{Code: "doseform", Base: "MedicationKnowledge", Type: fhir.SearchToken, Keys: []fhir.Key{0x3a2a550f28e33e18}, Expression: "MedicationKnowledge.doseForm", URL: "http://hl7.org/fhir/SearchParameter/MedicationKnowledge-doseform", Description: "powder | tablets | capsule +"},
-	{Code: "ingredient", Base: "MedicationKnowledge", Type: fhir.SearchReference, Keys: []fhir.Key{0xd7f349b9909ee565}, Targets: []string{"Substance"}, Expression: "MedicationKnowledge.ingredient.item as Reference", URL: "http://hl7.org/fhir/SearchParameter/MedicationKnowledge-ingredient", Description: "Medication(s) or substance(s) contained in the medication"},
-	{Code: "ingredient-code", Base: "MedicationKnowledge", Type: fhir.SearchToken, Keys: []fhir.Key{0xe2171156f9afb780}, Expression: "MedicationKnowledge.ingredient.item as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/MedicationKnowledge-ingredient-code", Description: "Medication(s) or substance(s) contained in the medication"},
-	{Code: "manufacturer", Base: "MedicationKnowledge", Type: fhir.SearchReference, Keys: []fhir.Key{0x6ff6c9a570b8c283}, Targets: []string{"Organization"}, Single: true, Expression: "MedicationKnowledge.manufacturer", URL: "http://hl7.org/fhir/SearchParameter/MedicationKnowledge-manufacturer", Description: "Manufacturer of the item"},
-	{Code: "monitoring-program-name", Base: "MedicationKnowledge", Type: fhir.SearchToken, Keys: []fhir.Key{0xeb46dc5940f1e368}, Expression: "MedicationKnowledge.monitoringProgram.name", URL: "http://hl7.org/fhir/SearchParameter/MedicationKnowledge-monitoring-program-name", Description: "Name of the reviewing program"},
-	{Code: "monitoring-program-type", Base: "MedicationKnowledge", Type: fhir.SearchToken, Keys: []fhir.Key{0xe81a130e8027b6ff}, Expression: "MedicationKnowledge.monitoringProgram.type", URL: "http://hl7.org/fhir/SearchParameter/MedicationKnowledge-monitoring-program-type", Description: "Type of program under which the medication is monitored"},
-	{Code: "monograph", Base: "MedicationKnowledge", Type: fhir.SearchReference, Keys: []fhir.Key{0xa09ac8c5e9f946c3}, Targets: []string{"DocumentReference", "Media"}, Expression: "MedicationKnowledge.monograph.source", URL: "http://hl7.org/fhir/SearchParameter/MedicationKnowledge-monograph", Description: "Associated documentation about the medication"},
-	{Code: "monograph-type", Base: "MedicationKnowledge", Type: fhir.SearchToken, Keys: []fhir.Key{0x0b238746667d3bbd}, Expression: "MedicationKnowledge.monograph.type", URL: "http://hl7.org/fhir/SearchParameter/MedicationKnowledge-monograph-type", Description: "The category of medication document"},
-	{Code: "source-cost", Base: "MedicationKnowledge", Type: fhir.SearchToken, Keys: []fhir.Key{0xff7c893fee37238d}, Expression: "MedicationKnowledge.cost.source", URL: "http://hl7.org/fhir/SearchParameter/MedicationKnowledge-source-cost", Description: "The source or owner for the price information"},
-	{Code: "status", Base: "MedicationKnowledge", Type: fhir.SearchToken, Keys: []fhir.Key{0x2eda78e8a43c26d4}, Single: true, Systems: []string{"http://terminology.hl7.org/CodeSystem/medicationknowledge-status"}, Expression: "MedicationKnowledge.status", URL: "http://hl7.org/fhir/SearchParameter/MedicationKnowledge-status", Description: "active | inactive | entered-in-error"},
+	{Code: "classification", Base: "MedicationKnowledge", Type: fhir.SearchToken, Keys: []fhir.Key{0xd582769c57}, Expression: "MedicationKnowledge.medicineClassification.classification", URL: "http://hl7.org/fhir/SearchParameter/MedicationKnowledge-classification", Description: "Specific category assigned to the medication"},
+	{Code: "classification-type", Base: "MedicationKnowledge", Type: fhir.SearchToken, Keys: []fhir.Key{0x3131ab499}, Expression: "MedicationKnowledge.medicineClassification.type", URL: "http://hl7.org/fhir/SearchParameter/MedicationKnowledge-classification-type", Description: "The type of category for the medication (for example, therapeutic classification, therapeutic sub-classification)"},
+	{Code: "code", Base: "MedicationKnowledge", Type: fhir.SearchToken, Keys: []fhir.Key{0xa662bc9ab0}, Expression: "MedicationKnowledge.code", URL: "http://hl7.org/fhir/SearchParameter/MedicationKnowledge-code", Description: "Code that identifies this medication"},
+	{Code: "doseform", Base: "MedicationKnowledge", Type: fhir.SearchToken, Keys: []fhir.Key{0xf28e33e18}, Expression: "MedicationKnowledge.doseForm", URL: "http://hl7.org/fhir/SearchParameter/MedicationKnowledge-doseform", Description: "powder | tablets | capsule +"},
+	{Code: "ingredient", Base: "MedicationKnowledge", Type: fhir.SearchReference, Keys: []fhir.Key{0xb9909ee565}, Targets: []string{"Substance"}, Expression: "MedicationKnowledge.ingredient.item as Reference", URL: "http://hl7.org/fhir/SearchParameter/MedicationKnowledge-ingredient", Description: "Medication(s) or substance(s) contained in the medication"},
+	{Code: "ingredient-code", Base: "MedicationKnowledge", Type: fhir.SearchToken, Keys: []fhir.Key{0x56f9afb780}, Expression: "MedicationKnowledge.ingredient.item as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/MedicationKnowledge-ingredient-code", Description: "Medication(s) or substance(s) contained in the medication"},
+	{Code: "manufacturer", Base: "MedicationKnowledge", Type: fhir.SearchReference, Keys: []fhir.Key{0xa570b8c283}, Targets: []string{"Organization"}, Single: true, Expression: "MedicationKnowledge.manufacturer", URL: "http://hl7.org/fhir/SearchParameter/MedicationKnowledge-manufacturer", Description: "Manufacturer of the item"},
+	{Code: "monitoring-program-name", Base: "MedicationKnowledge", Type: fhir.SearchToken, Keys: []fhir.Key{0x5940f1e368}, Expression: "MedicationKnowledge.monitoringProgram.name", URL: "http://hl7.org/fhir/SearchParameter/MedicationKnowledge-monitoring-program-name", Description: "Name of the reviewing program"},
+	{Code: "monitoring-program-type", Base: "MedicationKnowledge", Type: fhir.SearchToken, Keys: []fhir.Key{0xe8027b6ff}, Expression: "MedicationKnowledge.monitoringProgram.type", URL: "http://hl7.org/fhir/SearchParameter/MedicationKnowledge-monitoring-program-type", Description: "Type of program under which the medication is monitored"},
+	{Code: "monograph", Base: "MedicationKnowledge", Type: fhir.SearchReference, Keys: []fhir.Key{0xc5e9f946c3}, Targets: []string{"DocumentReference", "Media"}, Expression: "MedicationKnowledge.monograph.source", URL: "http://hl7.org/fhir/SearchParameter/MedicationKnowledge-monograph", Description: "Associated documentation about the medication"},
+	{Code: "monograph-type", Base: "MedicationKnowledge", Type: fhir.SearchToken, Keys: []fhir.Key{0x46667d3bbd}, Expression: "MedicationKnowledge.monograph.type", URL: "http://hl7.org/fhir/SearchParameter/MedicationKnowledge-monograph-type", Description: "The category of medication document"},
+	{Code: "source-cost", Base: "MedicationKnowledge", Type: fhir.SearchToken, Keys: []fhir.Key{0x3fee37238d}, Expression: "MedicationKnowledge.cost.source", URL: "http://hl7.org/fhir/SearchParameter/MedicationKnowledge-source-cost", Description: "The source or owner for the price information"},
+	{Code: "status", Base: "MedicationKnowledge", Type: fhir.SearchToken, Keys: []fhir.Key{0xe8a43c26d4}, Single: true, Systems: []string{"http://terminology.hl7.org/CodeSystem/medicationknowledge-status"}, Expression: "MedicationKnowledge.status", URL: "http://hl7.org/fhir/SearchParameter/MedicationKnowledge-status", Description: "active | inactive | entered-in-error"},
 }

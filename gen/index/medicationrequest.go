@@ -11,10 +11,10 @@ import (
 func medicationRequest(x *fhir.Index, r *r4.MedicationRequest) {
 	x.Date(0x2a07e3356be16658, r.AuthoredOn.Text) // MedicationRequest.authoredOn
 	for i := range r.Category {
-		tokenCodeableConcept(x, 0xc348b60dc318459a, &r.Category[i]) // MedicationRequest.category
+		tokenCodeableConcept(x, 0xdc318459a, &r.Category[i]) // MedicationRequest.category
 	}
 	if dispenseRequest := r.DispenseRequest; dispenseRequest != nil {
-		referenceReference(x, 0xc6b0c2ccbe9707af, dispenseRequest.Performer) // MedicationRequest.dispenseRequest.performer
+		referenceReference(x, 0xccbe9707af, dispenseRequest.Performer) // MedicationRequest.dispenseRequest.performer
 	}
 	for i := range r.DosageInstruction {
 		dosageInstruction := &r.DosageInstruction[i]
@@ -24,35 +24,35 @@ func medicationRequest(x *fhir.Index, r *r4.MedicationRequest) {
 			}
 		}
 	}
-	referenceReference(x, 0xdaa10072006c748c, r.Encounter) // MedicationRequest.encounter
+	referenceReference(x, 0x72006c748c, r.Encounter) // MedicationRequest.encounter
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0xf51d5c18e159af92, &r.Identifier[i]) // MedicationRequest.identifier
+		tokenIdentifier(x, 0x18e159af92, &r.Identifier[i]) // MedicationRequest.identifier
 	}
-	x.CodeOf(0x9d483dcf83a6e7cc, "http://hl7.org/fhir/CodeSystem/medicationrequest-intent", r.Intent.Text) // MedicationRequest.intent
+	x.CodeOf(0xcf83a6e7cc, "http://hl7.org/fhir/CodeSystem/medicationrequest-intent", r.Intent.Text) // MedicationRequest.intent
 	switch v := r.Medication.(type) {
 	case *r4.CodeableConcept:
-		tokenCodeableConcept(x, 0x92701d30af237e01, v) // MedicationRequest.medication.ofType(CodeableConcept)
+		tokenCodeableConcept(x, 0x30af237e01, v) // MedicationRequest.medication.ofType(CodeableConcept)
 	case *r4.Reference:
-		referenceReference(x, 0xbdcbb2517f04dd0e, v) // MedicationRequest.medication.ofType(Reference)
+		referenceReference(x, 0x517f04dd0e, v) // MedicationRequest.medication.ofType(Reference)
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x11eff0256c3e4ca2, meta.Profile[i].Text) // MedicationRequest.meta.profile
+			x.URI(0x256c3e4ca2, meta.Profile[i].Text) // MedicationRequest.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x7c97696ed3a0cc76, &meta.Security[i]) // MedicationRequest.meta.security
+			tokenCoding(x, 0x6ed3a0cc76, &meta.Security[i]) // MedicationRequest.meta.security
 		}
-		x.URI(0x5e1dd8d42d5a43e9, meta.Source.Text) // MedicationRequest.meta.source
+		x.URI(0xd42d5a43e9, meta.Source.Text) // MedicationRequest.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0xb2927d37312512e5, &meta.Tag[i]) // MedicationRequest.meta.tag
+			tokenCoding(x, 0x37312512e5, &meta.Tag[i]) // MedicationRequest.meta.tag
 		}
 	}
-	referenceReference(x, 0x0eefb41bf48f69dc, r.Performer)                                                 // MedicationRequest.performer
-	tokenCodeableConcept(x, 0x40b3f46e1d1536fd, r.PerformerType)                                           // MedicationRequest.performerType
-	x.CodeOf(0xf40bc69168bda938, "http://hl7.org/fhir/request-priority", r.Priority.Text)                  // MedicationRequest.priority
-	referenceReference(x, 0xbc55c8a8639aa910, r.Requester)                                                 // MedicationRequest.requester
-	x.CodeOf(0x3cd2c570d39a7adf, "http://hl7.org/fhir/CodeSystem/medicationrequest-status", r.Status.Text) // MedicationRequest.status
-	referenceReference(x, 0x104342047e61e736, r.Subject)                                                   // MedicationRequest.subject
+	referenceReference(x, 0x1bf48f69dc, r.Performer)                                                 // MedicationRequest.performer
+	tokenCodeableConcept(x, 0x6e1d1536fd, r.PerformerType)                                           // MedicationRequest.performerType
+	x.CodeOf(0x9168bda938, "http://hl7.org/fhir/request-priority", r.Priority.Text)                  // MedicationRequest.priority
+	referenceReference(x, 0xa8639aa910, r.Requester)                                                 // MedicationRequest.requester
+	x.CodeOf(0x70d39a7adf, "http://hl7.org/fhir/CodeSystem/medicationrequest-status", r.Status.Text) // MedicationRequest.status
+	referenceReference(x, 0x47e61e736, r.Subject)                                                    // MedicationRequest.subject
 }
 
 var parametersMedicationRequest = []fhir.Parameter{
@@ -60,26 +60,26 @@ var parametersMedicationRequest = []fhir.Parameter{
 	{Code: "_filter", Base: "MedicationRequest", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "MedicationRequest", Type: fhir.SearchToken, Single: true, Expression: "MedicationRequest.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "MedicationRequest", Type: fhir.SearchDate, Single: true, Expression: "MedicationRequest.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "MedicationRequest", Type: fhir.SearchURI, Keys: []fhir.Key{0x11eff0256c3e4ca2}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "MedicationRequest", Type: fhir.SearchURI, Keys: []fhir.Key{0x256c3e4ca2}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "MedicationRequest", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "MedicationRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x7c97696ed3a0cc76}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "MedicationRequest", Type: fhir.SearchURI, Keys: []fhir.Key{0x5e1dd8d42d5a43e9}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "MedicationRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0xb2927d37312512e5}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "MedicationRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x6ed3a0cc76}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "MedicationRequest", Type: fhir.SearchURI, Keys: []fhir.Key{0xd42d5a43e9}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "MedicationRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x37312512e5}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "MedicationRequest", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "authoredon", Base: "MedicationRequest", Type: fhir.SearchDate, Keys: []fhir.Key{0x2a07e3356be16658}, Single: true, Expression: "MedicationRequest.authoredOn", URL: "http://hl7.org/fhir/SearchParameter/MedicationRequest-authoredon", Description: "Return prescriptions written on this date"},
-	{Code: "category", Base: "MedicationRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0xc348b60dc318459a}, Expression: "MedicationRequest.category", URL: "http://hl7.org/fhir/SearchParameter/MedicationRequest-category", Description: "Returns prescriptions with different categories"},
-	{Code: "code", Base: "MedicationRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x92701d30af237e01}, Expression: "MedicationRequest.medication as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/clinical-code", Description: "Return prescriptions of this medication code"},
+	{Code: "category", Base: "MedicationRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0xdc318459a}, Expression: "MedicationRequest.category", URL: "http://hl7.org/fhir/SearchParameter/MedicationRequest-category", Description: "Returns prescriptions with different categories"},
+	{Code: "code", Base: "MedicationRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x30af237e01}, Expression: "MedicationRequest.medication as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/clinical-code", Description: "Return prescriptions of this medication code"},
 	{Code: "date", Base: "MedicationRequest", Type: fhir.SearchDate, Keys: []fhir.Key{0x507f644b470a841a}, Expression: "MedicationRequest.dosageInstruction.timing.event", URL: "http://hl7.org/fhir/SearchParameter/medications-date", Description: "Returns medication request to be administered on a specific date"},
-	{Code: "encounter", Base: "MedicationRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0xdaa10072006c748c}, Targets: []string{"Encounter"}, Single: true, Expression: "MedicationRequest.encounter", URL: "http://hl7.org/fhir/SearchParameter/medications-encounter", Description: "Return prescriptions with this encounter identifier"},
-	{Code: "identifier", Base: "MedicationRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0xf51d5c18e159af92}, Expression: "MedicationRequest.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "Return prescriptions with this external identifier"},
-	{Code: "intended-dispenser", Base: "MedicationRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0xc6b0c2ccbe9707af}, Targets: []string{"Organization"}, Single: true, Expression: "MedicationRequest.dispenseRequest.performer", URL: "http://hl7.org/fhir/SearchParameter/MedicationRequest-intended-dispenser", Description: "Returns prescriptions intended to be dispensed by this Organization"},
-	{Code: "intended-performer", Base: "MedicationRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x0eefb41bf48f69dc}, Targets: []string{"CareTeam", "Device", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "MedicationRequest.performer", URL: "http://hl7.org/fhir/SearchParameter/MedicationRequest-intended-performer", Description: "Returns the intended performer of the administration of the medication request"},
-	{Code: "intended-performertype", Base: "MedicationRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x40b3f46e1d1536fd}, Expression: "MedicationRequest.performerType", URL: "http://hl7.org/fhir/SearchParameter/MedicationRequest-intended-performertype", Description: "Returns requests for a specific type of performer"},
-	{Code: "intent", Base: "MedicationRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x9d483dcf83a6e7cc}, Single: true, Systems: []string{"http://hl7.org/fhir/CodeSystem/medicationrequest-intent"}, Expression: "MedicationRequest.intent", URL: "http://hl7.org/fhir/SearchParameter/MedicationRequest-intent", Description: "Returns prescriptions with different intents"},
-	{Code: "medication", Base: "MedicationRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0xbdcbb2517f04dd0e}, Targets: []string{"Medication"}, Single: true, Expression: "MedicationRequest.medication as Reference", URL: "http://hl7.org/fhir/SearchParameter/medications-medication", Description: "Return prescriptions for this medication reference"},
-	{Code: "patient", Base: "MedicationRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x104342047e61e736}, Targets: []string{"Patient"}, Single: true, Expression: "MedicationRequest.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "Returns prescriptions for a specific patient"},
-	{Code: "priority", Base: "MedicationRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0xf40bc69168bda938}, Single: true, Systems: []string{"http://hl7.org/fhir/request-priority"}, Expression: "MedicationRequest.priority", URL: "http://hl7.org/fhir/SearchParameter/MedicationRequest-priority", Description: "Returns prescriptions with different priorities"},
-	{Code: "requester", Base: "MedicationRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0xbc55c8a8639aa910}, Targets: []string{"Device", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "MedicationRequest.requester", URL: "http://hl7.org/fhir/SearchParameter/MedicationRequest-requester", Description: "Returns prescriptions prescribed by this prescriber"},
-	{Code: "status", Base: "MedicationRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x3cd2c570d39a7adf}, Single: true, Systems: []string{"http://hl7.org/fhir/CodeSystem/medicationrequest-status"}, Expression: "MedicationRequest.status", URL: "http://hl7.org/fhir/SearchParameter/medications-status", Description: "Status of the prescription"},
-	{Code: "subject", Base: "MedicationRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x104342047e61e736}, Targets: []string{"Group", "Patient"}, Single: true, Expression: "MedicationRequest.subject", URL: "http://hl7.org/fhir/SearchParameter/MedicationRequest-subject", Description: "The identity of a patient to list orders for"},
+	{Code: "encounter", Base: "MedicationRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x72006c748c}, Targets: []string{"Encounter"}, Single: true, Expression: "MedicationRequest.encounter", URL: "http://hl7.org/fhir/SearchParameter/medications-encounter", Description: "Return prescriptions with this encounter identifier"},
+	{Code: "identifier", Base: "MedicationRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x18e159af92}, Expression: "MedicationRequest.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "Return prescriptions with this external identifier"},
+	{Code: "intended-dispenser", Base: "MedicationRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0xccbe9707af}, Targets: []string{"Organization"}, Single: true, Expression: "MedicationRequest.dispenseRequest.performer", URL: "http://hl7.org/fhir/SearchParameter/MedicationRequest-intended-dispenser", Description: "Returns prescriptions intended to be dispensed by this Organization"},
+	{Code: "intended-performer", Base: "MedicationRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x1bf48f69dc}, Targets: []string{"CareTeam", "Device", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "MedicationRequest.performer", URL: "http://hl7.org/fhir/SearchParameter/MedicationRequest-intended-performer", Description: "Returns the intended performer of the administration of the medication request"},
+	{Code: "intended-performertype", Base: "MedicationRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x6e1d1536fd}, Expression: "MedicationRequest.performerType", URL: "http://hl7.org/fhir/SearchParameter/MedicationRequest-intended-performertype", Description: "Returns requests for a specific type of performer"},
+	{Code: "intent", Base: "MedicationRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0xcf83a6e7cc}, Single: true, Systems: []string{"http://hl7.org/fhir/CodeSystem/medicationrequest-intent"}, Expression: "MedicationRequest.intent", URL: "http://hl7.org/fhir/SearchParameter/MedicationRequest-intent", Description: "Returns prescriptions with different intents"},
+	{Code: "medication", Base: "MedicationRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x517f04dd0e}, Targets: []string{"Medication"}, Single: true, Expression: "MedicationRequest.medication as Reference", URL: "http://hl7.org/fhir/SearchParameter/medications-medication", Description: "Return prescriptions for this medication reference"},
+	{Code: "patient", Base: "MedicationRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x47e61e736}, Targets: []string{"Patient"}, Single: true, Expression: "MedicationRequest.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "Returns prescriptions for a specific patient"},
+	{Code: "priority", Base: "MedicationRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x9168bda938}, Single: true, Systems: []string{"http://hl7.org/fhir/request-priority"}, Expression: "MedicationRequest.priority", URL: "http://hl7.org/fhir/SearchParameter/MedicationRequest-priority", Description: "Returns prescriptions with different priorities"},
+	{Code: "requester", Base: "MedicationRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0xa8639aa910}, Targets: []string{"Device", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "MedicationRequest.requester", URL: "http://hl7.org/fhir/SearchParameter/MedicationRequest-requester", Description: "Returns prescriptions prescribed by this prescriber"},
+	{Code: "status", Base: "MedicationRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x70d39a7adf}, Single: true, Systems: []string{"http://hl7.org/fhir/CodeSystem/medicationrequest-status"}, Expression: "MedicationRequest.status", URL: "http://hl7.org/fhir/SearchParameter/medications-status", Description: "Status of the prescription"},
+	{Code: "subject", Base: "MedicationRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x47e61e736}, Targets: []string{"Group", "Patient"}, Single: true, Expression: "MedicationRequest.subject", URL: "http://hl7.org/fhir/SearchParameter/MedicationRequest-subject", Description: "The identity of a patient to list orders for"},
 }

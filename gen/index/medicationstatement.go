@@ -9,36 +9,36 @@ import (
 
 // medicationStatement adds what the search parameters say of r to x.
 func medicationStatement(x *fhir.Index, r *r4.MedicationStatement) {
-	tokenCodeableConcept(x, 0x6d51a297432da635, r.Category) // MedicationStatement.category
-	referenceReference(x, 0xee976ae3deb7d9fb, r.Context)    // MedicationStatement.context
-	dateOf(x, 0xd7f3a4e7bb20dbaf, r.Effective)              // MedicationStatement.effective
+	tokenCodeableConcept(x, 0x97432da635, r.Category) // MedicationStatement.category
+	referenceReference(x, 0xe3deb7d9fb, r.Context)    // MedicationStatement.context
+	dateOf(x, 0xd7f3a4e7bb20dbaf, r.Effective)        // MedicationStatement.effective
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0x45af8e1251ed290b, &r.Identifier[i]) // MedicationStatement.identifier
+		tokenIdentifier(x, 0x1251ed290b, &r.Identifier[i]) // MedicationStatement.identifier
 	}
-	referenceReference(x, 0x4171e9bca127b585, r.InformationSource) // MedicationStatement.informationSource
+	referenceReference(x, 0xbca127b585, r.InformationSource) // MedicationStatement.informationSource
 	switch v := r.Medication.(type) {
 	case *r4.CodeableConcept:
-		tokenCodeableConcept(x, 0xc20d8d5377484e99, v) // MedicationStatement.medication.ofType(CodeableConcept)
+		tokenCodeableConcept(x, 0x5377484e99, v) // MedicationStatement.medication.ofType(CodeableConcept)
 	case *r4.Reference:
-		referenceReference(x, 0x7cf970fd68708abe, v) // MedicationStatement.medication.ofType(Reference)
+		referenceReference(x, 0xfd68708abe, v) // MedicationStatement.medication.ofType(Reference)
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xc4ca5f32636d57b9, meta.Profile[i].Text) // MedicationStatement.meta.profile
+			x.URI(0x32636d57b9, meta.Profile[i].Text) // MedicationStatement.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x1f95b2333c81395f, &meta.Security[i]) // MedicationStatement.meta.security
+			tokenCoding(x, 0x333c81395f, &meta.Security[i]) // MedicationStatement.meta.security
 		}
-		x.URI(0x1421738be5f73b6a, meta.Source.Text) // MedicationStatement.meta.source
+		x.URI(0x8be5f73b6a, meta.Source.Text) // MedicationStatement.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0xacd0ef2f5bd59d50, &meta.Tag[i]) // MedicationStatement.meta.tag
+			tokenCoding(x, 0x2f5bd59d50, &meta.Tag[i]) // MedicationStatement.meta.tag
 		}
 	}
 	for i := range r.PartOf {
-		referenceReference(x, 0x94368e0870d88c48, &r.PartOf[i]) // MedicationStatement.partOf
+		referenceReference(x, 0x870d88c48, &r.PartOf[i]) // MedicationStatement.partOf
 	}
-	x.CodeOf(0xd3b39ecd61e757e1, "http://hl7.org/fhir/CodeSystem/medication-statement-status", r.Status.Text) // MedicationStatement.status
-	referenceReference(x, 0x6d80791912b0a231, r.Subject)                                                      // MedicationStatement.subject
+	x.CodeOf(0xcd61e757e1, "http://hl7.org/fhir/CodeSystem/medication-statement-status", r.Status.Text) // MedicationStatement.status
+	referenceReference(x, 0x1912b0a231, r.Subject)                                                      // MedicationStatement.subject
 }
 
 var parametersMedicationStatement = []fhir.Parameter{
@@ -46,21 +46,21 @@ var parametersMedicationStatement = []fhir.Parameter{
 	{Code: "_filter", Base: "MedicationStatement", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "MedicationStatement", Type: fhir.SearchToken, Single: true, Expression: "MedicationStatement.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "MedicationStatement", Type: fhir.SearchDate, Single: true, Expression: "MedicationStatement.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "MedicationStatement", Type: fhir.SearchURI, Keys: []fhir.Key{0xc4ca5f32636d57b9}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "MedicationStatement", Type: fhir.SearchURI, Keys: []fhir.Key{0x32636d57b9}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "MedicationStatement", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "MedicationStatement", Type: fhir.SearchToken, Keys: []fhir.Key{0x1f95b2333c81395f}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "MedicationStatement", Type: fhir.SearchURI, Keys: []fhir.Key{0x1421738be5f73b6a}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "MedicationStatement", Type: fhir.SearchToken, Keys: []fhir.Key{0xacd0ef2f5bd59d50}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "MedicationStatement", Type: fhir.SearchToken, Keys: []fhir.Key{0x333c81395f}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "MedicationStatement", Type: fhir.SearchURI, Keys: []fhir.Key{0x8be5f73b6a}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "MedicationStatement", Type: fhir.SearchToken, Keys: []fhir.Key{0x2f5bd59d50}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "MedicationStatement", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "category", Base: "MedicationStatement", Type: fhir.SearchToken, Keys: []fhir.Key{0x6d51a297432da635}, Expression: "MedicationStatement.category", URL: "http://hl7.org/fhir/SearchParameter/MedicationStatement-category", Description: "Returns statements of this category of medicationstatement"},
-	{Code: "code", Base: "MedicationStatement", Type: fhir.SearchToken, Keys: []fhir.Key{0xc20d8d5377484e99}, Expression: "MedicationStatement.medication as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/clinical-code", Description: "Return statements of this medication code"},
-	{Code: "context", Base: "MedicationStatement", Type: fhir.SearchReference, Keys: []fhir.Key{0xee976ae3deb7d9fb}, Targets: []string{"Encounter", "EpisodeOfCare"}, Single: true, Expression: "MedicationStatement.context", URL: "http://hl7.org/fhir/SearchParameter/MedicationStatement-context", Description: "Returns statements for a specific context (episode or episode of Care)."},
+	{Code: "category", Base: "MedicationStatement", Type: fhir.SearchToken, Keys: []fhir.Key{0x97432da635}, Expression: "MedicationStatement.category", URL: "http://hl7.org/fhir/SearchParameter/MedicationStatement-category", Description: "Returns statements of this category of medicationstatement"},
+	{Code: "code", Base: "MedicationStatement", Type: fhir.SearchToken, Keys: []fhir.Key{0x5377484e99}, Expression: "MedicationStatement.medication as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/clinical-code", Description: "Return statements of this medication code"},
+	{Code: "context", Base: "MedicationStatement", Type: fhir.SearchReference, Keys: []fhir.Key{0xe3deb7d9fb}, Targets: []string{"Encounter", "EpisodeOfCare"}, Single: true, Expression: "MedicationStatement.context", URL: "http://hl7.org/fhir/SearchParameter/MedicationStatement-context", Description: "Returns statements for a specific context (episode or episode of Care)."},
 	{Code: "effective", Base: "MedicationStatement", Type: fhir.SearchDate, Keys: []fhir.Key{0xd7f3a4e7bb20dbaf}, Single: true, Expression: "MedicationStatement.effective", URL: "http://hl7.org/fhir/SearchParameter/MedicationStatement-effective", Description: "Date when patient was taking (or not taking) the medication"},
-	{Code: "identifier", Base: "MedicationStatement", Type: fhir.SearchToken, Keys: []fhir.Key{0x45af8e1251ed290b}, Expression: "MedicationStatement.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "Return statements with this external identifier"},
-	{Code: "medication", Base: "MedicationStatement", Type: fhir.SearchReference, Keys: []fhir.Key{0x7cf970fd68708abe}, Targets: []string{"Medication"}, Single: true, Expression: "MedicationStatement.medication as Reference", URL: "http://hl7.org/fhir/SearchParameter/medications-medication", Description: "Return statements of this medication reference"},
-	{Code: "part-of", Base: "MedicationStatement", Type: fhir.SearchReference, Keys: []fhir.Key{0x94368e0870d88c48}, Targets: []string{"MedicationAdministration", "MedicationDispense", "MedicationStatement", "Observation", "Procedure"}, Expression: "MedicationStatement.partOf", URL: "http://hl7.org/fhir/SearchParameter/MedicationStatement-part-of", Description: "Returns statements that are part of another event."},
-	{Code: "patient", Base: "MedicationStatement", Type: fhir.SearchReference, Keys: []fhir.Key{0x6d80791912b0a231}, Targets: []string{"Patient"}, Single: true, Expression: "MedicationStatement.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "Returns statements for a specific patient."},
-	{Code: "source", Base: "MedicationStatement", Type: fhir.SearchReference, Keys: []fhir.Key{0x4171e9bca127b585}, Targets: []string{"Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "MedicationStatement.informationSource", URL: "http://hl7.org/fhir/SearchParameter/MedicationStatement-source", Description: "Who or where the information in the statement came from"},
-	{Code: "status", Base: "MedicationStatement", Type: fhir.SearchToken, Keys: []fhir.Key{0xd3b39ecd61e757e1}, Single: true, Systems: []string{"http://hl7.org/fhir/CodeSystem/medication-statement-status"}, Expression: "MedicationStatement.status", URL: "http://hl7.org/fhir/SearchParameter/medications-status", Description: "Return statements that match the given status"},
-	{Code: "subject", Base: "MedicationStatement", Type: fhir.SearchReference, Keys: []fhir.Key{0x6d80791912b0a231}, Targets: []string{"Group", "Patient"}, Single: true, Expression: "MedicationStatement.subject", URL: "http://hl7.org/fhir/SearchParameter/MedicationStatement-subject", Description: "The identity of a patient, animal or group to list statements for"},
+	{Code: "identifier", Base: "MedicationStatement", Type: fhir.SearchToken, Keys: []fhir.Key{0x1251ed290b}, Expression: "MedicationStatement.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "Return statements with this external identifier"},
+	{Code: "medication", Base: "MedicationStatement", Type: fhir.SearchReference, Keys: []fhir.Key{0xfd68708abe}, Targets: []string{"Medication"}, Single: true, Expression: "MedicationStatement.medication as Reference", URL: "http://hl7.org/fhir/SearchParameter/medications-medication", Description: "Return statements of this medication reference"},
+	{Code: "part-of", Base: "MedicationStatement", Type: fhir.SearchReference, Keys: []fhir.Key{0x870d88c48}, Targets: []string{"MedicationAdministration", "MedicationDispense", "MedicationStatement", "Observation", "Procedure"}, Expression: "MedicationStatement.partOf", URL: "http://hl7.org/fhir/SearchParameter/MedicationStatement-part-of", Description: "Returns statements that are part of another event."},
+	{Code: "patient", Base: "MedicationStatement", Type: fhir.SearchReference, Keys: []fhir.Key{0x1912b0a231}, Targets: []string{"Patient"}, Single: true, Expression: "MedicationStatement.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "Returns statements for a specific patient."},
+	{Code: "source", Base: "MedicationStatement", Type: fhir.SearchReference, Keys: []fhir.Key{0xbca127b585}, Targets: []string{"Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "MedicationStatement.informationSource", URL: "http://hl7.org/fhir/SearchParameter/MedicationStatement-source", Description: "Who or where the information in the statement came from"},
+	{Code: "status", Base: "MedicationStatement", Type: fhir.SearchToken, Keys: []fhir.Key{0xcd61e757e1}, Single: true, Systems: []string{"http://hl7.org/fhir/CodeSystem/medication-statement-status"}, Expression: "MedicationStatement.status", URL: "http://hl7.org/fhir/SearchParameter/medications-status", Description: "Return statements that match the given status"},
+	{Code: "subject", Base: "MedicationStatement", Type: fhir.SearchReference, Keys: []fhir.Key{0x1912b0a231}, Targets: []string{"Group", "Patient"}, Single: true, Expression: "MedicationStatement.subject", URL: "http://hl7.org/fhir/SearchParameter/MedicationStatement-subject", Description: "The identity of a patient, animal or group to list statements for"},
 }

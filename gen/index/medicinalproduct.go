@@ -10,25 +10,25 @@ import (
 // medicinalProduct adds what the search parameters say of r to x.
 func medicinalProduct(x *fhir.Index, r *r4.MedicinalProduct) {
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0xc7e4445b7cf8d3e1, &r.Identifier[i]) // MedicinalProduct.identifier
+		tokenIdentifier(x, 0x5b7cf8d3e1, &r.Identifier[i]) // MedicinalProduct.identifier
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x66833c5f97e42d9d, meta.Profile[i].Text) // MedicinalProduct.meta.profile
+			x.URI(0x5f97e42d9d, meta.Profile[i].Text) // MedicinalProduct.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x85c4735f602661d6, &meta.Security[i]) // MedicinalProduct.meta.security
+			tokenCoding(x, 0x5f602661d6, &meta.Security[i]) // MedicinalProduct.meta.security
 		}
-		x.URI(0x531fa0e849ac398a, meta.Source.Text) // MedicinalProduct.meta.source
+		x.URI(0xe849ac398a, meta.Source.Text) // MedicinalProduct.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0xd38c99c88cdaed84, &meta.Tag[i]) // MedicinalProduct.meta.tag
+			tokenCoding(x, 0xc88cdaed84, &meta.Tag[i]) // MedicinalProduct.meta.tag
 		}
 	}
 	for i := range r.Name {
 		name := &r.Name[i]
 		for i := range name.CountryLanguage {
 			countryLanguage := &name.CountryLanguage[i]
-			tokenCodeableConcept(x, 0x7ce0b3b30daf2584, countryLanguage.Language) // MedicinalProduct.name.countryLanguage.language
+			tokenCodeableConcept(x, 0xb30daf2584, countryLanguage.Language) // MedicinalProduct.name.countryLanguage.language
 		}
 		x.String(0x530d30ee9fe7c32e, name.ProductName.Text) // MedicinalProduct.name.productName
 	}
@@ -39,13 +39,13 @@ var parametersMedicinalProduct = []fhir.Parameter{
 	{Code: "_filter", Base: "MedicinalProduct", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "MedicinalProduct", Type: fhir.SearchToken, Single: true, Expression: "MedicinalProduct.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "MedicinalProduct", Type: fhir.SearchDate, Single: true, Expression: "MedicinalProduct.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "MedicinalProduct", Type: fhir.SearchURI, Keys: []fhir.Key{0x66833c5f97e42d9d}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "MedicinalProduct", Type: fhir.SearchURI, Keys: []fhir.Key{0x5f97e42d9d}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "MedicinalProduct", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "MedicinalProduct", Type: fhir.SearchToken, Keys: []fhir.Key{0x85c4735f602661d6}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "MedicinalProduct", Type: fhir.SearchURI, Keys: []fhir.Key{0x531fa0e849ac398a}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "MedicinalProduct", Type: fhir.SearchToken, Keys: []fhir.Key{0xd38c99c88cdaed84}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "MedicinalProduct", Type: fhir.SearchToken, Keys: []fhir.Key{0x5f602661d6}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "MedicinalProduct", Type: fhir.SearchURI, Keys: []fhir.Key{0xe849ac398a}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "MedicinalProduct", Type: fhir.SearchToken, Keys: []fhir.Key{0xc88cdaed84}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "MedicinalProduct", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "identifier", Base: "MedicinalProduct", Type: fhir.SearchToken, Keys: []fhir.Key{0xc7e4445b7cf8d3e1}, Expression: "MedicinalProduct.identifier", URL: "http://hl7.org/fhir/SearchParameter/MedicinalProduct-identifier", Description: "Business identifier for this product. Could be an MPID"},
+	{Code: "identifier", Base: "MedicinalProduct", Type: fhir.SearchToken, Keys: []fhir.Key{0x5b7cf8d3e1}, Expression: "MedicinalProduct.identifier", URL: "http://hl7.org/fhir/SearchParameter/MedicinalProduct-identifier", Description: "Business identifier for this product. Could be an MPID"},
 	{Code: "name", Base: "MedicinalProduct", Type: fhir.SearchString, Keys: []fhir.Key{0x530d30ee9fe7c32e}, Expression: "MedicinalProduct.name.productName", URL: "http://hl7.org/fhir/SearchParameter/MedicinalProduct-name", Description: "The full product name"},
-	{Code: "name-language", Base: "MedicinalProduct", Type: fhir.SearchToken, Keys: []fhir.Key{0x7ce0b3b30daf2584}, Expression: "MedicinalProduct.name.countryLanguage.language", URL: "http://hl7.org/fhir/SearchParameter/MedicinalProduct-name-language", Description: "Language code for this name"},
+	{Code: "name-language", Base: "MedicinalProduct", Type: fhir.SearchToken, Keys: []fhir.Key{0xb30daf2584}, Expression: "MedicinalProduct.name.countryLanguage.language", URL: "http://hl7.org/fhir/SearchParameter/MedicinalProduct-name-language", Description: "Language code for this name"},
 }

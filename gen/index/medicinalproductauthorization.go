@@ -10,26 +10,26 @@ import (
 // medicinalProductAuthorization adds what the search parameters say of r to x.
 func medicinalProductAuthorization(x *fhir.Index, r *r4.MedicinalProductAuthorization) {
 	for i := range r.Country {
-		tokenCodeableConcept(x, 0xf7dbaa3de9e19d8b, &r.Country[i]) // MedicinalProductAuthorization.country
+		tokenCodeableConcept(x, 0x3de9e19d8b, &r.Country[i]) // MedicinalProductAuthorization.country
 	}
-	referenceReference(x, 0x9831af18a0249a60, r.Holder) // MedicinalProductAuthorization.holder
+	referenceReference(x, 0x18a0249a60, r.Holder) // MedicinalProductAuthorization.holder
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0x2258dad050103c92, &r.Identifier[i]) // MedicinalProductAuthorization.identifier
+		tokenIdentifier(x, 0xd050103c92, &r.Identifier[i]) // MedicinalProductAuthorization.identifier
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x167bb8a777d82d19, meta.Profile[i].Text) // MedicinalProductAuthorization.meta.profile
+			x.URI(0xa777d82d19, meta.Profile[i].Text) // MedicinalProductAuthorization.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0xec858e7f142a6a45, &meta.Security[i]) // MedicinalProductAuthorization.meta.security
+			tokenCoding(x, 0x7f142a6a45, &meta.Security[i]) // MedicinalProductAuthorization.meta.security
 		}
-		x.URI(0x84dfd920801e3a1a, meta.Source.Text) // MedicinalProductAuthorization.meta.source
+		x.URI(0x20801e3a1a, meta.Source.Text) // MedicinalProductAuthorization.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x67d8d05da88a91c9, &meta.Tag[i]) // MedicinalProductAuthorization.meta.tag
+			tokenCoding(x, 0x5da88a91c9, &meta.Tag[i]) // MedicinalProductAuthorization.meta.tag
 		}
 	}
-	tokenCodeableConcept(x, 0x4b9d59d7c67575cb, r.Status) // MedicinalProductAuthorization.status
-	referenceReference(x, 0x7c80d4476caffbf4, r.Subject)  // MedicinalProductAuthorization.subject
+	tokenCodeableConcept(x, 0xd7c67575cb, r.Status) // MedicinalProductAuthorization.status
+	referenceReference(x, 0x476caffbf4, r.Subject)  // MedicinalProductAuthorization.subject
 }
 
 var parametersMedicinalProductAuthorization = []fhir.Parameter{
@@ -37,15 +37,15 @@ var parametersMedicinalProductAuthorization = []fhir.Parameter{
 	{Code: "_filter", Base: "MedicinalProductAuthorization", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "MedicinalProductAuthorization", Type: fhir.SearchToken, Single: true, Expression: "MedicinalProductAuthorization.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "MedicinalProductAuthorization", Type: fhir.SearchDate, Single: true, Expression: "MedicinalProductAuthorization.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "MedicinalProductAuthorization", Type: fhir.SearchURI, Keys: []fhir.Key{0x167bb8a777d82d19}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "MedicinalProductAuthorization", Type: fhir.SearchURI, Keys: []fhir.Key{0xa777d82d19}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "MedicinalProductAuthorization", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "MedicinalProductAuthorization", Type: fhir.SearchToken, Keys: []fhir.Key{0xec858e7f142a6a45}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "MedicinalProductAuthorization", Type: fhir.SearchURI, Keys: []fhir.Key{0x84dfd920801e3a1a}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "MedicinalProductAuthorization", Type: fhir.SearchToken, Keys: []fhir.Key{0x67d8d05da88a91c9}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "MedicinalProductAuthorization", Type: fhir.SearchToken, Keys: []fhir.Key{0x7f142a6a45}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "MedicinalProductAuthorization", Type: fhir.SearchURI, Keys: []fhir.Key{0x20801e3a1a}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "MedicinalProductAuthorization", Type: fhir.SearchToken, Keys: []fhir.Key{0x5da88a91c9}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "MedicinalProductAuthorization", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "country", Base: "MedicinalProductAuthorization", Type: fhir.SearchToken, Keys: []fhir.Key{0xf7dbaa3de9e19d8b}, Expression: "MedicinalProductAuthorization.country", URL: "http://hl7.org/fhir/SearchParameter/MedicinalProductAuthorization-country", Description: "The country in which the marketing authorization has been granted"},
-	{Code: "holder", Base: "MedicinalProductAuthorization", Type: fhir.SearchReference, Keys: []fhir.Key{0x9831af18a0249a60}, Targets: []string{"Organization"}, Single: true, Expression: "MedicinalProductAuthorization.holder", URL: "http://hl7.org/fhir/SearchParameter/MedicinalProductAuthorization-holder", Description: "Marketing Authorization Holder"},
-	{Code: "identifier", Base: "MedicinalProductAuthorization", Type: fhir.SearchToken, Keys: []fhir.Key{0x2258dad050103c92}, Expression: "MedicinalProductAuthorization.identifier", URL: "http://hl7.org/fhir/SearchParameter/MedicinalProductAuthorization-identifier", Description: "Business identifier for the marketing authorization, as assigned by a regulator"},
-	{Code: "status", Base: "MedicinalProductAuthorization", Type: fhir.SearchToken, Keys: []fhir.Key{0x4b9d59d7c67575cb}, Expression: "MedicinalProductAuthorization.status", URL: "http://hl7.org/fhir/SearchParameter/MedicinalProductAuthorization-status", Description: "The status of the marketing authorization"},
-	{Code: "subject", Base: "MedicinalProductAuthorization", Type: fhir.SearchReference, Keys: []fhir.Key{0x7c80d4476caffbf4}, Targets: []string{"MedicinalProduct", "MedicinalProductPackaged"}, Single: true, Expression: "MedicinalProductAuthorization.subject", URL: "http://hl7.org/fhir/SearchParameter/MedicinalProductAuthorization-subject", Description: "The medicinal product that is being authorized"},
+	{Code: "country", Base: "MedicinalProductAuthorization", Type: fhir.SearchToken, Keys: []fhir.Key{0x3de9e19d8b}, Expression: "MedicinalProductAuthorization.country", URL: "http://hl7.org/fhir/SearchParameter/MedicinalProductAuthorization-country", Description: "The country in which the marketing authorization has been granted"},
+	{Code: "holder", Base: "MedicinalProductAuthorization", Type: fhir.SearchReference, Keys: []fhir.Key{0x18a0249a60}, Targets: []string{"Organization"}, Single: true, Expression: "MedicinalProductAuthorization.holder", URL: "http://hl7.org/fhir/SearchParameter/MedicinalProductAuthorization-holder", Description: "Marketing Authorization Holder"},
+	{Code: "identifier", Base: "MedicinalProductAuthorization", Type: fhir.SearchToken, Keys: []fhir.Key{0xd050103c92}, Expression: "MedicinalProductAuthorization.identifier", URL: "http://hl7.org/fhir/SearchParameter/MedicinalProductAuthorization-identifier", Description: "Business identifier for the marketing authorization, as assigned by a regulator"},
+	{Code: "status", Base: "MedicinalProductAuthorization", Type: fhir.SearchToken, Keys: []fhir.Key{0xd7c67575cb}, Expression: "MedicinalProductAuthorization.status", URL: "http://hl7.org/fhir/SearchParameter/MedicinalProductAuthorization-status", Description: "The status of the marketing authorization"},
+	{Code: "subject", Base: "MedicinalProductAuthorization", Type: fhir.SearchReference, Keys: []fhir.Key{0x476caffbf4}, Targets: []string{"MedicinalProduct", "MedicinalProductPackaged"}, Single: true, Expression: "MedicinalProductAuthorization.subject", URL: "http://hl7.org/fhir/SearchParameter/MedicinalProductAuthorization-subject", Description: "The medicinal product that is being authorized"},
 }

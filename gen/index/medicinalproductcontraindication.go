@@ -11,18 +11,18 @@ import (
 func medicinalProductContraindication(x *fhir.Index, r *r4.MedicinalProductContraindication) {
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x21449a73a0a09c57, meta.Profile[i].Text) // MedicinalProductContraindication.meta.profile
+			x.URI(0x73a0a09c57, meta.Profile[i].Text) // MedicinalProductContraindication.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x103045263e28d62c, &meta.Security[i]) // MedicinalProductContraindication.meta.security
+			tokenCoding(x, 0x263e28d62c, &meta.Security[i]) // MedicinalProductContraindication.meta.security
 		}
-		x.URI(0x90c2a6458e5f3b06, meta.Source.Text) // MedicinalProductContraindication.meta.source
+		x.URI(0x458e5f3b06, meta.Source.Text) // MedicinalProductContraindication.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x10b559f43696719b, &meta.Tag[i]) // MedicinalProductContraindication.meta.tag
+			tokenCoding(x, 0xf43696719b, &meta.Tag[i]) // MedicinalProductContraindication.meta.tag
 		}
 	}
 	for i := range r.Subject {
-		referenceReference(x, 0xa29b834fbf2e49c9, &r.Subject[i]) // MedicinalProductContraindication.subject
+		referenceReference(x, 0x4fbf2e49c9, &r.Subject[i]) // MedicinalProductContraindication.subject
 	}
 }
 
@@ -31,11 +31,11 @@ var parametersMedicinalProductContraindication = []fhir.Parameter{
 	{Code: "_filter", Base: "MedicinalProductContraindication", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "MedicinalProductContraindication", Type: fhir.SearchToken, Single: true, Expression: "MedicinalProductContraindication.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "MedicinalProductContraindication", Type: fhir.SearchDate, Single: true, Expression: "MedicinalProductContraindication.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "MedicinalProductContraindication", Type: fhir.SearchURI, Keys: []fhir.Key{0x21449a73a0a09c57}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "MedicinalProductContraindication", Type: fhir.SearchURI, Keys: []fhir.Key{0x73a0a09c57}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "MedicinalProductContraindication", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "MedicinalProductContraindication", Type: fhir.SearchToken, Keys: []fhir.Key{0x103045263e28d62c}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "MedicinalProductContraindication", Type: fhir.SearchURI, Keys: []fhir.Key{0x90c2a6458e5f3b06}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "MedicinalProductContraindication", Type: fhir.SearchToken, Keys: []fhir.Key{0x10b559f43696719b}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "MedicinalProductContraindication", Type: fhir.SearchToken, Keys: []fhir.Key{0x263e28d62c}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "MedicinalProductContraindication", Type: fhir.SearchURI, Keys: []fhir.Key{0x458e5f3b06}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "MedicinalProductContraindication", Type: fhir.SearchToken, Keys: []fhir.Key{0xf43696719b}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "MedicinalProductContraindication", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "subject", Base: "MedicinalProductContraindication", Type: fhir.SearchReference, Keys: []fhir.Key{0xa29b834fbf2e49c9}, Targets: []string{"Medication", "MedicinalProduct"}, Expression: "MedicinalProductContraindication.subject", URL: "http://hl7.org/fhir/SearchParameter/MedicinalProductContraindication-subject", Description: "The medication for which this is an contraindication"},
+	{Code: "subject", Base: "MedicinalProductContraindication", Type: fhir.SearchReference, Keys: []fhir.Key{0x4fbf2e49c9}, Targets: []string{"Medication", "MedicinalProduct"}, Expression: "MedicinalProductContraindication.subject", URL: "http://hl7.org/fhir/SearchParameter/MedicinalProductContraindication-subject", Description: "The medication for which this is an contraindication"},
 }

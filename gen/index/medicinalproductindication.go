@@ -11,18 +11,18 @@ import (
 func medicinalProductIndication(x *fhir.Index, r *r4.MedicinalProductIndication) {
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x3de66fa7346a6e89, meta.Profile[i].Text) // MedicinalProductIndication.meta.profile
+			x.URI(0xa7346a6e89, meta.Profile[i].Text) // MedicinalProductIndication.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x8ed4c489276f396a, &meta.Security[i]) // MedicinalProductIndication.meta.security
+			tokenCoding(x, 0x89276f396a, &meta.Security[i]) // MedicinalProductIndication.meta.security
 		}
-		x.URI(0xcea2a3b61888d416, meta.Source.Text) // MedicinalProductIndication.meta.source
+		x.URI(0xb61888d416, meta.Source.Text) // MedicinalProductIndication.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0xe5dcfc381ad4738b, &meta.Tag[i]) // MedicinalProductIndication.meta.tag
+			tokenCoding(x, 0x381ad4738b, &meta.Tag[i]) // MedicinalProductIndication.meta.tag
 		}
 	}
 	for i := range r.Subject {
-		referenceReference(x, 0x6a609b064d61de70, &r.Subject[i]) // MedicinalProductIndication.subject
+		referenceReference(x, 0x64d61de70, &r.Subject[i]) // MedicinalProductIndication.subject
 	}
 }
 
@@ -31,11 +31,11 @@ var parametersMedicinalProductIndication = []fhir.Parameter{
 	{Code: "_filter", Base: "MedicinalProductIndication", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "MedicinalProductIndication", Type: fhir.SearchToken, Single: true, Expression: "MedicinalProductIndication.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "MedicinalProductIndication", Type: fhir.SearchDate, Single: true, Expression: "MedicinalProductIndication.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "MedicinalProductIndication", Type: fhir.SearchURI, Keys: []fhir.Key{0x3de66fa7346a6e89}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "MedicinalProductIndication", Type: fhir.SearchURI, Keys: []fhir.Key{0xa7346a6e89}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "MedicinalProductIndication", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "MedicinalProductIndication", Type: fhir.SearchToken, Keys: []fhir.Key{0x8ed4c489276f396a}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "MedicinalProductIndication", Type: fhir.SearchURI, Keys: []fhir.Key{0xcea2a3b61888d416}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "MedicinalProductIndication", Type: fhir.SearchToken, Keys: []fhir.Key{0xe5dcfc381ad4738b}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "MedicinalProductIndication", Type: fhir.SearchToken, Keys: []fhir.Key{0x89276f396a}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "MedicinalProductIndication", Type: fhir.SearchURI, Keys: []fhir.Key{0xb61888d416}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "MedicinalProductIndication", Type: fhir.SearchToken, Keys: []fhir.Key{0x381ad4738b}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "MedicinalProductIndication", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "subject", Base: "MedicinalProductIndication", Type: fhir.SearchReference, Keys: []fhir.Key{0x6a609b064d61de70}, Targets: []string{"Medication", "MedicinalProduct"}, Expression: "MedicinalProductIndication.subject", URL: "http://hl7.org/fhir/SearchParameter/MedicinalProductIndication-subject", Description: "The medication for which this is an indication"},
+	{Code: "subject", Base: "MedicinalProductIndication", Type: fhir.SearchReference, Keys: []fhir.Key{0x64d61de70}, Targets: []string{"Medication", "MedicinalProduct"}, Expression: "MedicinalProductIndication.subject", URL: "http://hl7.org/fhir/SearchParameter/MedicinalProductIndication-subject", Description: "The medication for which this is an indication"},
 }

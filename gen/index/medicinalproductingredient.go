@@ -11,14 +11,14 @@ import (
 func medicinalProductIngredient(x *fhir.Index, r *r4.MedicinalProductIngredient) {
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xd1bab3986b28bb6b, meta.Profile[i].Text) // MedicinalProductIngredient.meta.profile
+			x.URI(0x986b28bb6b, meta.Profile[i].Text) // MedicinalProductIngredient.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0xd4165c870b1d992b, &meta.Security[i]) // MedicinalProductIngredient.meta.security
+			tokenCoding(x, 0x870b1d992b, &meta.Security[i]) // MedicinalProductIngredient.meta.security
 		}
-		x.URI(0x5629b7825c767355, meta.Source.Text) // MedicinalProductIngredient.meta.source
+		x.URI(0x825c767355, meta.Source.Text) // MedicinalProductIngredient.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0xbebc9e0232238f4a, &meta.Tag[i]) // MedicinalProductIngredient.meta.tag
+			tokenCoding(x, 0x232238f4a, &meta.Tag[i]) // MedicinalProductIngredient.meta.tag
 		}
 	}
 }
@@ -28,10 +28,10 @@ var parametersMedicinalProductIngredient = []fhir.Parameter{
 	{Code: "_filter", Base: "MedicinalProductIngredient", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "MedicinalProductIngredient", Type: fhir.SearchToken, Single: true, Expression: "MedicinalProductIngredient.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "MedicinalProductIngredient", Type: fhir.SearchDate, Single: true, Expression: "MedicinalProductIngredient.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "MedicinalProductIngredient", Type: fhir.SearchURI, Keys: []fhir.Key{0xd1bab3986b28bb6b}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "MedicinalProductIngredient", Type: fhir.SearchURI, Keys: []fhir.Key{0x986b28bb6b}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "MedicinalProductIngredient", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "MedicinalProductIngredient", Type: fhir.SearchToken, Keys: []fhir.Key{0xd4165c870b1d992b}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "MedicinalProductIngredient", Type: fhir.SearchURI, Keys: []fhir.Key{0x5629b7825c767355}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "MedicinalProductIngredient", Type: fhir.SearchToken, Keys: []fhir.Key{0xbebc9e0232238f4a}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "MedicinalProductIngredient", Type: fhir.SearchToken, Keys: []fhir.Key{0x870b1d992b}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "MedicinalProductIngredient", Type: fhir.SearchURI, Keys: []fhir.Key{0x825c767355}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "MedicinalProductIngredient", Type: fhir.SearchToken, Keys: []fhir.Key{0x232238f4a}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "MedicinalProductIngredient", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 }

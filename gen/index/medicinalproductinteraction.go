@@ -11,18 +11,18 @@ import (
 func medicinalProductInteraction(x *fhir.Index, r *r4.MedicinalProductInteraction) {
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xa34530339cc66baf, meta.Profile[i].Text) // MedicinalProductInteraction.meta.profile
+			x.URI(0x339cc66baf, meta.Profile[i].Text) // MedicinalProductInteraction.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x54556599b20d8c15, &meta.Security[i]) // MedicinalProductInteraction.meta.security
+			tokenCoding(x, 0x99b20d8c15, &meta.Security[i]) // MedicinalProductInteraction.meta.security
 		}
-		x.URI(0xce7a18a12ee64587, meta.Source.Text) // MedicinalProductInteraction.meta.source
+		x.URI(0xa12ee64587, meta.Source.Text) // MedicinalProductInteraction.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x759910771abad548, &meta.Tag[i]) // MedicinalProductInteraction.meta.tag
+			tokenCoding(x, 0x771abad548, &meta.Tag[i]) // MedicinalProductInteraction.meta.tag
 		}
 	}
 	for i := range r.Subject {
-		referenceReference(x, 0xf199aba2cf73cca4, &r.Subject[i]) // MedicinalProductInteraction.subject
+		referenceReference(x, 0xa2cf73cca4, &r.Subject[i]) // MedicinalProductInteraction.subject
 	}
 }
 
@@ -31,11 +31,11 @@ var parametersMedicinalProductInteraction = []fhir.Parameter{
 	{Code: "_filter", Base: "MedicinalProductInteraction", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "MedicinalProductInteraction", Type: fhir.SearchToken, Single: true, Expression: "MedicinalProductInteraction.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "MedicinalProductInteraction", Type: fhir.SearchDate, Single: true, Expression: "MedicinalProductInteraction.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "MedicinalProductInteraction", Type: fhir.SearchURI, Keys: []fhir.Key{0xa34530339cc66baf}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "MedicinalProductInteraction", Type: fhir.SearchURI, Keys: []fhir.Key{0x339cc66baf}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "MedicinalProductInteraction", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "MedicinalProductInteraction", Type: fhir.SearchToken, Keys: []fhir.Key{0x54556599b20d8c15}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "MedicinalProductInteraction", Type: fhir.SearchURI, Keys: []fhir.Key{0xce7a18a12ee64587}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "MedicinalProductInteraction", Type: fhir.SearchToken, Keys: []fhir.Key{0x759910771abad548}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "MedicinalProductInteraction", Type: fhir.SearchToken, Keys: []fhir.Key{0x99b20d8c15}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "MedicinalProductInteraction", Type: fhir.SearchURI, Keys: []fhir.Key{0xa12ee64587}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "MedicinalProductInteraction", Type: fhir.SearchToken, Keys: []fhir.Key{0x771abad548}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "MedicinalProductInteraction", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "subject", Base: "MedicinalProductInteraction", Type: fhir.SearchReference, Keys: []fhir.Key{0xf199aba2cf73cca4}, Targets: []string{"Medication", "MedicinalProduct", "Substance"}, Expression: "MedicinalProductInteraction.subject", URL: "http://hl7.org/fhir/SearchParameter/MedicinalProductInteraction-subject", Description: "The medication for which this is an interaction"},
+	{Code: "subject", Base: "MedicinalProductInteraction", Type: fhir.SearchReference, Keys: []fhir.Key{0xa2cf73cca4}, Targets: []string{"Medication", "MedicinalProduct", "Substance"}, Expression: "MedicinalProductInteraction.subject", URL: "http://hl7.org/fhir/SearchParameter/MedicinalProductInteraction-subject", Description: "The medication for which this is an interaction"},
 }

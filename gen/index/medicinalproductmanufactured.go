@@ -11,14 +11,14 @@ import (
 func medicinalProductManufactured(x *fhir.Index, r *r4.MedicinalProductManufactured) {
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xa74350d423c85dcb, meta.Profile[i].Text) // MedicinalProductManufactured.meta.profile
+			x.URI(0xd423c85dcb, meta.Profile[i].Text) // MedicinalProductManufactured.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x51fa9242cf302236, &meta.Security[i]) // MedicinalProductManufactured.meta.security
+			tokenCoding(x, 0x42cf302236, &meta.Security[i]) // MedicinalProductManufactured.meta.security
 		}
-		x.URI(0xbb0ea302887e3cd2, meta.Source.Text) // MedicinalProductManufactured.meta.source
+		x.URI(0x2887e3cd2, meta.Source.Text) // MedicinalProductManufactured.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0xdf1faa62ee320eb0, &meta.Tag[i]) // MedicinalProductManufactured.meta.tag
+			tokenCoding(x, 0x62ee320eb0, &meta.Tag[i]) // MedicinalProductManufactured.meta.tag
 		}
 	}
 }
@@ -28,10 +28,10 @@ var parametersMedicinalProductManufactured = []fhir.Parameter{
 	{Code: "_filter", Base: "MedicinalProductManufactured", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "MedicinalProductManufactured", Type: fhir.SearchToken, Single: true, Expression: "MedicinalProductManufactured.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "MedicinalProductManufactured", Type: fhir.SearchDate, Single: true, Expression: "MedicinalProductManufactured.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "MedicinalProductManufactured", Type: fhir.SearchURI, Keys: []fhir.Key{0xa74350d423c85dcb}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "MedicinalProductManufactured", Type: fhir.SearchURI, Keys: []fhir.Key{0xd423c85dcb}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "MedicinalProductManufactured", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "MedicinalProductManufactured", Type: fhir.SearchToken, Keys: []fhir.Key{0x51fa9242cf302236}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "MedicinalProductManufactured", Type: fhir.SearchURI, Keys: []fhir.Key{0xbb0ea302887e3cd2}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "MedicinalProductManufactured", Type: fhir.SearchToken, Keys: []fhir.Key{0xdf1faa62ee320eb0}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "MedicinalProductManufactured", Type: fhir.SearchToken, Keys: []fhir.Key{0x42cf302236}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "MedicinalProductManufactured", Type: fhir.SearchURI, Keys: []fhir.Key{0x2887e3cd2}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "MedicinalProductManufactured", Type: fhir.SearchToken, Keys: []fhir.Key{0x62ee320eb0}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "MedicinalProductManufactured", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 }

@@ -10,22 +10,22 @@ import (
 // medicinalProductPackaged adds what the search parameters say of r to x.
 func medicinalProductPackaged(x *fhir.Index, r *r4.MedicinalProductPackaged) {
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0xf4db7b833e7bb33d, &r.Identifier[i]) // MedicinalProductPackaged.identifier
+		tokenIdentifier(x, 0x833e7bb33d, &r.Identifier[i]) // MedicinalProductPackaged.identifier
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x836604c59772b93d, meta.Profile[i].Text) // MedicinalProductPackaged.meta.profile
+			x.URI(0xc59772b93d, meta.Profile[i].Text) // MedicinalProductPackaged.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x1810bfaeb1fdff73, &meta.Security[i]) // MedicinalProductPackaged.meta.security
+			tokenCoding(x, 0xaeb1fdff73, &meta.Security[i]) // MedicinalProductPackaged.meta.security
 		}
-		x.URI(0xd801dff1a51f90d9, meta.Source.Text) // MedicinalProductPackaged.meta.source
+		x.URI(0xf1a51f90d9, meta.Source.Text) // MedicinalProductPackaged.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x6952def57d167b78, &meta.Tag[i]) // MedicinalProductPackaged.meta.tag
+			tokenCoding(x, 0xf57d167b78, &meta.Tag[i]) // MedicinalProductPackaged.meta.tag
 		}
 	}
 	for i := range r.Subject {
-		referenceReference(x, 0x77b46750de0afbc9, &r.Subject[i]) // MedicinalProductPackaged.subject
+		referenceReference(x, 0x50de0afbc9, &r.Subject[i]) // MedicinalProductPackaged.subject
 	}
 }
 
@@ -34,12 +34,12 @@ var parametersMedicinalProductPackaged = []fhir.Parameter{
 	{Code: "_filter", Base: "MedicinalProductPackaged", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "MedicinalProductPackaged", Type: fhir.SearchToken, Single: true, Expression: "MedicinalProductPackaged.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "MedicinalProductPackaged", Type: fhir.SearchDate, Single: true, Expression: "MedicinalProductPackaged.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "MedicinalProductPackaged", Type: fhir.SearchURI, Keys: []fhir.Key{0x836604c59772b93d}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "MedicinalProductPackaged", Type: fhir.SearchURI, Keys: []fhir.Key{0xc59772b93d}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "MedicinalProductPackaged", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "MedicinalProductPackaged", Type: fhir.SearchToken, Keys: []fhir.Key{0x1810bfaeb1fdff73}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "MedicinalProductPackaged", Type: fhir.SearchURI, Keys: []fhir.Key{0xd801dff1a51f90d9}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "MedicinalProductPackaged", Type: fhir.SearchToken, Keys: []fhir.Key{0x6952def57d167b78}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "MedicinalProductPackaged", Type: fhir.SearchToken, Keys: []fhir.Key{0xaeb1fdff73}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "MedicinalProductPackaged", Type: fhir.SearchURI, Keys: []fhir.Key{0xf1a51f90d9}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "MedicinalProductPackaged", Type: fhir.SearchToken, Keys: []fhir.Key{0xf57d167b78}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "MedicinalProductPackaged", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "identifier", Base: "MedicinalProductPackaged", Type: fhir.SearchToken, Keys: []fhir.Key{0xf4db7b833e7bb33d}, Expression: "MedicinalProductPackaged.identifier", URL: "http://hl7.org/fhir/SearchParameter/MedicinalProductPackaged-identifier", Description: "Unique identifier"},
-	{Code: "subject", Base: "MedicinalProductPackaged", Type: fhir.SearchReference, Keys: []fhir.Key{0x77b46750de0afbc9}, Targets: []string{"MedicinalProduct"}, Expression: "MedicinalProductPackaged.subject", URL: "http://hl7.org/fhir/SearchParameter/MedicinalProductPackaged-subject", Description: "The product with this is a pack for"},
+	{Code: "identifier", Base: "MedicinalProductPackaged", Type: fhir.SearchToken, Keys: []fhir.Key{0x833e7bb33d}, Expression: "MedicinalProductPackaged.identifier", URL: "http://hl7.org/fhir/SearchParameter/MedicinalProductPackaged-identifier", Description: "Unique identifier"},
+	{Code: "subject", Base: "MedicinalProductPackaged", Type: fhir.SearchReference, Keys: []fhir.Key{0x50de0afbc9}, Targets: []string{"MedicinalProduct"}, Expression: "MedicinalProductPackaged.subject", URL: "http://hl7.org/fhir/SearchParameter/MedicinalProductPackaged-subject", Description: "The product with this is a pack for"},
 }

@@ -10,26 +10,26 @@ import (
 // medicinalProductPharmaceutical adds what the search parameters say of r to x.
 func medicinalProductPharmaceutical(x *fhir.Index, r *r4.MedicinalProductPharmaceutical) {
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0x3702b892c3d71499, &r.Identifier[i]) // MedicinalProductPharmaceutical.identifier
+		tokenIdentifier(x, 0x92c3d71499, &r.Identifier[i]) // MedicinalProductPharmaceutical.identifier
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xfe11aa025b1bc4fc, meta.Profile[i].Text) // MedicinalProductPharmaceutical.meta.profile
+			x.URI(0x25b1bc4fc, meta.Profile[i].Text) // MedicinalProductPharmaceutical.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x8e8fdccd2be473c6, &meta.Security[i]) // MedicinalProductPharmaceutical.meta.security
+			tokenCoding(x, 0xcd2be473c6, &meta.Security[i]) // MedicinalProductPharmaceutical.meta.security
 		}
-		x.URI(0x5c3f06ec3bf86357, meta.Source.Text) // MedicinalProductPharmaceutical.meta.source
+		x.URI(0xec3bf86357, meta.Source.Text) // MedicinalProductPharmaceutical.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0xf773fafa8337f490, &meta.Tag[i]) // MedicinalProductPharmaceutical.meta.tag
+			tokenCoding(x, 0xfa8337f490, &meta.Tag[i]) // MedicinalProductPharmaceutical.meta.tag
 		}
 	}
 	for i := range r.RouteOfAdministration {
 		routeOfAdministration := &r.RouteOfAdministration[i]
-		tokenCodeableConcept(x, 0xb26d56c7bed01373, routeOfAdministration.Code) // MedicinalProductPharmaceutical.routeOfAdministration.code
+		tokenCodeableConcept(x, 0xc7bed01373, routeOfAdministration.Code) // MedicinalProductPharmaceutical.routeOfAdministration.code
 		for i := range routeOfAdministration.TargetSpecies {
 			targetSpecies := &routeOfAdministration.TargetSpecies[i]
-			tokenCodeableConcept(x, 0x173d349d25451659, targetSpecies.Code) // MedicinalProductPharmaceutical.routeOfAdministration.targetSpecies.code
+			tokenCodeableConcept(x, 0x9d25451659, targetSpecies.Code) // MedicinalProductPharmaceutical.routeOfAdministration.targetSpecies.code
 		}
 	}
 }
@@ -39,13 +39,13 @@ var parametersMedicinalProductPharmaceutical = []fhir.Parameter{
 	{Code: "_filter", Base: "MedicinalProductPharmaceutical", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "MedicinalProductPharmaceutical", Type: fhir.SearchToken, Single: true, Expression: "MedicinalProductPharmaceutical.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "MedicinalProductPharmaceutical", Type: fhir.SearchDate, Single: true, Expression: "MedicinalProductPharmaceutical.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "MedicinalProductPharmaceutical", Type: fhir.SearchURI, Keys: []fhir.Key{0xfe11aa025b1bc4fc}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "MedicinalProductPharmaceutical", Type: fhir.SearchURI, Keys: []fhir.Key{0x25b1bc4fc}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "MedicinalProductPharmaceutical", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "MedicinalProductPharmaceutical", Type: fhir.SearchToken, Keys: []fhir.Key{0x8e8fdccd2be473c6}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "MedicinalProductPharmaceutical", Type: fhir.SearchURI, Keys: []fhir.Key{0x5c3f06ec3bf86357}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "MedicinalProductPharmaceutical", Type: fhir.SearchToken, Keys: []fhir.Key{0xf773fafa8337f490}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "MedicinalProductPharmaceutical", Type: fhir.SearchToken, Keys: []fhir.Key{0xcd2be473c6}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "MedicinalProductPharmaceutical", Type: fhir.SearchURI, Keys: []fhir.Key{0xec3bf86357}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "MedicinalProductPharmaceutical", Type: fhir.SearchToken, Keys: []fhir.Key{0xfa8337f490}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "MedicinalProductPharmaceutical", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "identifier", Base: "MedicinalProductPharmaceutical", Type: fhir.SearchToken, Keys: []fhir.Key{0x3702b892c3d71499}, Expression: "MedicinalProductPharmaceutical.identifier", URL: "http://hl7.org/fhir/SearchParameter/MedicinalProductPharmaceutical-identifier", Description: "An identifier for the pharmaceutical medicinal product"},
-	{Code: "route", Base: "MedicinalProductPharmaceutical", Type: fhir.SearchToken, Keys: []fhir.Key{0xb26d56c7bed01373}, Expression: "MedicinalProductPharmaceutical.routeOfAdministration.code", URL: "http://hl7.org/fhir/SearchParameter/MedicinalProductPharmaceutical-route", Description: "Coded expression for the route"},
-	{Code: "target-species", Base: "MedicinalProductPharmaceutical", Type: fhir.SearchToken, Keys: []fhir.Key{0x173d349d25451659}, Expression: "MedicinalProductPharmaceutical.routeOfAdministration.targetSpecies.code", URL: "http://hl7.org/fhir/SearchParameter/MedicinalProductPharmaceutical-target-species", Description: "Coded expression for the species"},
+	{Code: "identifier", Base: "MedicinalProductPharmaceutical", Type: fhir.SearchToken, Keys: []fhir.Key{0x92c3d71499}, Expression: "MedicinalProductPharmaceutical.identifier", URL: "http://hl7.org/fhir/SearchParameter/MedicinalProductPharmaceutical-identifier", Description: "An identifier for the pharmaceutical medicinal product"},
+	{Code: "route", Base: "MedicinalProductPharmaceutical", Type: fhir.SearchToken, Keys: []fhir.Key{0xc7bed01373}, Expression: "MedicinalProductPharmaceutical.routeOfAdministration.code", URL: "http://hl7.org/fhir/SearchParameter/MedicinalProductPharmaceutical-route", Description: "Coded expression for the route"},
+	{Code: "target-species", Base: "MedicinalProductPharmaceutical", Type: fhir.SearchToken, Keys: []fhir.Key{0x9d25451659}, Expression: "MedicinalProductPharmaceutical.routeOfAdministration.targetSpecies.code", URL: "http://hl7.org/fhir/SearchParameter/MedicinalProductPharmaceutical-target-species", Description: "Coded expression for the species"},
 }

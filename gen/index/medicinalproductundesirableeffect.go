@@ -11,18 +11,18 @@ import (
 func medicinalProductUndesirableEffect(x *fhir.Index, r *r4.MedicinalProductUndesirableEffect) {
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xf368192a3b4f91a2, meta.Profile[i].Text) // MedicinalProductUndesirableEffect.meta.profile
+			x.URI(0x2a3b4f91a2, meta.Profile[i].Text) // MedicinalProductUndesirableEffect.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0xd83cc7ce68c21f2b, &meta.Security[i]) // MedicinalProductUndesirableEffect.meta.security
+			tokenCoding(x, 0xce68c21f2b, &meta.Security[i]) // MedicinalProductUndesirableEffect.meta.security
 		}
-		x.URI(0x393aa66d37cb6990, meta.Source.Text) // MedicinalProductUndesirableEffect.meta.source
+		x.URI(0x6d37cb6990, meta.Source.Text) // MedicinalProductUndesirableEffect.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x98752501395f9bb2, &meta.Tag[i]) // MedicinalProductUndesirableEffect.meta.tag
+			tokenCoding(x, 0x1395f9bb2, &meta.Tag[i]) // MedicinalProductUndesirableEffect.meta.tag
 		}
 	}
 	for i := range r.Subject {
-		referenceReference(x, 0xfc7762526d7815e6, &r.Subject[i]) // MedicinalProductUndesirableEffect.subject
+		referenceReference(x, 0x526d7815e6, &r.Subject[i]) // MedicinalProductUndesirableEffect.subject
 	}
 }
 
@@ -31,11 +31,11 @@ var parametersMedicinalProductUndesirableEffect = []fhir.Parameter{
 	{Code: "_filter", Base: "MedicinalProductUndesirableEffect", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "MedicinalProductUndesirableEffect", Type: fhir.SearchToken, Single: true, Expression: "MedicinalProductUndesirableEffect.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "MedicinalProductUndesirableEffect", Type: fhir.SearchDate, Single: true, Expression: "MedicinalProductUndesirableEffect.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "MedicinalProductUndesirableEffect", Type: fhir.SearchURI, Keys: []fhir.Key{0xf368192a3b4f91a2}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "MedicinalProductUndesirableEffect", Type: fhir.SearchURI, Keys: []fhir.Key{0x2a3b4f91a2}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "MedicinalProductUndesirableEffect", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "MedicinalProductUndesirableEffect", Type: fhir.SearchToken, Keys: []fhir.Key{0xd83cc7ce68c21f2b}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "MedicinalProductUndesirableEffect", Type: fhir.SearchURI, Keys: []fhir.Key{0x393aa66d37cb6990}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "MedicinalProductUndesirableEffect", Type: fhir.SearchToken, Keys: []fhir.Key{0x98752501395f9bb2}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "MedicinalProductUndesirableEffect", Type: fhir.SearchToken, Keys: []fhir.Key{0xce68c21f2b}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "MedicinalProductUndesirableEffect", Type: fhir.SearchURI, Keys: []fhir.Key{0x6d37cb6990}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "MedicinalProductUndesirableEffect", Type: fhir.SearchToken, Keys: []fhir.Key{0x1395f9bb2}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "MedicinalProductUndesirableEffect", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "subject", Base: "MedicinalProductUndesirableEffect", Type: fhir.SearchReference, Keys: []fhir.Key{0xfc7762526d7815e6}, Targets: []string{"Medication", "MedicinalProduct"}, Expression: "MedicinalProductUndesirableEffect.subject", URL: "http://hl7.org/fhir/SearchParameter/MedicinalProductUndesirableEffect-subject", Description: "The medication for which this is an undesirable effect"},
+	{Code: "subject", Base: "MedicinalProductUndesirableEffect", Type: fhir.SearchReference, Keys: []fhir.Key{0x526d7815e6}, Targets: []string{"Medication", "MedicinalProduct"}, Expression: "MedicinalProductUndesirableEffect.subject", URL: "http://hl7.org/fhir/SearchParameter/MedicinalProductUndesirableEffect-subject", Description: "The medication for which this is an undesirable effect"},
 }

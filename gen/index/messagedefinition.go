@@ -9,40 +9,40 @@ import (
 
 // messageDefinition adds what the search parameters say of r to x.
 func messageDefinition(x *fhir.Index, r *r4.MessageDefinition) {
-	x.CodeOf(0x45f924b3701bbf35, "http://hl7.org/fhir/message-significance-category", r.Category.Text) // MessageDefinition.category
-	x.Date(0x7e7c95cae859ee06, r.Date.Text)                                                            // MessageDefinition.date
-	x.String(0x66d31779b0059465, r.Description.Text)                                                   // MessageDefinition.description
-	tokenOf(x, 0xeaf96edad959655e, r.Event)                                                            // MessageDefinition.event
+	x.CodeOf(0xb3701bbf35, "http://hl7.org/fhir/message-significance-category", r.Category.Text) // MessageDefinition.category
+	x.Date(0x7e7c95cae859ee06, r.Date.Text)                                                      // MessageDefinition.date
+	x.String(0x66d31779b0059465, r.Description.Text)                                             // MessageDefinition.description
+	tokenOf(x, 0xdad959655e, r.Event)                                                            // MessageDefinition.event
 	for i := range r.Focus {
 		focus := &r.Focus[i]
-		x.CodeOf(0xc0aafcb1e1330495, "http://hl7.org/fhir/resource-types", focus.Code.Text) // MessageDefinition.focus.code
+		x.CodeOf(0xb1e1330495, "http://hl7.org/fhir/resource-types", focus.Code.Text) // MessageDefinition.focus.code
 	}
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0x339cf1984d6ef5ee, &r.Identifier[i]) // MessageDefinition.identifier
+		tokenIdentifier(x, 0x984d6ef5ee, &r.Identifier[i]) // MessageDefinition.identifier
 	}
 	for i := range r.Jurisdiction {
-		tokenCodeableConcept(x, 0x505d44fa562bf506, &r.Jurisdiction[i]) // MessageDefinition.jurisdiction
+		tokenCodeableConcept(x, 0xfa562bf506, &r.Jurisdiction[i]) // MessageDefinition.jurisdiction
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x7c90b95fffd117fb, meta.Profile[i].Text) // MessageDefinition.meta.profile
+			x.URI(0x5fffd117fb, meta.Profile[i].Text) // MessageDefinition.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0xebb8659ec0ff3175, &meta.Security[i]) // MessageDefinition.meta.security
+			tokenCoding(x, 0x9ec0ff3175, &meta.Security[i]) // MessageDefinition.meta.security
 		}
-		x.URI(0x891ff623f33a7914, meta.Source.Text) // MessageDefinition.meta.source
+		x.URI(0x23f33a7914, meta.Source.Text) // MessageDefinition.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0xb7371601fc8e5149, &meta.Tag[i]) // MessageDefinition.meta.tag
+			tokenCoding(x, 0x1fc8e5149, &meta.Tag[i]) // MessageDefinition.meta.tag
 		}
 	}
 	x.String(0x8c128b2df6c6ab3f, r.Name.Text) // MessageDefinition.name
 	for i := range r.Parent {
-		x.Canonical(0xe9667803d64722c5, r.Parent[i].Text) // MessageDefinition.parent
+		x.Canonical(0x3d64722c5, r.Parent[i].Text) // MessageDefinition.parent
 	}
-	x.String(0x3d1ec3831258f232, r.Publisher.Text)                                        // MessageDefinition.publisher
-	x.CodeOf(0x4bcbe3d0beae339c, "http://hl7.org/fhir/publication-status", r.Status.Text) // MessageDefinition.status
-	x.String(0x2bb92a27e69a7081, r.Title.Text)                                            // MessageDefinition.title
-	x.URI(0x3cc2e275835321f4, r.URL.Text)                                                 // MessageDefinition.url
+	x.String(0x3d1ec3831258f232, r.Publisher.Text)                                  // MessageDefinition.publisher
+	x.CodeOf(0xd0beae339c, "http://hl7.org/fhir/publication-status", r.Status.Text) // MessageDefinition.status
+	x.String(0x2bb92a27e69a7081, r.Title.Text)                                      // MessageDefinition.title
+	x.URI(0x75835321f4, r.URL.Text)                                                 // MessageDefinition.url
 	for i := range r.UseContext {
 		useContext := &r.UseContext[i]
 		x.Open(0xa5d807ed532dae41, 2) // MessageDefinition.useContext: code & value.ofType(CodeableConcept)
@@ -63,17 +63,17 @@ func messageDefinition(x *fhir.Index, r *r4.MessageDefinition) {
 			quantityRange(x, 0, v)
 		}
 		x.Close()
-		tokenCoding(x, 0x9b748779a58242c4, useContext.Code) // MessageDefinition.useContext.code
+		tokenCoding(x, 0x79a58242c4, useContext.Code) // MessageDefinition.useContext.code
 		switch v := useContext.Value.(type) {
 		case *r4.CodeableConcept:
-			tokenCodeableConcept(x, 0xd7121ab3024402f3, v) // MessageDefinition.useContext.value.ofType(CodeableConcept)
+			tokenCodeableConcept(x, 0xb3024402f3, v) // MessageDefinition.useContext.value.ofType(CodeableConcept)
 		case *r4.Quantity:
 			quantityQuantity(x, 0x50a61df2a2b86025, v) // MessageDefinition.useContext.value.ofType(Quantity)
 		case *r4.Range:
-			quantityRange(x, 0x03d50ed1d44a1ab1, v) // MessageDefinition.useContext.value.ofType(Range)
+			quantityRange(x, 0x3d50ed1d44a1ab1, v) // MessageDefinition.useContext.value.ofType(Range)
 		}
 	}
-	x.Code(0xf2b42e02969c5a16, r.Version.Text) // MessageDefinition.version
+	x.Code(0x2969c5a16, r.Version.Text) // MessageDefinition.version
 }
 
 var parametersMessageDefinition = []fhir.Parameter{
@@ -81,29 +81,29 @@ var parametersMessageDefinition = []fhir.Parameter{
 	{Code: "_filter", Base: "MessageDefinition", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "MessageDefinition", Type: fhir.SearchToken, Single: true, Expression: "MessageDefinition.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "MessageDefinition", Type: fhir.SearchDate, Single: true, Expression: "MessageDefinition.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "MessageDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0x7c90b95fffd117fb}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "MessageDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0x5fffd117fb}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "MessageDefinition", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "MessageDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xebb8659ec0ff3175}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "MessageDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0x891ff623f33a7914}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "MessageDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xb7371601fc8e5149}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "MessageDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x9ec0ff3175}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "MessageDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0x23f33a7914}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "MessageDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x1fc8e5149}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "MessageDefinition", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "category", Base: "MessageDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x45f924b3701bbf35}, Single: true, Systems: []string{"http://hl7.org/fhir/message-significance-category"}, Expression: "MessageDefinition.category", URL: "http://hl7.org/fhir/SearchParameter/MessageDefinition-category", Description: "The behavior associated with the message"},
-	{Code: "context", Base: "MessageDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xd7121ab3024402f3}, Expression: "MessageDefinition.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/conformance-context", Description: "A use context assigned to the message definition"},
-	{Code: "context-quantity", Base: "MessageDefinition", Type: fhir.SearchQuantity, Keys: []fhir.Key{0x50a61df2a2b86025, 0x03d50ed1d44a1ab1}, Expression: "MessageDefinition.useContext.value as Quantity | MessageDefinition.useContext.value as Range", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-quantity", Description: "A quantity- or range-valued use context assigned to the message definition"},
-	{Code: "context-type", Base: "MessageDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x9b748779a58242c4}, Expression: "MessageDefinition.useContext.code", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-type", Description: "A type of use context assigned to the message definition"},
+	{Code: "category", Base: "MessageDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xb3701bbf35}, Single: true, Systems: []string{"http://hl7.org/fhir/message-significance-category"}, Expression: "MessageDefinition.category", URL: "http://hl7.org/fhir/SearchParameter/MessageDefinition-category", Description: "The behavior associated with the message"},
+	{Code: "context", Base: "MessageDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xb3024402f3}, Expression: "MessageDefinition.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/conformance-context", Description: "A use context assigned to the message definition"},
+	{Code: "context-quantity", Base: "MessageDefinition", Type: fhir.SearchQuantity, Keys: []fhir.Key{0x50a61df2a2b86025, 0x3d50ed1d44a1ab1}, Expression: "MessageDefinition.useContext.value as Quantity | MessageDefinition.useContext.value as Range", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-quantity", Description: "A quantity- or range-valued use context assigned to the message definition"},
+	{Code: "context-type", Base: "MessageDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x79a58242c4}, Expression: "MessageDefinition.useContext.code", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-type", Description: "A type of use context assigned to the message definition"},
 	{Code: "context-type-quantity", Base: "MessageDefinition", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0x8fa1d5d611b3e8e1, Parts: []fhir.Part{{Code: "context-type", Type: fhir.SearchToken}, {Code: "context-quantity", Type: fhir.SearchQuantity}}}}, Expression: "MessageDefinition.useContext", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-type-quantity", Description: "A use context type and quantity- or range-based value assigned to the message definition"},
 	{Code: "context-type-value", Base: "MessageDefinition", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0xa5d807ed532dae41, Parts: []fhir.Part{{Code: "context-type", Type: fhir.SearchToken}, {Code: "context", Type: fhir.SearchToken}}}}, Expression: "MessageDefinition.useContext", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-type-value", Description: "A use context type and value assigned to the message definition"},
 	{Code: "date", Base: "MessageDefinition", Type: fhir.SearchDate, Keys: []fhir.Key{0x7e7c95cae859ee06}, Single: true, Expression: "MessageDefinition.date", URL: "http://hl7.org/fhir/SearchParameter/conformance-date", Description: "The message definition publication date"},
 	{Code: "description", Base: "MessageDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0x66d31779b0059465}, Single: true, Expression: "MessageDefinition.description", URL: "http://hl7.org/fhir/SearchParameter/conformance-description", Description: "The description of the message definition"},
-	{Code: "event", Base: "MessageDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xeaf96edad959655e}, Single: true, Expression: "MessageDefinition.event", URL: "http://hl7.org/fhir/SearchParameter/MessageDefinition-event", Description: "The event that triggers the message or link to the event definition."},
-	{Code: "focus", Base: "MessageDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xc0aafcb1e1330495}, Systems: []string{"http://hl7.org/fhir/resource-types"}, Expression: "MessageDefinition.focus.code", URL: "http://hl7.org/fhir/SearchParameter/MessageDefinition-focus", Description: "A resource that is a permitted focus of the message"},
-	{Code: "identifier", Base: "MessageDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x339cf1984d6ef5ee}, Expression: "MessageDefinition.identifier", URL: "http://hl7.org/fhir/SearchParameter/conformance-identifier", Description: "External identifier for the message definition"},
-	{Code: "jurisdiction", Base: "MessageDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x505d44fa562bf506}, Expression: "MessageDefinition.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/conformance-jurisdiction", Description: "Intended jurisdiction for the message definition"},
+	{Code: "event", Base: "MessageDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xdad959655e}, Single: true, Expression: "MessageDefinition.event", URL: "http://hl7.org/fhir/SearchParameter/MessageDefinition-event", Description: "The event that triggers the message or link to the event definition."},
+	{Code: "focus", Base: "MessageDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xb1e1330495}, Systems: []string{"http://hl7.org/fhir/resource-types"}, Expression: "MessageDefinition.focus.code", URL: "http://hl7.org/fhir/SearchParameter/MessageDefinition-focus", Description: "A resource that is a permitted focus of the message"},
+	{Code: "identifier", Base: "MessageDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x984d6ef5ee}, Expression: "MessageDefinition.identifier", URL: "http://hl7.org/fhir/SearchParameter/conformance-identifier", Description: "External identifier for the message definition"},
+	{Code: "jurisdiction", Base: "MessageDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xfa562bf506}, Expression: "MessageDefinition.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/conformance-jurisdiction", Description: "Intended jurisdiction for the message definition"},
 	{Code: "name", Base: "MessageDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0x8c128b2df6c6ab3f}, Single: true, Expression: "MessageDefinition.name", URL: "http://hl7.org/fhir/SearchParameter/conformance-name", Description: "Computationally friendly name of the message definition"},
-	{Code: "parent", Base: "MessageDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0xe9667803d64722c5}, Targets: []string{"ActivityDefinition", "PlanDefinition"}, Expression: "MessageDefinition.parent", URL: "http://hl7.org/fhir/SearchParameter/MessageDefinition-parent", Description: "A resource that is the parent of the definition"},
+	{Code: "parent", Base: "MessageDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0x3d64722c5}, Targets: []string{"ActivityDefinition", "PlanDefinition"}, Expression: "MessageDefinition.parent", URL: "http://hl7.org/fhir/SearchParameter/MessageDefinition-parent", Description: "A resource that is the parent of the definition"},
 	{Code: "publisher", Base: "MessageDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0x3d1ec3831258f232}, Single: true, Expression: "MessageDefinition.publisher", URL: "http://hl7.org/fhir/SearchParameter/conformance-publisher", Description: "Name of the publisher of the message definition"},
-	{Code: "status", Base: "MessageDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x4bcbe3d0beae339c}, Single: true, Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "MessageDefinition.status", URL: "http://hl7.org/fhir/SearchParameter/conformance-status", Description: "The current status of the message definition"},
+	{Code: "status", Base: "MessageDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xd0beae339c}, Single: true, Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "MessageDefinition.status", URL: "http://hl7.org/fhir/SearchParameter/conformance-status", Description: "The current status of the message definition"},
 	{Code: "title", Base: "MessageDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0x2bb92a27e69a7081}, Single: true, Expression: "MessageDefinition.title", URL: "http://hl7.org/fhir/SearchParameter/conformance-title", Description: "The human-friendly name of the message definition"},
-	{Code: "url", Base: "MessageDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0x3cc2e275835321f4}, Single: true, Expression: "MessageDefinition.url", URL: "http://hl7.org/fhir/SearchParameter/conformance-url", Description: "The uri that identifies the message definition"},
-	{Code: "version", Base: "MessageDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xf2b42e02969c5a16}, Single: true, Expression: "MessageDefinition.version", URL: "http://hl7.org/fhir/SearchParameter/conformance-version", Description: "The business version of the message definition"},
+	{Code: "url", Base: "MessageDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0x75835321f4}, Single: true, Expression: "MessageDefinition.url", URL: "http://hl7.org/fhir/SearchParameter/conformance-url", Description: "The uri that identifies the message definition"},
+	{Code: "version", Base: "MessageDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x2969c5a16}, Single: true, Expression: "MessageDefinition.version", URL: "http://hl7.org/fhir/SearchParameter/conformance-version", Description: "The business version of the message definition"},
 }

@@ -9,40 +9,40 @@ import (
 
 // messageHeader adds what the search parameters say of r to x.
 func messageHeader(x *fhir.Index, r *r4.MessageHeader) {
-	referenceReference(x, 0xd679081a8ebf5683, r.Author) // MessageHeader.author
+	referenceReference(x, 0x1a8ebf5683, r.Author) // MessageHeader.author
 	for i := range r.Destination {
 		destination := &r.Destination[i]
-		x.URI(0xc91ec95803db7376, destination.Endpoint.Text)            // MessageHeader.destination.endpoint
-		x.String(0x7f84c6fe762676ff, destination.Name.Text)             // MessageHeader.destination.name
-		referenceReference(x, 0x1d9480a127158277, destination.Receiver) // MessageHeader.destination.receiver
-		referenceReference(x, 0xf416568265318cc1, destination.Target)   // MessageHeader.destination.target
+		x.URI(0x5803db7376, destination.Endpoint.Text)            // MessageHeader.destination.endpoint
+		x.String(0x7f84c6fe762676ff, destination.Name.Text)       // MessageHeader.destination.name
+		referenceReference(x, 0xa127158277, destination.Receiver) // MessageHeader.destination.receiver
+		referenceReference(x, 0x8265318cc1, destination.Target)   // MessageHeader.destination.target
 	}
-	referenceReference(x, 0xc9e68741dcc1ba88, r.Enterer) // MessageHeader.enterer
-	tokenOf(x, 0x10459f86d25d0730, r.Event)              // MessageHeader.event
+	referenceReference(x, 0x41dcc1ba88, r.Enterer) // MessageHeader.enterer
+	tokenOf(x, 0x86d25d0730, r.Event)              // MessageHeader.event
 	for i := range r.Focus {
-		referenceReference(x, 0x1e4bb5ff9435cd9f, &r.Focus[i]) // MessageHeader.focus
+		referenceReference(x, 0xff9435cd9f, &r.Focus[i]) // MessageHeader.focus
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xe6a2e577216e9464, meta.Profile[i].Text) // MessageHeader.meta.profile
+			x.URI(0x77216e9464, meta.Profile[i].Text) // MessageHeader.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x6d49e03e95440015, &meta.Security[i]) // MessageHeader.meta.security
+			tokenCoding(x, 0x3e95440015, &meta.Security[i]) // MessageHeader.meta.security
 		}
-		x.URI(0x831c7eb2239ffa62, meta.Source.Text) // MessageHeader.meta.source
+		x.URI(0xb2239ffa62, meta.Source.Text) // MessageHeader.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0xfdda58922eea6cc2, &meta.Tag[i]) // MessageHeader.meta.tag
+			tokenCoding(x, 0x922eea6cc2, &meta.Tag[i]) // MessageHeader.meta.tag
 		}
 	}
 	if response := r.Response; response != nil {
-		x.CodeOf(0xc9325bbde5b21bd8, "http://hl7.org/fhir/response-code", response.Code.Text) // MessageHeader.response.code
-		x.Code(0xae451fb3db106e30, response.Identifier.Text)                                  // MessageHeader.response.identifier
+		x.CodeOf(0xbde5b21bd8, "http://hl7.org/fhir/response-code", response.Code.Text) // MessageHeader.response.code
+		x.Code(0xb3db106e30, response.Identifier.Text)                                  // MessageHeader.response.identifier
 	}
-	referenceReference(x, 0x2592a777095b2d06, r.Responsible) // MessageHeader.responsible
-	referenceReference(x, 0x06585c63a7a6f82e, r.Sender)      // MessageHeader.sender
+	referenceReference(x, 0x77095b2d06, r.Responsible) // MessageHeader.responsible
+	referenceReference(x, 0x63a7a6f82e, r.Sender)      // MessageHeader.sender
 	if source := r.Source; source != nil {
-		x.URI(0x765cbf012f69f9b9, source.Endpoint.Text) // MessageHeader.source.endpoint
-		x.String(0x5c0e11353554e020, source.Name.Text)  // MessageHeader.source.name
+		x.URI(0x12f69f9b9, source.Endpoint.Text)       // MessageHeader.source.endpoint
+		x.String(0x5c0e11353554e020, source.Name.Text) // MessageHeader.source.name
 	}
 }
 
@@ -51,24 +51,24 @@ var parametersMessageHeader = []fhir.Parameter{
 	{Code: "_filter", Base: "MessageHeader", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "MessageHeader", Type: fhir.SearchToken, Single: true, Expression: "MessageHeader.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "MessageHeader", Type: fhir.SearchDate, Single: true, Expression: "MessageHeader.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "MessageHeader", Type: fhir.SearchURI, Keys: []fhir.Key{0xe6a2e577216e9464}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "MessageHeader", Type: fhir.SearchURI, Keys: []fhir.Key{0x77216e9464}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "MessageHeader", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "MessageHeader", Type: fhir.SearchToken, Keys: []fhir.Key{0x6d49e03e95440015}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "MessageHeader", Type: fhir.SearchURI, Keys: []fhir.Key{0x831c7eb2239ffa62}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "MessageHeader", Type: fhir.SearchToken, Keys: []fhir.Key{0xfdda58922eea6cc2}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "MessageHeader", Type: fhir.SearchToken, Keys: []fhir.Key{0x3e95440015}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "MessageHeader", Type: fhir.SearchURI, Keys: []fhir.Key{0xb2239ffa62}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "MessageHeader", Type: fhir.SearchToken, Keys: []fhir.Key{0x922eea6cc2}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "MessageHeader", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "author", Base: "MessageHeader", Type: fhir.SearchReference, Keys: []fhir.Key{0xd679081a8ebf5683}, Targets: []string{"Practitioner", "PractitionerRole"}, Single: true, Expression: "MessageHeader.author", URL: "http://hl7.org/fhir/SearchParameter/MessageHeader-author", Description: "The source of the decision"},
-	{Code: "code", Base: "MessageHeader", Type: fhir.SearchToken, Keys: []fhir.Key{0xc9325bbde5b21bd8}, Single: true, Systems: []string{"http://hl7.org/fhir/response-code"}, Expression: "MessageHeader.response.code", URL: "http://hl7.org/fhir/SearchParameter/MessageHeader-code", Description: "ok | transient-error | fatal-error"},
+	{Code: "author", Base: "MessageHeader", Type: fhir.SearchReference, Keys: []fhir.Key{0x1a8ebf5683}, Targets: []string{"Practitioner", "PractitionerRole"}, Single: true, Expression: "MessageHeader.author", URL: "http://hl7.org/fhir/SearchParameter/MessageHeader-author", Description: "The source of the decision"},
+	{Code: "code", Base: "MessageHeader", Type: fhir.SearchToken, Keys: []fhir.Key{0xbde5b21bd8}, Single: true, Systems: []string{"http://hl7.org/fhir/response-code"}, Expression: "MessageHeader.response.code", URL: "http://hl7.org/fhir/SearchParameter/MessageHeader-code", Description: "ok | transient-error | fatal-error"},
 	{Code: "destination", Base: "MessageHeader", Type: fhir.SearchString, Keys: []fhir.Key{0x7f84c6fe762676ff}, Expression: "MessageHeader.destination.name", URL: "http://hl7.org/fhir/SearchParameter/MessageHeader-destination", Description: "Name of system"},
-	{Code: "destination-uri", Base: "MessageHeader", Type: fhir.SearchURI, Keys: []fhir.Key{0xc91ec95803db7376}, Expression: "MessageHeader.destination.endpoint", URL: "http://hl7.org/fhir/SearchParameter/MessageHeader-destination-uri", Description: "Actual destination address or id"},
-	{Code: "enterer", Base: "MessageHeader", Type: fhir.SearchReference, Keys: []fhir.Key{0xc9e68741dcc1ba88}, Targets: []string{"Practitioner", "PractitionerRole"}, Single: true, Expression: "MessageHeader.enterer", URL: "http://hl7.org/fhir/SearchParameter/MessageHeader-enterer", Description: "The source of the data entry"},
-	{Code: "event", Base: "MessageHeader", Type: fhir.SearchToken, Keys: []fhir.Key{0x10459f86d25d0730}, Single: true, Expression: "MessageHeader.event", URL: "http://hl7.org/fhir/SearchParameter/MessageHeader-event", Description: "Code for the event this message represents or link to event definition"},
-	{Code: "focus", Base: "MessageHeader", Type: fhir.SearchReference, Keys: []fhir.Key{0x1e4bb5ff9435cd9f}, Targets: anyType, Expression: "MessageHeader.focus", URL: "http://hl7.org/fhir/SearchParameter/MessageHeader-focus", Description: "The actual content of the message"},
-	{Code: "receiver", Base: "MessageHeader", Type: fhir.SearchReference, Keys: []fhir.Key{0x1d9480a127158277}, Targets: []string{"Organization", "Practitioner", "PractitionerRole"}, Expression: "MessageHeader.destination.receiver", URL: "http://hl7.org/fhir/SearchParameter/MessageHeader-receiver", Description: "Intended \"real-world\" recipient for the data"},
-	{Code: "response-id", Base: "MessageHeader", Type: fhir.SearchToken, Keys: []fhir.Key{0xae451fb3db106e30}, Single: true, Expression: "MessageHeader.response.identifier", URL: "http://hl7.org/fhir/SearchParameter/MessageHeader-response-id", Description: "Id of original message"},
-	{Code: "responsible", Base: "MessageHeader", Type: fhir.SearchReference, Keys: []fhir.Key{0x2592a777095b2d06}, Targets: []string{"Organization", "Practitioner", "PractitionerRole"}, Single: true, Expression: "MessageHeader.responsible", URL: "http://hl7.org/fhir/SearchParameter/MessageHeader-responsible", Description: "Final responsibility for event"},
-	{Code: "sender", Base: "MessageHeader", Type: fhir.SearchReference, Keys: []fhir.Key{0x06585c63a7a6f82e}, Targets: []string{"Organization", "Practitioner", "PractitionerRole"}, Single: true, Expression: "MessageHeader.sender", URL: "http://hl7.org/fhir/SearchParameter/MessageHeader-sender", Description: "Real world sender of the message"},
+	{Code: "destination-uri", Base: "MessageHeader", Type: fhir.SearchURI, Keys: []fhir.Key{0x5803db7376}, Expression: "MessageHeader.destination.endpoint", URL: "http://hl7.org/fhir/SearchParameter/MessageHeader-destination-uri", Description: "Actual destination address or id"},
+	{Code: "enterer", Base: "MessageHeader", Type: fhir.SearchReference, Keys: []fhir.Key{0x41dcc1ba88}, Targets: []string{"Practitioner", "PractitionerRole"}, Single: true, Expression: "MessageHeader.enterer", URL: "http://hl7.org/fhir/SearchParameter/MessageHeader-enterer", Description: "The source of the data entry"},
+	{Code: "event", Base: "MessageHeader", Type: fhir.SearchToken, Keys: []fhir.Key{0x86d25d0730}, Single: true, Expression: "MessageHeader.event", URL: "http://hl7.org/fhir/SearchParameter/MessageHeader-event", Description: "Code for the event this message represents or link to event definition"},
+	{Code: "focus", Base: "MessageHeader", Type: fhir.SearchReference, Keys: []fhir.Key{0xff9435cd9f}, Targets: anyType, Expression: "MessageHeader.focus", URL: "http://hl7.org/fhir/SearchParameter/MessageHeader-focus", Description: "The actual content of the message"},
+	{Code: "receiver", Base: "MessageHeader", Type: fhir.SearchReference, Keys: []fhir.Key{0xa127158277}, Targets: []string{"Organization", "Practitioner", "PractitionerRole"}, Expression: "MessageHeader.destination.receiver", URL: "http://hl7.org/fhir/SearchParameter/MessageHeader-receiver", Description: "Intended \"real-world\" recipient for the data"},
+	{Code: "response-id", Base: "MessageHeader", Type: fhir.SearchToken, Keys: []fhir.Key{0xb3db106e30}, Single: true, Expression: "MessageHeader.response.identifier", URL: "http://hl7.org/fhir/SearchParameter/MessageHeader-response-id", Description: "Id of original message"},
+	{Code: "responsible", Base: "MessageHeader", Type: fhir.SearchReference, Keys: []fhir.Key{0x77095b2d06}, Targets: []string{"Organization", "Practitioner", "PractitionerRole"}, Single: true, Expression: "MessageHeader.responsible", URL: "http://hl7.org/fhir/SearchParameter/MessageHeader-responsible", Description: "Final responsibility for event"},
+	{Code: "sender", Base: "MessageHeader", Type: fhir.SearchReference, Keys: []fhir.Key{0x63a7a6f82e}, Targets: []string{"Organization", "Practitioner", "PractitionerRole"}, Single: true, Expression: "MessageHeader.sender", URL: "http://hl7.org/fhir/SearchParameter/MessageHeader-sender", Description: "Real world sender of the message"},
 	{Code: "source", Base: "MessageHeader", Type: fhir.SearchString, Keys: []fhir.Key{0x5c0e11353554e020}, Single: true, Expression: "MessageHeader.source.name", URL: "http://hl7.org/fhir/SearchParameter/MessageHeader-source", Description: "Name of system"},
-	{Code: "source-uri", Base: "MessageHeader", Type: fhir.SearchURI, Keys: []fhir.Key{0x765cbf012f69f9b9}, Single: true, Expression: "MessageHeader.source.endpoint", URL: "http://hl7.org/fhir/SearchParameter/MessageHeader-source-uri", Description: "Actual message source address or id"},
-	{Code: "target", Base: "MessageHeader", Type: fhir.SearchReference, Keys: []fhir.Key{0xf416568265318cc1}, Targets: []string{"Device"}, Expression: "MessageHeader.destination.target", URL: "http://hl7.org/fhir/SearchParameter/MessageHeader-target", Description: "Particular delivery destination within the destination"},
+	{Code: "source-uri", Base: "MessageHeader", Type: fhir.SearchURI, Keys: []fhir.Key{0x12f69f9b9}, Single: true, Expression: "MessageHeader.source.endpoint", URL: "http://hl7.org/fhir/SearchParameter/MessageHeader-source-uri", Description: "Actual message source address or id"},
+	{Code: "target", Base: "MessageHeader", Type: fhir.SearchReference, Keys: []fhir.Key{0x8265318cc1}, Targets: []string{"Device"}, Expression: "MessageHeader.destination.target", URL: "http://hl7.org/fhir/SearchParameter/MessageHeader-target", Description: "Particular delivery destination within the destination"},
 }

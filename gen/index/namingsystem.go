@@ -13,37 +13,37 @@ func namingSystem(x *fhir.Index, r *r4.NamingSystem) {
 		contact := &r.Contact[i]
 		x.String(0xbe3c385f070f7808, contact.Name.Text) // NamingSystem.contact.name
 		for i := range contact.Telecom {
-			tokenContactPoint(x, 0x8bfcb9e245324a26, &contact.Telecom[i]) // NamingSystem.contact.telecom
+			tokenContactPoint(x, 0xe245324a26, &contact.Telecom[i]) // NamingSystem.contact.telecom
 		}
 	}
 	x.Date(0xe568ef60dead3e67, r.Date.Text)          // NamingSystem.date
 	x.String(0xc285973456fc6d58, r.Description.Text) // NamingSystem.description
 	for i := range r.Jurisdiction {
-		tokenCodeableConcept(x, 0x3364856447cca4e4, &r.Jurisdiction[i]) // NamingSystem.jurisdiction
+		tokenCodeableConcept(x, 0x6447cca4e4, &r.Jurisdiction[i]) // NamingSystem.jurisdiction
 	}
-	x.CodeOf(0x97d399b44f8b08c8, "http://hl7.org/fhir/namingsystem-type", r.Kind.Text) // NamingSystem.kind
+	x.CodeOf(0xb44f8b08c8, "http://hl7.org/fhir/namingsystem-type", r.Kind.Text) // NamingSystem.kind
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xb4cdc2112ed0e1a4, meta.Profile[i].Text) // NamingSystem.meta.profile
+			x.URI(0x112ed0e1a4, meta.Profile[i].Text) // NamingSystem.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0xb054c776d0ace6c3, &meta.Security[i]) // NamingSystem.meta.security
+			tokenCoding(x, 0x76d0ace6c3, &meta.Security[i]) // NamingSystem.meta.security
 		}
-		x.URI(0x3ad1c808488bd2dd, meta.Source.Text) // NamingSystem.meta.source
+		x.URI(0x8488bd2dd, meta.Source.Text) // NamingSystem.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0xcd8770862dbdd4e6, &meta.Tag[i]) // NamingSystem.meta.tag
+			tokenCoding(x, 0x862dbdd4e6, &meta.Tag[i]) // NamingSystem.meta.tag
 		}
 	}
-	x.String(0x9e992211beb16b6a, r.Name.Text)                                             // NamingSystem.name
-	x.String(0x3edfebe34befbf2b, r.Publisher.Text)                                        // NamingSystem.publisher
-	x.String(0x88ce7b8d39ce2209, r.Responsible.Text)                                      // NamingSystem.responsible
-	x.CodeOf(0x20726f79161a3ae1, "http://hl7.org/fhir/publication-status", r.Status.Text) // NamingSystem.status
-	tokenCodeableConcept(x, 0x5601a19ad285366c, r.Type_)                                  // NamingSystem.type
+	x.String(0x9e992211beb16b6a, r.Name.Text)                                       // NamingSystem.name
+	x.String(0x3edfebe34befbf2b, r.Publisher.Text)                                  // NamingSystem.publisher
+	x.String(0x88ce7b8d39ce2209, r.Responsible.Text)                                // NamingSystem.responsible
+	x.CodeOf(0x79161a3ae1, "http://hl7.org/fhir/publication-status", r.Status.Text) // NamingSystem.status
+	tokenCodeableConcept(x, 0x9ad285366c, r.Type_)                                  // NamingSystem.type
 	for i := range r.UniqueID {
 		uniqueId := &r.UniqueID[i]
-		datePeriod(x, 0xfc3c77927985b8c0, uniqueId.Period)                                                    // NamingSystem.uniqueId.period
-		x.CodeOf(0xdeb5f666ef527034, "http://hl7.org/fhir/namingsystem-identifier-type", uniqueId.Type_.Text) // NamingSystem.uniqueId.type
-		x.String(0xefe0b76dd4b12cf4, uniqueId.Value.Text)                                                     // NamingSystem.uniqueId.value
+		datePeriod(x, 0xfc3c77927985b8c0, uniqueId.Period)                                              // NamingSystem.uniqueId.period
+		x.CodeOf(0x66ef527034, "http://hl7.org/fhir/namingsystem-identifier-type", uniqueId.Type_.Text) // NamingSystem.uniqueId.type
+		x.String(0xefe0b76dd4b12cf4, uniqueId.Value.Text)                                               // NamingSystem.uniqueId.value
 	}
 	for i := range r.UseContext {
 		useContext := &r.UseContext[i]
@@ -55,7 +55,7 @@ func namingSystem(x *fhir.Index, r *r4.NamingSystem) {
 			tokenCodeableConcept(x, 0, v)
 		}
 		x.Close()
-		x.Open(0x0e086c6e499f531f, 2) // NamingSystem.useContext: code & value.ofType(Quantity) | value.ofType(Range)
+		x.Open(0xe086c6e499f531f, 2) // NamingSystem.useContext: code & value.ofType(Quantity) | value.ofType(Range)
 		tokenCoding(x, 0, useContext.Code)
 		x.Next()
 		switch v := useContext.Value.(type) {
@@ -65,10 +65,10 @@ func namingSystem(x *fhir.Index, r *r4.NamingSystem) {
 			quantityRange(x, 0, v)
 		}
 		x.Close()
-		tokenCoding(x, 0x0a7ec57ac20c340b, useContext.Code) // NamingSystem.useContext.code
+		tokenCoding(x, 0x7ac20c340b, useContext.Code) // NamingSystem.useContext.code
 		switch v := useContext.Value.(type) {
 		case *r4.CodeableConcept:
-			tokenCodeableConcept(x, 0x60d816473bed1534, v) // NamingSystem.useContext.value.ofType(CodeableConcept)
+			tokenCodeableConcept(x, 0x473bed1534, v) // NamingSystem.useContext.value.ofType(CodeableConcept)
 		case *r4.Quantity:
 			quantityQuantity(x, 0xf61dc1dad7ae9a61, v) // NamingSystem.useContext.value.ofType(Quantity)
 		case *r4.Range:
@@ -82,29 +82,29 @@ var parametersNamingSystem = []fhir.Parameter{
 	{Code: "_filter", Base: "NamingSystem", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "NamingSystem", Type: fhir.SearchToken, Single: true, Expression: "NamingSystem.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "NamingSystem", Type: fhir.SearchDate, Single: true, Expression: "NamingSystem.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "NamingSystem", Type: fhir.SearchURI, Keys: []fhir.Key{0xb4cdc2112ed0e1a4}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "NamingSystem", Type: fhir.SearchURI, Keys: []fhir.Key{0x112ed0e1a4}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "NamingSystem", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "NamingSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0xb054c776d0ace6c3}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "NamingSystem", Type: fhir.SearchURI, Keys: []fhir.Key{0x3ad1c808488bd2dd}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "NamingSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0xcd8770862dbdd4e6}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "NamingSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0x76d0ace6c3}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "NamingSystem", Type: fhir.SearchURI, Keys: []fhir.Key{0x8488bd2dd}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "NamingSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0x862dbdd4e6}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "NamingSystem", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "contact", Base: "NamingSystem", Type: fhir.SearchString, Keys: []fhir.Key{0xbe3c385f070f7808}, Expression: "NamingSystem.contact.name", URL: "http://hl7.org/fhir/SearchParameter/NamingSystem-contact", Description: "Name of an individual to contact"},
-	{Code: "context", Base: "NamingSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0x60d816473bed1534}, Expression: "NamingSystem.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/conformance-context", Description: "A use context assigned to the naming system"},
+	{Code: "context", Base: "NamingSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0x473bed1534}, Expression: "NamingSystem.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/conformance-context", Description: "A use context assigned to the naming system"},
 	{Code: "context-quantity", Base: "NamingSystem", Type: fhir.SearchQuantity, Keys: []fhir.Key{0xf61dc1dad7ae9a61, 0xd8b33b13e8c87759}, Expression: "NamingSystem.useContext.value as Quantity | NamingSystem.useContext.value as Range", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-quantity", Description: "A quantity- or range-valued use context assigned to the naming system"},
-	{Code: "context-type", Base: "NamingSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0x0a7ec57ac20c340b}, Expression: "NamingSystem.useContext.code", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-type", Description: "A type of use context assigned to the naming system"},
-	{Code: "context-type-quantity", Base: "NamingSystem", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0x0e086c6e499f531f, Parts: []fhir.Part{{Code: "context-type", Type: fhir.SearchToken}, {Code: "context-quantity", Type: fhir.SearchQuantity}}}}, Expression: "NamingSystem.useContext", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-type-quantity", Description: "A use context type and quantity- or range-based value assigned to the naming system"},
+	{Code: "context-type", Base: "NamingSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0x7ac20c340b}, Expression: "NamingSystem.useContext.code", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-type", Description: "A type of use context assigned to the naming system"},
+	{Code: "context-type-quantity", Base: "NamingSystem", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0xe086c6e499f531f, Parts: []fhir.Part{{Code: "context-type", Type: fhir.SearchToken}, {Code: "context-quantity", Type: fhir.SearchQuantity}}}}, Expression: "NamingSystem.useContext", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-type-quantity", Description: "A use context type and quantity- or range-based value assigned to the naming system"},
 	{Code: "context-type-value", Base: "NamingSystem", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0x46da1ef0b0a28ef4, Parts: []fhir.Part{{Code: "context-type", Type: fhir.SearchToken}, {Code: "context", Type: fhir.SearchToken}}}}, Expression: "NamingSystem.useContext", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-type-value", Description: "A use context type and value assigned to the naming system"},
 	{Code: "date", Base: "NamingSystem", Type: fhir.SearchDate, Keys: []fhir.Key{0xe568ef60dead3e67}, Single: true, Expression: "NamingSystem.date", URL: "http://hl7.org/fhir/SearchParameter/conformance-date", Description: "The naming system publication date"},
 	{Code: "description", Base: "NamingSystem", Type: fhir.SearchString, Keys: []fhir.Key{0xc285973456fc6d58}, Single: true, Expression: "NamingSystem.description", URL: "http://hl7.org/fhir/SearchParameter/conformance-description", Description: "The description of the naming system"},
-	{Code: "id-type", Base: "NamingSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0xdeb5f666ef527034}, Systems: []string{"http://hl7.org/fhir/namingsystem-identifier-type"}, Expression: "NamingSystem.uniqueId.type", URL: "http://hl7.org/fhir/SearchParameter/NamingSystem-id-type", Description: "oid | uuid | uri | other"},
-	{Code: "jurisdiction", Base: "NamingSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0x3364856447cca4e4}, Expression: "NamingSystem.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/conformance-jurisdiction", Description: "Intended jurisdiction for the naming system"},
-	{Code: "kind", Base: "NamingSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0x97d399b44f8b08c8}, Single: true, Systems: []string{"http://hl7.org/fhir/namingsystem-type"}, Expression: "NamingSystem.kind", URL: "http://hl7.org/fhir/SearchParameter/NamingSystem-kind", Description: "codesystem | identifier | root"},
+	{Code: "id-type", Base: "NamingSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0x66ef527034}, Systems: []string{"http://hl7.org/fhir/namingsystem-identifier-type"}, Expression: "NamingSystem.uniqueId.type", URL: "http://hl7.org/fhir/SearchParameter/NamingSystem-id-type", Description: "oid | uuid | uri | other"},
+	{Code: "jurisdiction", Base: "NamingSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0x6447cca4e4}, Expression: "NamingSystem.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/conformance-jurisdiction", Description: "Intended jurisdiction for the naming system"},
+	{Code: "kind", Base: "NamingSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0xb44f8b08c8}, Single: true, Systems: []string{"http://hl7.org/fhir/namingsystem-type"}, Expression: "NamingSystem.kind", URL: "http://hl7.org/fhir/SearchParameter/NamingSystem-kind", Description: "codesystem | identifier | root"},
 	{Code: "name", Base: "NamingSystem", Type: fhir.SearchString, Keys: []fhir.Key{0x9e992211beb16b6a}, Single: true, Expression: "NamingSystem.name", URL: "http://hl7.org/fhir/SearchParameter/conformance-name", Description: "Computationally friendly name of the naming system"},
 	{Code: "period", Base: "NamingSystem", Type: fhir.SearchDate, Keys: []fhir.Key{0xfc3c77927985b8c0}, Expression: "NamingSystem.uniqueId.period", URL: "http://hl7.org/fhir/SearchParameter/NamingSystem-period", Description: "When is identifier valid?"},
 	{Code: "publisher", Base: "NamingSystem", Type: fhir.SearchString, Keys: []fhir.Key{0x3edfebe34befbf2b}, Single: true, Expression: "NamingSystem.publisher", URL: "http://hl7.org/fhir/SearchParameter/conformance-publisher", Description: "Name of the publisher of the naming system"},
 	{Code: "responsible", Base: "NamingSystem", Type: fhir.SearchString, Keys: []fhir.Key{0x88ce7b8d39ce2209}, Single: true, Expression: "NamingSystem.responsible", URL: "http://hl7.org/fhir/SearchParameter/NamingSystem-responsible", Description: "Who maintains system namespace?"},
-	{Code: "status", Base: "NamingSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0x20726f79161a3ae1}, Single: true, Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "NamingSystem.status", URL: "http://hl7.org/fhir/SearchParameter/conformance-status", Description: "The current status of the naming system"},
-	{Code: "telecom", Base: "NamingSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0x8bfcb9e245324a26}, Expression: "NamingSystem.contact.telecom", URL: "http://hl7.org/fhir/SearchParameter/NamingSystem-telecom", Description: "Contact details for individual or organization"},
-	{Code: "type", Base: "NamingSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0x5601a19ad285366c}, Expression: "NamingSystem.type", URL: "http://hl7.org/fhir/SearchParameter/NamingSystem-type", Description: "e.g. driver, provider, patient, bank etc."},
+	{Code: "status", Base: "NamingSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0x79161a3ae1}, Single: true, Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "NamingSystem.status", URL: "http://hl7.org/fhir/SearchParameter/conformance-status", Description: "The current status of the naming system"},
+	{Code: "telecom", Base: "NamingSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0xe245324a26}, Expression: "NamingSystem.contact.telecom", URL: "http://hl7.org/fhir/SearchParameter/NamingSystem-telecom", Description: "Contact details for individual or organization"},
+	{Code: "type", Base: "NamingSystem", Type: fhir.SearchToken, Keys: []fhir.Key{0x9ad285366c}, Expression: "NamingSystem.type", URL: "http://hl7.org/fhir/SearchParameter/NamingSystem-type", Description: "e.g. driver, provider, patient, bank etc."},
 	{Code: "value", Base: "NamingSystem", Type: fhir.SearchString, Keys: []fhir.Key{0xefe0b76dd4b12cf4}, Expression: "NamingSystem.uniqueId.value", URL: "http://hl7.org/fhir/SearchParameter/NamingSystem-value", Description: "The unique identifier"},
 }

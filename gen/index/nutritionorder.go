@@ -9,44 +9,44 @@ import (
 
 // nutritionOrder adds what the search parameters say of r to x.
 func nutritionOrder(x *fhir.Index, r *r4.NutritionOrder) {
-	x.Date(0x48cca1e8e41ea43d, r.DateTime.Text)            // NutritionOrder.dateTime
-	referenceReference(x, 0xde52c5b9a8f996a2, r.Encounter) // NutritionOrder.encounter
+	x.Date(0x48cca1e8e41ea43d, r.DateTime.Text)      // NutritionOrder.dateTime
+	referenceReference(x, 0xb9a8f996a2, r.Encounter) // NutritionOrder.encounter
 	if enteralFormula := r.EnteralFormula; enteralFormula != nil {
-		tokenCodeableConcept(x, 0xbeaf1505e4645fec, enteralFormula.AdditiveType)    // NutritionOrder.enteralFormula.additiveType
-		tokenCodeableConcept(x, 0xd62832c6dd4e8763, enteralFormula.BaseFormulaType) // NutritionOrder.enteralFormula.baseFormulaType
+		tokenCodeableConcept(x, 0x5e4645fec, enteralFormula.AdditiveType)     // NutritionOrder.enteralFormula.additiveType
+		tokenCodeableConcept(x, 0xc6dd4e8763, enteralFormula.BaseFormulaType) // NutritionOrder.enteralFormula.baseFormulaType
 	}
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0xaeb65d8aa7db9876, &r.Identifier[i]) // NutritionOrder.identifier
+		tokenIdentifier(x, 0x8aa7db9876, &r.Identifier[i]) // NutritionOrder.identifier
 	}
 	for i := range r.InstantiatesCanonical {
-		x.Canonical(0xc05a46a80f9fa1b1, r.InstantiatesCanonical[i].Text) // NutritionOrder.instantiatesCanonical
+		x.Canonical(0xa80f9fa1b1, r.InstantiatesCanonical[i].Text) // NutritionOrder.instantiatesCanonical
 	}
 	for i := range r.InstantiatesURI {
-		x.URI(0x9785ee595de6a00d, r.InstantiatesURI[i].Text) // NutritionOrder.instantiatesUri
+		x.URI(0x595de6a00d, r.InstantiatesURI[i].Text) // NutritionOrder.instantiatesUri
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x640b45156860de0c, meta.Profile[i].Text) // NutritionOrder.meta.profile
+			x.URI(0x156860de0c, meta.Profile[i].Text) // NutritionOrder.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x788b94287a6df68c, &meta.Security[i]) // NutritionOrder.meta.security
+			tokenCoding(x, 0x287a6df68c, &meta.Security[i]) // NutritionOrder.meta.security
 		}
-		x.URI(0x9d0bf02131f9fdc9, meta.Source.Text) // NutritionOrder.meta.source
+		x.URI(0x2131f9fdc9, meta.Source.Text) // NutritionOrder.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0xb5022b41a2b5b71e, &meta.Tag[i]) // NutritionOrder.meta.tag
+			tokenCoding(x, 0x41a2b5b71e, &meta.Tag[i]) // NutritionOrder.meta.tag
 		}
 	}
 	if oralDiet := r.OralDiet; oralDiet != nil {
 		for i := range oralDiet.Type_ {
-			tokenCodeableConcept(x, 0x889cb7f7548d70fd, &oralDiet.Type_[i]) // NutritionOrder.oralDiet.type
+			tokenCodeableConcept(x, 0xf7548d70fd, &oralDiet.Type_[i]) // NutritionOrder.oralDiet.type
 		}
 	}
-	referenceReference(x, 0xcb59cd824df9c5b3, r.Orderer)                              // NutritionOrder.orderer
-	referenceReference(x, 0xcfcd97357e028c1d, r.Patient)                              // NutritionOrder.patient
-	x.CodeOf(0xf6f69f6cbc1cad7e, "http://hl7.org/fhir/request-status", r.Status.Text) // NutritionOrder.status
+	referenceReference(x, 0x824df9c5b3, r.Orderer)                              // NutritionOrder.orderer
+	referenceReference(x, 0x357e028c1d, r.Patient)                              // NutritionOrder.patient
+	x.CodeOf(0x6cbc1cad7e, "http://hl7.org/fhir/request-status", r.Status.Text) // NutritionOrder.status
 	for i := range r.Supplement {
 		supplement := &r.Supplement[i]
-		tokenCodeableConcept(x, 0x509f4b0867c72b2e, supplement.Type_) // NutritionOrder.supplement.type
+		tokenCodeableConcept(x, 0x867c72b2e, supplement.Type_) // NutritionOrder.supplement.type
 	}
 }
 
@@ -55,22 +55,22 @@ var parametersNutritionOrder = []fhir.Parameter{
 	{Code: "_filter", Base: "NutritionOrder", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "NutritionOrder", Type: fhir.SearchToken, Single: true, Expression: "NutritionOrder.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "NutritionOrder", Type: fhir.SearchDate, Single: true, Expression: "NutritionOrder.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "NutritionOrder", Type: fhir.SearchURI, Keys: []fhir.Key{0x640b45156860de0c}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "NutritionOrder", Type: fhir.SearchURI, Keys: []fhir.Key{0x156860de0c}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "NutritionOrder", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "NutritionOrder", Type: fhir.SearchToken, Keys: []fhir.Key{0x788b94287a6df68c}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "NutritionOrder", Type: fhir.SearchURI, Keys: []fhir.Key{0x9d0bf02131f9fdc9}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "NutritionOrder", Type: fhir.SearchToken, Keys: []fhir.Key{0xb5022b41a2b5b71e}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "NutritionOrder", Type: fhir.SearchToken, Keys: []fhir.Key{0x287a6df68c}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "NutritionOrder", Type: fhir.SearchURI, Keys: []fhir.Key{0x2131f9fdc9}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "NutritionOrder", Type: fhir.SearchToken, Keys: []fhir.Key{0x41a2b5b71e}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "NutritionOrder", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "additive", Base: "NutritionOrder", Type: fhir.SearchToken, Keys: []fhir.Key{0xbeaf1505e4645fec}, Expression: "NutritionOrder.enteralFormula.additiveType", URL: "http://hl7.org/fhir/SearchParameter/NutritionOrder-additive", Description: "Type of module component to add to the feeding"},
+	{Code: "additive", Base: "NutritionOrder", Type: fhir.SearchToken, Keys: []fhir.Key{0x5e4645fec}, Expression: "NutritionOrder.enteralFormula.additiveType", URL: "http://hl7.org/fhir/SearchParameter/NutritionOrder-additive", Description: "Type of module component to add to the feeding"},
 	{Code: "datetime", Base: "NutritionOrder", Type: fhir.SearchDate, Keys: []fhir.Key{0x48cca1e8e41ea43d}, Single: true, Expression: "NutritionOrder.dateTime", URL: "http://hl7.org/fhir/SearchParameter/NutritionOrder-datetime", Description: "Return nutrition orders requested on this date"},
-	{Code: "encounter", Base: "NutritionOrder", Type: fhir.SearchReference, Keys: []fhir.Key{0xde52c5b9a8f996a2}, Targets: []string{"Encounter"}, Single: true, Expression: "NutritionOrder.encounter", URL: "http://hl7.org/fhir/SearchParameter/clinical-encounter", Description: "Return nutrition orders with this encounter identifier"},
-	{Code: "formula", Base: "NutritionOrder", Type: fhir.SearchToken, Keys: []fhir.Key{0xd62832c6dd4e8763}, Expression: "NutritionOrder.enteralFormula.baseFormulaType", URL: "http://hl7.org/fhir/SearchParameter/NutritionOrder-formula", Description: "Type of enteral or infant formula"},
-	{Code: "identifier", Base: "NutritionOrder", Type: fhir.SearchToken, Keys: []fhir.Key{0xaeb65d8aa7db9876}, Expression: "NutritionOrder.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "Return nutrition orders with this external identifier"},
-	{Code: "instantiates-canonical", Base: "NutritionOrder", Type: fhir.SearchReference, Keys: []fhir.Key{0xc05a46a80f9fa1b1}, Targets: []string{"ActivityDefinition", "PlanDefinition"}, Expression: "NutritionOrder.instantiatesCanonical", URL: "http://hl7.org/fhir/SearchParameter/NutritionOrder-instantiates-canonical", Description: "Instantiates FHIR protocol or definition"},
-	{Code: "instantiates-uri", Base: "NutritionOrder", Type: fhir.SearchURI, Keys: []fhir.Key{0x9785ee595de6a00d}, Expression: "NutritionOrder.instantiatesUri", URL: "http://hl7.org/fhir/SearchParameter/NutritionOrder-instantiates-uri", Description: "Instantiates external protocol or definition"},
-	{Code: "oraldiet", Base: "NutritionOrder", Type: fhir.SearchToken, Keys: []fhir.Key{0x889cb7f7548d70fd}, Expression: "NutritionOrder.oralDiet.type", URL: "http://hl7.org/fhir/SearchParameter/NutritionOrder-oraldiet", Description: "Type of diet that can be consumed orally (i.e., take via the mouth)."},
-	{Code: "patient", Base: "NutritionOrder", Type: fhir.SearchReference, Keys: []fhir.Key{0xcfcd97357e028c1d}, Targets: []string{"Patient"}, Single: true, Expression: "NutritionOrder.patient", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "The identity of the person who requires the diet, formula or nutritional supplement"},
-	{Code: "provider", Base: "NutritionOrder", Type: fhir.SearchReference, Keys: []fhir.Key{0xcb59cd824df9c5b3}, Targets: []string{"Practitioner", "PractitionerRole"}, Single: true, Expression: "NutritionOrder.orderer", URL: "http://hl7.org/fhir/SearchParameter/NutritionOrder-provider", Description: "The identity of the provider who placed the nutrition order"},
-	{Code: "status", Base: "NutritionOrder", Type: fhir.SearchToken, Keys: []fhir.Key{0xf6f69f6cbc1cad7e}, Single: true, Systems: []string{"http://hl7.org/fhir/request-status"}, Expression: "NutritionOrder.status", URL: "http://hl7.org/fhir/SearchParameter/NutritionOrder-status", Description: "Status of the nutrition order."},
-	{Code: "supplement", Base: "NutritionOrder", Type: fhir.SearchToken, Keys: []fhir.Key{0x509f4b0867c72b2e}, Expression: "NutritionOrder.supplement.type", URL: "http://hl7.org/fhir/SearchParameter/NutritionOrder-supplement", Description: "Type of supplement product requested"},
+	{Code: "encounter", Base: "NutritionOrder", Type: fhir.SearchReference, Keys: []fhir.Key{0xb9a8f996a2}, Targets: []string{"Encounter"}, Single: true, Expression: "NutritionOrder.encounter", URL: "http://hl7.org/fhir/SearchParameter/clinical-encounter", Description: "Return nutrition orders with this encounter identifier"},
+	{Code: "formula", Base: "NutritionOrder", Type: fhir.SearchToken, Keys: []fhir.Key{0xc6dd4e8763}, Expression: "NutritionOrder.enteralFormula.baseFormulaType", URL: "http://hl7.org/fhir/SearchParameter/NutritionOrder-formula", Description: "Type of enteral or infant formula"},
+	{Code: "identifier", Base: "NutritionOrder", Type: fhir.SearchToken, Keys: []fhir.Key{0x8aa7db9876}, Expression: "NutritionOrder.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "Return nutrition orders with this external identifier"},
+	{Code: "instantiates-canonical", Base: "NutritionOrder", Type: fhir.SearchReference, Keys: []fhir.Key{0xa80f9fa1b1}, Targets: []string{"ActivityDefinition", "PlanDefinition"}, Expression: "NutritionOrder.instantiatesCanonical", URL: "http://hl7.org/fhir/SearchParameter/NutritionOrder-instantiates-canonical", Description: "Instantiates FHIR protocol or definition"},
+	{Code: "instantiates-uri", Base: "NutritionOrder", Type: fhir.SearchURI, Keys: []fhir.Key{0x595de6a00d}, Expression: "NutritionOrder.instantiatesUri", URL: "http://hl7.org/fhir/SearchParameter/NutritionOrder-instantiates-uri", Description: "Instantiates external protocol or definition"},
+	{Code: "oraldiet", Base: "NutritionOrder", Type: fhir.SearchToken, Keys: []fhir.Key{0xf7548d70fd}, Expression: "NutritionOrder.oralDiet.type", URL: "http://hl7.org/fhir/SearchParameter/NutritionOrder-oraldiet", Description: "Type of diet that can be consumed orally (i.e., take via the mouth)."},
+	{Code: "patient", Base: "NutritionOrder", Type: fhir.SearchReference, Keys: []fhir.Key{0x357e028c1d}, Targets: []string{"Patient"}, Single: true, Expression: "NutritionOrder.patient", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "The identity of the person who requires the diet, formula or nutritional supplement"},
+	{Code: "provider", Base: "NutritionOrder", Type: fhir.SearchReference, Keys: []fhir.Key{0x824df9c5b3}, Targets: []string{"Practitioner", "PractitionerRole"}, Single: true, Expression: "NutritionOrder.orderer", URL: "http://hl7.org/fhir/SearchParameter/NutritionOrder-provider", Description: "The identity of the provider who placed the nutrition order"},
+	{Code: "status", Base: "NutritionOrder", Type: fhir.SearchToken, Keys: []fhir.Key{0x6cbc1cad7e}, Single: true, Systems: []string{"http://hl7.org/fhir/request-status"}, Expression: "NutritionOrder.status", URL: "http://hl7.org/fhir/SearchParameter/NutritionOrder-status", Description: "Status of the nutrition order."},
+	{Code: "supplement", Base: "NutritionOrder", Type: fhir.SearchToken, Keys: []fhir.Key{0x867c72b2e}, Expression: "NutritionOrder.supplement.type", URL: "http://hl7.org/fhir/SearchParameter/NutritionOrder-supplement", Description: "Type of supplement product requested"},
 }

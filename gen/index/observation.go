@@ -28,12 +28,12 @@ func observation(x *fhir.Index, r *r4.Observation) {
 	}
 	x.Close()
 	for i := range r.BasedOn {
-		referenceReference(x, 0x95beb186c40c30d3, &r.BasedOn[i]) // Observation.basedOn
+		referenceReference(x, 0x86c40c30d3, &r.BasedOn[i]) // Observation.basedOn
 	}
 	for i := range r.Category {
-		tokenCodeableConcept(x, 0xe18e4bc793c5a92e, &r.Category[i]) // Observation.category
+		tokenCodeableConcept(x, 0xc793c5a92e, &r.Category[i]) // Observation.category
 	}
-	tokenCodeableConcept(x, 0x864e36fab3542937, r.Code) // Observation.code
+	tokenCodeableConcept(x, 0xfab3542937, r.Code) // Observation.code
 	for i := range r.Component {
 		component := &r.Component[i]
 		x.Open(0x9a48b85285cbd6e0, 2) // Observation.component: code & value.ofType(CodeableConcept)
@@ -52,24 +52,24 @@ func observation(x *fhir.Index, r *r4.Observation) {
 			quantityQuantity(x, 0, v)
 		}
 		x.Close()
-		tokenCodeableConcept(x, 0xdc39f4714cf7c282, component.Code)             // Observation.component.code
-		tokenCodeableConcept(x, 0x7329b4a5015335c5, component.DataAbsentReason) // Observation.component.dataAbsentReason
+		tokenCodeableConcept(x, 0x714cf7c282, component.Code)             // Observation.component.code
+		tokenCodeableConcept(x, 0xa5015335c5, component.DataAbsentReason) // Observation.component.dataAbsentReason
 		switch v := component.Value.(type) {
 		case *r4.CodeableConcept:
-			tokenCodeableConcept(x, 0x1ffa2fdd79b08fa3, v) // Observation.component.value.ofType(CodeableConcept)
+			tokenCodeableConcept(x, 0xdd79b08fa3, v) // Observation.component.value.ofType(CodeableConcept)
 		case *r4.Quantity:
 			quantityQuantity(x, 0xc7b4cbea6f9b7c53, v) // Observation.component.value.ofType(Quantity)
 		case *r4.SampledData:
 			quantitySampledData(x, 0xb63971a12c151b23, v) // Observation.component.value.ofType(SampledData)
 		}
 	}
-	tokenCodeableConcept(x, 0x322a4a2f3372b286, r.DataAbsentReason) // Observation.dataAbsentReason
+	tokenCodeableConcept(x, 0x2f3372b286, r.DataAbsentReason) // Observation.dataAbsentReason
 	for i := range r.DerivedFrom {
-		referenceReference(x, 0xef850391c26d2c40, &r.DerivedFrom[i]) // Observation.derivedFrom
+		referenceReference(x, 0x91c26d2c40, &r.DerivedFrom[i]) // Observation.derivedFrom
 	}
-	referenceReference(x, 0xad641fa7e83f0aaf, r.Device)    // Observation.device
-	dateOf(x, 0xcc8070ef9d3cd251, r.Effective)             // Observation.effective
-	referenceReference(x, 0xa154fa519659b1e0, r.Encounter) // Observation.encounter
+	referenceReference(x, 0xa7e83f0aaf, r.Device)    // Observation.device
+	dateOf(x, 0xcc8070ef9d3cd251, r.Effective)       // Observation.effective
+	referenceReference(x, 0x519659b1e0, r.Encounter) // Observation.encounter
 	for i := range r.Extension {
 		if extension := &r.Extension[i]; extension.URL.Text == "http://hl7.org/fhir/StructureDefinition/observation-geneticsAminoAcidChangeName" {
 			stringExtension(x, 0xc721e2d47afba60a, extension) // Observation.extension('http://hl7.org/fhir/StructureDefinition/observation-geneticsAminoAcidChangeName')
@@ -82,44 +82,44 @@ func observation(x *fhir.Index, r *r4.Observation) {
 	}
 	for i := range r.Extension {
 		if extension := &r.Extension[i]; extension.URL.Text == "http://hl7.org/fhir/StructureDefinition/observation-geneticsGene" {
-			tokenExtension(x, 0x30496f5a5506c423, extension) // Observation.extension('http://hl7.org/fhir/StructureDefinition/observation-geneticsGene')
+			tokenExtension(x, 0x5a5506c423, extension) // Observation.extension('http://hl7.org/fhir/StructureDefinition/observation-geneticsGene')
 		}
 	}
 	for i := range r.Focus {
-		referenceReference(x, 0x191ebb97eb2129b5, &r.Focus[i]) // Observation.focus
+		referenceReference(x, 0x97eb2129b5, &r.Focus[i]) // Observation.focus
 	}
 	for i := range r.HasMember {
-		referenceReference(x, 0x44aa3694ca5d4632, &r.HasMember[i]) // Observation.hasMember
+		referenceReference(x, 0x94ca5d4632, &r.HasMember[i]) // Observation.hasMember
 	}
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0x0fa1b5d3075648f5, &r.Identifier[i]) // Observation.identifier
+		tokenIdentifier(x, 0xd3075648f5, &r.Identifier[i]) // Observation.identifier
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xbf3d709e4ec4e469, meta.Profile[i].Text) // Observation.meta.profile
+			x.URI(0x9e4ec4e469, meta.Profile[i].Text) // Observation.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x7007efefa4909031, &meta.Security[i]) // Observation.meta.security
+			tokenCoding(x, 0xefa4909031, &meta.Security[i]) // Observation.meta.security
 		}
-		x.URI(0x4628d5b6d24299a2, meta.Source.Text) // Observation.meta.source
+		x.URI(0xb6d24299a2, meta.Source.Text) // Observation.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0xfdd5e8a2aa20cdb8, &meta.Tag[i]) // Observation.meta.tag
+			tokenCoding(x, 0xa2aa20cdb8, &meta.Tag[i]) // Observation.meta.tag
 		}
 	}
-	tokenCodeableConcept(x, 0x77d03706e0334d02, r.Method) // Observation.method
+	tokenCodeableConcept(x, 0x6e0334d02, r.Method) // Observation.method
 	for i := range r.PartOf {
-		referenceReference(x, 0x5880d12c1ce91f88, &r.PartOf[i]) // Observation.partOf
+		referenceReference(x, 0x2c1ce91f88, &r.PartOf[i]) // Observation.partOf
 	}
 	for i := range r.Performer {
-		referenceReference(x, 0x5cbe5a3c32ff5c8e, &r.Performer[i]) // Observation.performer
+		referenceReference(x, 0x3c32ff5c8e, &r.Performer[i]) // Observation.performer
 	}
-	referenceReference(x, 0xab67a129488f4ba9, r.Specimen)                                 // Observation.specimen
-	x.CodeOf(0xcd0c988be1a7cf74, "http://hl7.org/fhir/observation-status", r.Status.Text) // Observation.status
-	referenceReference(x, 0xfc253a2223192822, r.Subject)                                  // Observation.subject
+	referenceReference(x, 0x29488f4ba9, r.Specimen)                                 // Observation.specimen
+	x.CodeOf(0x8be1a7cf74, "http://hl7.org/fhir/observation-status", r.Status.Text) // Observation.status
+	referenceReference(x, 0x2223192822, r.Subject)                                  // Observation.subject
 	switch v := r.Value.(type) {
 	case *r4.CodeableConcept:
-		tokenCodeableConcept(x, 0x545e0a189e719a79, v) // Observation.value.ofType(CodeableConcept)
-		x.String(0x4a86cc9c7cacec9a, v.Text.Text)      // Observation.value.ofType(CodeableConcept).text
+		tokenCodeableConcept(x, 0x189e719a79, v)  // Observation.value.ofType(CodeableConcept)
+		x.String(0x4a86cc9c7cacec9a, v.Text.Text) // Observation.value.ofType(CodeableConcept).text
 	case *r4.Period:
 		datePeriod(x, 0xfff933c14b752f4e, v) // Observation.value.ofType(Period)
 	case *r4.Quantity:
@@ -138,52 +138,52 @@ var parametersObservation = []fhir.Parameter{
 	{Code: "_filter", Base: "Observation", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Observation", Type: fhir.SearchToken, Single: true, Expression: "Observation.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Observation", Type: fhir.SearchDate, Single: true, Expression: "Observation.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "Observation", Type: fhir.SearchURI, Keys: []fhir.Key{0xbf3d709e4ec4e469}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "Observation", Type: fhir.SearchURI, Keys: []fhir.Key{0x9e4ec4e469}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "Observation", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "Observation", Type: fhir.SearchToken, Keys: []fhir.Key{0x7007efefa4909031}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "Observation", Type: fhir.SearchURI, Keys: []fhir.Key{0x4628d5b6d24299a2}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "Observation", Type: fhir.SearchToken, Keys: []fhir.Key{0xfdd5e8a2aa20cdb8}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "Observation", Type: fhir.SearchToken, Keys: []fhir.Key{0xefa4909031}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "Observation", Type: fhir.SearchURI, Keys: []fhir.Key{0xb6d24299a2}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "Observation", Type: fhir.SearchToken, Keys: []fhir.Key{0xa2aa20cdb8}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "Observation", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "amino-acid-change", Base: "Observation", Type: fhir.SearchString, Keys: []fhir.Key{0xc721e2d47afba60a}, Words: []fhir.Key{0xc721e2d47afba60a}, Expression: "Observation.extension('http://hl7.org/fhir/StructureDefinition/observation-geneticsAminoAcidChangeName')", URL: "http://hl7.org/fhir/SearchParameter/observation-genetic-Observation-amino-acid-change", Description: "HGVS Protein Change"},
-	{Code: "based-on", Base: "Observation", Type: fhir.SearchReference, Keys: []fhir.Key{0x95beb186c40c30d3}, Targets: []string{"CarePlan", "DeviceRequest", "ImmunizationRecommendation", "MedicationRequest", "NutritionOrder", "ServiceRequest"}, Expression: "Observation.basedOn", URL: "http://hl7.org/fhir/SearchParameter/Observation-based-on", Description: "Reference to the service request."},
-	{Code: "category", Base: "Observation", Type: fhir.SearchToken, Keys: []fhir.Key{0xe18e4bc793c5a92e}, Expression: "Observation.category", URL: "http://hl7.org/fhir/SearchParameter/Observation-category", Description: "The classification of the type of observation"},
-	{Code: "code", Base: "Observation", Type: fhir.SearchToken, Keys: []fhir.Key{0x864e36fab3542937}, Expression: "Observation.code", URL: "http://hl7.org/fhir/SearchParameter/clinical-code", Description: "The code of the observation type"},
-	{Code: "code-value-concept", Base: "Observation", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Parts: []fhir.Part{{Code: "code", Type: fhir.SearchToken, Keys: []fhir.Key{0x864e36fab3542937}}, {Code: "value-concept", Type: fhir.SearchToken, Keys: []fhir.Key{0x545e0a189e719a79}}}}}, Expression: "Observation", URL: "http://hl7.org/fhir/SearchParameter/Observation-code-value-concept", Description: "Code and coded value parameter pair"},
-	{Code: "code-value-date", Base: "Observation", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Coded: 0x75a4062c1382c39a, Parts: []fhir.Part{{Code: "code", Type: fhir.SearchToken, Keys: []fhir.Key{0x864e36fab3542937}}, {Code: "value-date", Type: fhir.SearchDate, Keys: []fhir.Key{0x35b12ea0b372881d, 0xfff933c14b752f4e}}}}}, Expression: "Observation", URL: "http://hl7.org/fhir/SearchParameter/Observation-code-value-date", Description: "Code and date/time value parameter pair"},
-	{Code: "code-value-quantity", Base: "Observation", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Coded: 0xa0a5cb0cff098a58, Parts: []fhir.Part{{Code: "code", Type: fhir.SearchToken, Keys: []fhir.Key{0x864e36fab3542937}}, {Code: "value-quantity", Type: fhir.SearchQuantity, Keys: []fhir.Key{0x6a32b71b148a2167}}}}}, Expression: "Observation", URL: "http://hl7.org/fhir/SearchParameter/Observation-code-value-quantity", Description: "Code and quantity value parameter pair"},
-	{Code: "code-value-string", Base: "Observation", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Parts: []fhir.Part{{Code: "code", Type: fhir.SearchToken, Keys: []fhir.Key{0x864e36fab3542937}}, {Code: "value-string", Type: fhir.SearchString, Keys: []fhir.Key{0xdf0b14eae3215119}}}}}, Expression: "Observation", URL: "http://hl7.org/fhir/SearchParameter/Observation-code-value-string", Description: "Code and string value parameter pair"},
-	{Code: "combo-code", Base: "Observation", Type: fhir.SearchToken, Keys: []fhir.Key{0x864e36fab3542937, 0xdc39f4714cf7c282}, Expression: "Observation.code | Observation.component.code", URL: "http://hl7.org/fhir/SearchParameter/Observation-combo-code", Description: "The code of the observation type or component type"},
-	{Code: "combo-code-value-concept", Base: "Observation", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Parts: []fhir.Part{{Code: "combo-code", Type: fhir.SearchToken, Keys: []fhir.Key{0x864e36fab3542937}}, {Code: "combo-value-concept", Type: fhir.SearchToken, Keys: []fhir.Key{0x545e0a189e719a79}}}}, {Key: 0x9a48b85285cbd6e0, Parts: []fhir.Part{{Code: "combo-code", Type: fhir.SearchToken}, {Code: "combo-value-concept", Type: fhir.SearchToken}}}}, Expression: "Observation | Observation.component", URL: "http://hl7.org/fhir/SearchParameter/Observation-combo-code-value-concept", Description: "Code and coded value parameter pair, including in components"},
-	{Code: "combo-code-value-quantity", Base: "Observation", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Coded: 0xa0a5cb0cff098a58, Parts: []fhir.Part{{Code: "combo-code", Type: fhir.SearchToken, Keys: []fhir.Key{0x864e36fab3542937}}, {Code: "combo-value-quantity", Type: fhir.SearchQuantity, Keys: []fhir.Key{0x6a32b71b148a2167}}}}, {Key: 0x8cd3310ea50432b6, Parts: []fhir.Part{{Code: "combo-code", Type: fhir.SearchToken}, {Code: "combo-value-quantity", Type: fhir.SearchQuantity}}}}, Expression: "Observation | Observation.component", URL: "http://hl7.org/fhir/SearchParameter/Observation-combo-code-value-quantity", Description: "Code and quantity value parameter pair, including in components"},
-	{Code: "combo-data-absent-reason", Base: "Observation", Type: fhir.SearchToken, Keys: []fhir.Key{0x322a4a2f3372b286, 0x7329b4a5015335c5}, Expression: "Observation.dataAbsentReason | Observation.component.dataAbsentReason", URL: "http://hl7.org/fhir/SearchParameter/Observation-combo-data-absent-reason", Description: "The reason why the expected value in the element Observation.value[x] or Observation.component.value[x] is missing."},
-	{Code: "combo-value-concept", Base: "Observation", Type: fhir.SearchToken, Keys: []fhir.Key{0x545e0a189e719a79, 0x1ffa2fdd79b08fa3}, Expression: "Observation.value as CodeableConcept | Observation.component.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/Observation-combo-value-concept", Description: "The value or component value of the observation, if the value is a CodeableConcept"},
+	{Code: "based-on", Base: "Observation", Type: fhir.SearchReference, Keys: []fhir.Key{0x86c40c30d3}, Targets: []string{"CarePlan", "DeviceRequest", "ImmunizationRecommendation", "MedicationRequest", "NutritionOrder", "ServiceRequest"}, Expression: "Observation.basedOn", URL: "http://hl7.org/fhir/SearchParameter/Observation-based-on", Description: "Reference to the service request."},
+	{Code: "category", Base: "Observation", Type: fhir.SearchToken, Keys: []fhir.Key{0xc793c5a92e}, Expression: "Observation.category", URL: "http://hl7.org/fhir/SearchParameter/Observation-category", Description: "The classification of the type of observation"},
+	{Code: "code", Base: "Observation", Type: fhir.SearchToken, Keys: []fhir.Key{0xfab3542937}, Expression: "Observation.code", URL: "http://hl7.org/fhir/SearchParameter/clinical-code", Description: "The code of the observation type"},
+	{Code: "code-value-concept", Base: "Observation", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Parts: []fhir.Part{{Code: "code", Type: fhir.SearchToken, Keys: []fhir.Key{0xfab3542937}}, {Code: "value-concept", Type: fhir.SearchToken, Keys: []fhir.Key{0x189e719a79}}}}}, Expression: "Observation", URL: "http://hl7.org/fhir/SearchParameter/Observation-code-value-concept", Description: "Code and coded value parameter pair"},
+	{Code: "code-value-date", Base: "Observation", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Coded: 0x75a4062c1382c39a, Parts: []fhir.Part{{Code: "code", Type: fhir.SearchToken, Keys: []fhir.Key{0xfab3542937}}, {Code: "value-date", Type: fhir.SearchDate, Keys: []fhir.Key{0x35b12ea0b372881d, 0xfff933c14b752f4e}}}}}, Expression: "Observation", URL: "http://hl7.org/fhir/SearchParameter/Observation-code-value-date", Description: "Code and date/time value parameter pair"},
+	{Code: "code-value-quantity", Base: "Observation", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Coded: 0xa0a5cb0cff098a58, Parts: []fhir.Part{{Code: "code", Type: fhir.SearchToken, Keys: []fhir.Key{0xfab3542937}}, {Code: "value-quantity", Type: fhir.SearchQuantity, Keys: []fhir.Key{0x6a32b71b148a2167}}}}}, Expression: "Observation", URL: "http://hl7.org/fhir/SearchParameter/Observation-code-value-quantity", Description: "Code and quantity value parameter pair"},
+	{Code: "code-value-string", Base: "Observation", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Parts: []fhir.Part{{Code: "code", Type: fhir.SearchToken, Keys: []fhir.Key{0xfab3542937}}, {Code: "value-string", Type: fhir.SearchString, Keys: []fhir.Key{0xdf0b14eae3215119}}}}}, Expression: "Observation", URL: "http://hl7.org/fhir/SearchParameter/Observation-code-value-string", Description: "Code and string value parameter pair"},
+	{Code: "combo-code", Base: "Observation", Type: fhir.SearchToken, Keys: []fhir.Key{0xfab3542937, 0x714cf7c282}, Expression: "Observation.code | Observation.component.code", URL: "http://hl7.org/fhir/SearchParameter/Observation-combo-code", Description: "The code of the observation type or component type"},
+	{Code: "combo-code-value-concept", Base: "Observation", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Parts: []fhir.Part{{Code: "combo-code", Type: fhir.SearchToken, Keys: []fhir.Key{0xfab3542937}}, {Code: "combo-value-concept", Type: fhir.SearchToken, Keys: []fhir.Key{0x189e719a79}}}}, {Key: 0x9a48b85285cbd6e0, Parts: []fhir.Part{{Code: "combo-code", Type: fhir.SearchToken}, {Code: "combo-value-concept", Type: fhir.SearchToken}}}}, Expression: "Observation | Observation.component", URL: "http://hl7.org/fhir/SearchParameter/Observation-combo-code-value-concept", Description: "Code and coded value parameter pair, including in components"},
+	{Code: "combo-code-value-quantity", Base: "Observation", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Coded: 0xa0a5cb0cff098a58, Parts: []fhir.Part{{Code: "combo-code", Type: fhir.SearchToken, Keys: []fhir.Key{0xfab3542937}}, {Code: "combo-value-quantity", Type: fhir.SearchQuantity, Keys: []fhir.Key{0x6a32b71b148a2167}}}}, {Key: 0x8cd3310ea50432b6, Parts: []fhir.Part{{Code: "combo-code", Type: fhir.SearchToken}, {Code: "combo-value-quantity", Type: fhir.SearchQuantity}}}}, Expression: "Observation | Observation.component", URL: "http://hl7.org/fhir/SearchParameter/Observation-combo-code-value-quantity", Description: "Code and quantity value parameter pair, including in components"},
+	{Code: "combo-data-absent-reason", Base: "Observation", Type: fhir.SearchToken, Keys: []fhir.Key{0x2f3372b286, 0xa5015335c5}, Expression: "Observation.dataAbsentReason | Observation.component.dataAbsentReason", URL: "http://hl7.org/fhir/SearchParameter/Observation-combo-data-absent-reason", Description: "The reason why the expected value in the element Observation.value[x] or Observation.component.value[x] is missing."},
+	{Code: "combo-value-concept", Base: "Observation", Type: fhir.SearchToken, Keys: []fhir.Key{0x189e719a79, 0xdd79b08fa3}, Expression: "Observation.value as CodeableConcept | Observation.component.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/Observation-combo-value-concept", Description: "The value or component value of the observation, if the value is a CodeableConcept"},
 	{Code: "combo-value-quantity", Base: "Observation", Type: fhir.SearchQuantity, Keys: []fhir.Key{0x6a32b71b148a2167, 0x4e0a044b0ecf8d10, 0xc7b4cbea6f9b7c53, 0xb63971a12c151b23}, Expression: "Observation.value as Quantity | Observation.value as SampledData | Observation.component.value as Quantity | Observation.component.value as SampledData", URL: "http://hl7.org/fhir/SearchParameter/Observation-combo-value-quantity", Description: "The value or component value of the observation, if the value is a Quantity, or a SampledData (just search on the bounds of the values in sampled data)"},
-	{Code: "component-code", Base: "Observation", Type: fhir.SearchToken, Keys: []fhir.Key{0xdc39f4714cf7c282}, Expression: "Observation.component.code", URL: "http://hl7.org/fhir/SearchParameter/Observation-component-code", Description: "The component code of the observation type"},
+	{Code: "component-code", Base: "Observation", Type: fhir.SearchToken, Keys: []fhir.Key{0x714cf7c282}, Expression: "Observation.component.code", URL: "http://hl7.org/fhir/SearchParameter/Observation-component-code", Description: "The component code of the observation type"},
 	{Code: "component-code-value-concept", Base: "Observation", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0x9a48b85285cbd6e0, Parts: []fhir.Part{{Code: "component-code", Type: fhir.SearchToken}, {Code: "component-value-concept", Type: fhir.SearchToken}}}}, Expression: "Observation.component", URL: "http://hl7.org/fhir/SearchParameter/Observation-component-code-value-concept", Description: "Component code and component coded value parameter pair"},
 	{Code: "component-code-value-quantity", Base: "Observation", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0x8cd3310ea50432b6, Parts: []fhir.Part{{Code: "component-code", Type: fhir.SearchToken}, {Code: "component-value-quantity", Type: fhir.SearchQuantity}}}}, Expression: "Observation.component", URL: "http://hl7.org/fhir/SearchParameter/Observation-component-code-value-quantity", Description: "Component code and component quantity value parameter pair"},
-	{Code: "component-data-absent-reason", Base: "Observation", Type: fhir.SearchToken, Keys: []fhir.Key{0x7329b4a5015335c5}, Expression: "Observation.component.dataAbsentReason", URL: "http://hl7.org/fhir/SearchParameter/Observation-component-data-absent-reason", Description: "The reason why the expected value in the element Observation.component.value[x] is missing."},
-	{Code: "component-value-concept", Base: "Observation", Type: fhir.SearchToken, Keys: []fhir.Key{0x1ffa2fdd79b08fa3}, Expression: "Observation.component.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/Observation-component-value-concept", Description: "The value of the component observation, if the value is a CodeableConcept"},
+	{Code: "component-data-absent-reason", Base: "Observation", Type: fhir.SearchToken, Keys: []fhir.Key{0xa5015335c5}, Expression: "Observation.component.dataAbsentReason", URL: "http://hl7.org/fhir/SearchParameter/Observation-component-data-absent-reason", Description: "The reason why the expected value in the element Observation.component.value[x] is missing."},
+	{Code: "component-value-concept", Base: "Observation", Type: fhir.SearchToken, Keys: []fhir.Key{0xdd79b08fa3}, Expression: "Observation.component.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/Observation-component-value-concept", Description: "The value of the component observation, if the value is a CodeableConcept"},
 	{Code: "component-value-quantity", Base: "Observation", Type: fhir.SearchQuantity, Keys: []fhir.Key{0xc7b4cbea6f9b7c53, 0xb63971a12c151b23}, Expression: "Observation.component.value as Quantity | Observation.component.value as SampledData", URL: "http://hl7.org/fhir/SearchParameter/Observation-component-value-quantity", Description: "The value of the component observation, if the value is a Quantity, or a SampledData (just search on the bounds of the values in sampled data)"},
-	{Code: "data-absent-reason", Base: "Observation", Type: fhir.SearchToken, Keys: []fhir.Key{0x322a4a2f3372b286}, Expression: "Observation.dataAbsentReason", URL: "http://hl7.org/fhir/SearchParameter/Observation-data-absent-reason", Description: "The reason why the expected value in the element Observation.value[x] is missing."},
+	{Code: "data-absent-reason", Base: "Observation", Type: fhir.SearchToken, Keys: []fhir.Key{0x2f3372b286}, Expression: "Observation.dataAbsentReason", URL: "http://hl7.org/fhir/SearchParameter/Observation-data-absent-reason", Description: "The reason why the expected value in the element Observation.value[x] is missing."},
 	{Code: "date", Base: "Observation", Type: fhir.SearchDate, Keys: []fhir.Key{0xcc8070ef9d3cd251}, Single: true, Expression: "Observation.effective", URL: "http://hl7.org/fhir/SearchParameter/clinical-date", Description: "Obtained date/time. If the obtained element is a period, a date that falls in the period"},
-	{Code: "derived-from", Base: "Observation", Type: fhir.SearchReference, Keys: []fhir.Key{0xef850391c26d2c40}, Targets: []string{"DocumentReference", "ImagingStudy", "Media", "MolecularSequence", "Observation", "QuestionnaireResponse"}, Expression: "Observation.derivedFrom", URL: "http://hl7.org/fhir/SearchParameter/Observation-derived-from", Description: "Related measurements the observation is made from"},
-	{Code: "device", Base: "Observation", Type: fhir.SearchReference, Keys: []fhir.Key{0xad641fa7e83f0aaf}, Targets: []string{"Device", "DeviceMetric"}, Single: true, Expression: "Observation.device", URL: "http://hl7.org/fhir/SearchParameter/Observation-device", Description: "The Device that generated the observation data."},
+	{Code: "derived-from", Base: "Observation", Type: fhir.SearchReference, Keys: []fhir.Key{0x91c26d2c40}, Targets: []string{"DocumentReference", "ImagingStudy", "Media", "MolecularSequence", "Observation", "QuestionnaireResponse"}, Expression: "Observation.derivedFrom", URL: "http://hl7.org/fhir/SearchParameter/Observation-derived-from", Description: "Related measurements the observation is made from"},
+	{Code: "device", Base: "Observation", Type: fhir.SearchReference, Keys: []fhir.Key{0xa7e83f0aaf}, Targets: []string{"Device", "DeviceMetric"}, Single: true, Expression: "Observation.device", URL: "http://hl7.org/fhir/SearchParameter/Observation-device", Description: "The Device that generated the observation data."},
 	{Code: "dna-variant", Base: "Observation", Type: fhir.SearchString, Keys: []fhir.Key{0xc3986139063ca9ac}, Words: []fhir.Key{0xc3986139063ca9ac}, Expression: "Observation.extension('http://hl7.org/fhir/StructureDefinition/observation-geneticsDnaVariant')", URL: "http://hl7.org/fhir/SearchParameter/observation-genetic-Observation-dna-variant", Description: "HGVS DNA variant"},
-	{Code: "encounter", Base: "Observation", Type: fhir.SearchReference, Keys: []fhir.Key{0xa154fa519659b1e0}, Targets: []string{"Encounter"}, Single: true, Expression: "Observation.encounter", URL: "http://hl7.org/fhir/SearchParameter/clinical-encounter", Description: "Encounter related to the observation"},
-	{Code: "focus", Base: "Observation", Type: fhir.SearchReference, Keys: []fhir.Key{0x191ebb97eb2129b5}, Targets: anyType, Expression: "Observation.focus", URL: "http://hl7.org/fhir/SearchParameter/Observation-focus", Description: "The focus of an observation when the focus is not the patient of record."},
+	{Code: "encounter", Base: "Observation", Type: fhir.SearchReference, Keys: []fhir.Key{0x519659b1e0}, Targets: []string{"Encounter"}, Single: true, Expression: "Observation.encounter", URL: "http://hl7.org/fhir/SearchParameter/clinical-encounter", Description: "Encounter related to the observation"},
+	{Code: "focus", Base: "Observation", Type: fhir.SearchReference, Keys: []fhir.Key{0x97eb2129b5}, Targets: anyType, Expression: "Observation.focus", URL: "http://hl7.org/fhir/SearchParameter/Observation-focus", Description: "The focus of an observation when the focus is not the patient of record."},
 	{Code: "gene-amino-acid-change", Base: "Observation", Type: fhir.SearchString, Keys: []fhir.Key{0xc721e2d47afba60a}, Words: []fhir.Key{0xc721e2d47afba60a}, Expression: "Observation.extension('http://hl7.org/fhir/StructureDefinition/observation-geneticsAminoAcidChangeName')", URL: "http://hl7.org/fhir/SearchParameter/observation-genetic-Observation-gene-amino-acid-change", Description: "HGNC gene symbol and HGVS Protein change"},
 	{Code: "gene-dnavariant", Base: "Observation", Type: fhir.SearchString, Keys: []fhir.Key{0xc3986139063ca9ac}, Words: []fhir.Key{0xc3986139063ca9ac}, Expression: "Observation.extension('http://hl7.org/fhir/StructureDefinition/observation-geneticsDnaVariant')", URL: "http://hl7.org/fhir/SearchParameter/observation-genetic-Observation-gene-dnavariant", Description: "HGNC gene symbol and HGVS DNA Variant"},
-	{Code: "gene-identifier", Base: "Observation", Type: fhir.SearchToken, Keys: []fhir.Key{0x30496f5a5506c423}, Expression: "Observation.extension('http://hl7.org/fhir/StructureDefinition/observation-geneticsGene')", URL: "http://hl7.org/fhir/SearchParameter/observation-genetic-Observation-gene-identifier", Description: "HGNC gene symbol and identifier"},
-	{Code: "has-member", Base: "Observation", Type: fhir.SearchReference, Keys: []fhir.Key{0x44aa3694ca5d4632}, Targets: []string{"MolecularSequence", "Observation", "QuestionnaireResponse"}, Expression: "Observation.hasMember", URL: "http://hl7.org/fhir/SearchParameter/Observation-has-member", Description: "Related resource that belongs to the Observation group"},
-	{Code: "identifier", Base: "Observation", Type: fhir.SearchToken, Keys: []fhir.Key{0x0fa1b5d3075648f5}, Expression: "Observation.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "The unique id for a particular observation"},
-	{Code: "method", Base: "Observation", Type: fhir.SearchToken, Keys: []fhir.Key{0x77d03706e0334d02}, Expression: "Observation.method", URL: "http://hl7.org/fhir/SearchParameter/Observation-method", Description: "The method used for the observation"},
-	{Code: "part-of", Base: "Observation", Type: fhir.SearchReference, Keys: []fhir.Key{0x5880d12c1ce91f88}, Targets: []string{"ImagingStudy", "Immunization", "MedicationAdministration", "MedicationDispense", "MedicationStatement", "Procedure"}, Expression: "Observation.partOf", URL: "http://hl7.org/fhir/SearchParameter/Observation-part-of", Description: "Part of referenced event"},
-	{Code: "patient", Base: "Observation", Type: fhir.SearchReference, Keys: []fhir.Key{0xfc253a2223192822}, Targets: []string{"Patient"}, Single: true, Expression: "Observation.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "The subject that the observation is about (if patient)"},
-	{Code: "performer", Base: "Observation", Type: fhir.SearchReference, Keys: []fhir.Key{0x5cbe5a3c32ff5c8e}, Targets: []string{"CareTeam", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "Observation.performer", URL: "http://hl7.org/fhir/SearchParameter/Observation-performer", Description: "Who performed the observation"},
-	{Code: "specimen", Base: "Observation", Type: fhir.SearchReference, Keys: []fhir.Key{0xab67a129488f4ba9}, Targets: []string{"Specimen"}, Single: true, Expression: "Observation.specimen", URL: "http://hl7.org/fhir/SearchParameter/Observation-specimen", Description: "Specimen used for this observation"},
-	{Code: "status", Base: "Observation", Type: fhir.SearchToken, Keys: []fhir.Key{0xcd0c988be1a7cf74}, Single: true, Systems: []string{"http://hl7.org/fhir/observation-status"}, Expression: "Observation.status", URL: "http://hl7.org/fhir/SearchParameter/Observation-status", Description: "The status of the observation"},
-	{Code: "subject", Base: "Observation", Type: fhir.SearchReference, Keys: []fhir.Key{0xfc253a2223192822}, Targets: []string{"Device", "Group", "Location", "Patient"}, Single: true, Expression: "Observation.subject", URL: "http://hl7.org/fhir/SearchParameter/Observation-subject", Description: "The subject that the observation is about"},
-	{Code: "value-concept", Base: "Observation", Type: fhir.SearchToken, Keys: []fhir.Key{0x545e0a189e719a79}, Expression: "Observation.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/Observation-value-concept", Description: "The value of the observation, if the value is a CodeableConcept"},
+	{Code: "gene-identifier", Base: "Observation", Type: fhir.SearchToken, Keys: []fhir.Key{0x5a5506c423}, Expression: "Observation.extension('http://hl7.org/fhir/StructureDefinition/observation-geneticsGene')", URL: "http://hl7.org/fhir/SearchParameter/observation-genetic-Observation-gene-identifier", Description: "HGNC gene symbol and identifier"},
+	{Code: "has-member", Base: "Observation", Type: fhir.SearchReference, Keys: []fhir.Key{0x94ca5d4632}, Targets: []string{"MolecularSequence", "Observation", "QuestionnaireResponse"}, Expression: "Observation.hasMember", URL: "http://hl7.org/fhir/SearchParameter/Observation-has-member", Description: "Related resource that belongs to the Observation group"},
+	{Code: "identifier", Base: "Observation", Type: fhir.SearchToken, Keys: []fhir.Key{0xd3075648f5}, Expression: "Observation.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "The unique id for a particular observation"},
+	{Code: "method", Base: "Observation", Type: fhir.SearchToken, Keys: []fhir.Key{0x6e0334d02}, Expression: "Observation.method", URL: "http://hl7.org/fhir/SearchParameter/Observation-method", Description: "The method used for the observation"},
+	{Code: "part-of", Base: "Observation", Type: fhir.SearchReference, Keys: []fhir.Key{0x2c1ce91f88}, Targets: []string{"ImagingStudy", "Immunization", "MedicationAdministration", "MedicationDispense", "MedicationStatement", "Procedure"}, Expression: "Observation.partOf", URL: "http://hl7.org/fhir/SearchParameter/Observation-part-of", Description: "Part of referenced event"},
+	{Code: "patient", Base: "Observation", Type: fhir.SearchReference, Keys: []fhir.Key{0x2223192822}, Targets: []string{"Patient"}, Single: true, Expression: "Observation.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "The subject that the observation is about (if patient)"},
+	{Code: "performer", Base: "Observation", Type: fhir.SearchReference, Keys: []fhir.Key{0x3c32ff5c8e}, Targets: []string{"CareTeam", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "Observation.performer", URL: "http://hl7.org/fhir/SearchParameter/Observation-performer", Description: "Who performed the observation"},
+	{Code: "specimen", Base: "Observation", Type: fhir.SearchReference, Keys: []fhir.Key{0x29488f4ba9}, Targets: []string{"Specimen"}, Single: true, Expression: "Observation.specimen", URL: "http://hl7.org/fhir/SearchParameter/Observation-specimen", Description: "Specimen used for this observation"},
+	{Code: "status", Base: "Observation", Type: fhir.SearchToken, Keys: []fhir.Key{0x8be1a7cf74}, Single: true, Systems: []string{"http://hl7.org/fhir/observation-status"}, Expression: "Observation.status", URL: "http://hl7.org/fhir/SearchParameter/Observation-status", Description: "The status of the observation"},
+	{Code: "subject", Base: "Observation", Type: fhir.SearchReference, Keys: []fhir.Key{0x2223192822}, Targets: []string{"Device", "Group", "Location", "Patient"}, Single: true, Expression: "Observation.subject", URL: "http://hl7.org/fhir/SearchParameter/Observation-subject", Description: "The subject that the observation is about"},
+	{Code: "value-concept", Base: "Observation", Type: fhir.SearchToken, Keys: []fhir.Key{0x189e719a79}, Expression: "Observation.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/Observation-value-concept", Description: "The value of the observation, if the value is a CodeableConcept"},
 	{Code: "value-date", Base: "Observation", Type: fhir.SearchDate, Keys: []fhir.Key{0x35b12ea0b372881d, 0xfff933c14b752f4e}, Single: true, Expression: "Observation.value as dateTime | Observation.value as Period", URL: "http://hl7.org/fhir/SearchParameter/Observation-value-date", Description: "The value of the observation, if the value is a date or period of time"},
 	{Code: "value-quantity", Base: "Observation", Type: fhir.SearchQuantity, Keys: []fhir.Key{0x6a32b71b148a2167, 0x4e0a044b0ecf8d10}, Single: true, Expression: "Observation.value as Quantity | Observation.value as SampledData", URL: "http://hl7.org/fhir/SearchParameter/Observation-value-quantity", Description: "The value of the observation, if the value is a Quantity, or a SampledData (just search on the bounds of the values in sampled data)"},
 	{Code: "value-string", Base: "Observation", Type: fhir.SearchString, Keys: []fhir.Key{0xdf0b14eae3215119, 0x4a86cc9c7cacec9a}, Single: true, Expression: "Observation.value as string | (Observation.value as CodeableConcept).text", URL: "http://hl7.org/fhir/SearchParameter/Observation-value-string", Description: "The value of the observation, if the value is a string, and also searches in CodeableConcept.text"},

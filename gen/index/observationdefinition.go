@@ -11,14 +11,14 @@ import (
 func observationDefinition(x *fhir.Index, r *r4.ObservationDefinition) {
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x5d91417d5d5b77b4, meta.Profile[i].Text) // ObservationDefinition.meta.profile
+			x.URI(0x7d5d5b77b4, meta.Profile[i].Text) // ObservationDefinition.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0xf44cedd351f8d464, &meta.Security[i]) // ObservationDefinition.meta.security
+			tokenCoding(x, 0xd351f8d464, &meta.Security[i]) // ObservationDefinition.meta.security
 		}
-		x.URI(0xa052110f6f42399b, meta.Source.Text) // ObservationDefinition.meta.source
+		x.URI(0xf6f42399b, meta.Source.Text) // ObservationDefinition.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x5306ba41573fb079, &meta.Tag[i]) // ObservationDefinition.meta.tag
+			tokenCoding(x, 0x41573fb079, &meta.Tag[i]) // ObservationDefinition.meta.tag
 		}
 	}
 }
@@ -28,10 +28,10 @@ var parametersObservationDefinition = []fhir.Parameter{
 	{Code: "_filter", Base: "ObservationDefinition", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "ObservationDefinition", Type: fhir.SearchToken, Single: true, Expression: "ObservationDefinition.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "ObservationDefinition", Type: fhir.SearchDate, Single: true, Expression: "ObservationDefinition.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "ObservationDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0x5d91417d5d5b77b4}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "ObservationDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0x7d5d5b77b4}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "ObservationDefinition", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "ObservationDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xf44cedd351f8d464}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "ObservationDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0xa052110f6f42399b}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "ObservationDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x5306ba41573fb079}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "ObservationDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xd351f8d464}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "ObservationDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0xf6f42399b}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "ObservationDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x41573fb079}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "ObservationDefinition", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 }

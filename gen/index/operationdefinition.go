@@ -9,36 +9,36 @@ import (
 
 // operationDefinition adds what the search parameters say of r to x.
 func operationDefinition(x *fhir.Index, r *r4.OperationDefinition) {
-	x.Canonical(0x020f7784e5db62f3, r.Base.Text)         // OperationDefinition.base
-	x.Code(0x9b02529a55fd852d, r.Code.Text)              // OperationDefinition.code
-	x.Date(0x1c4fffa0a5964cd1, r.Date.Text)              // OperationDefinition.date
-	x.String(0x09cc8c045a538eaa, r.Description.Text)     // OperationDefinition.description
-	x.Canonical(0xe4f0d30ee66a00e3, r.InputProfile.Text) // OperationDefinition.inputProfile
-	x.Boolean(0xee7cbe66304cf67b, r.Instance.Text)       // OperationDefinition.instance
+	x.Canonical(0x84e5db62f3, r.Base.Text)          // OperationDefinition.base
+	x.Code(0x9a55fd852d, r.Code.Text)               // OperationDefinition.code
+	x.Date(0x1c4fffa0a5964cd1, r.Date.Text)         // OperationDefinition.date
+	x.String(0x9cc8c045a538eaa, r.Description.Text) // OperationDefinition.description
+	x.Canonical(0xee66a00e3, r.InputProfile.Text)   // OperationDefinition.inputProfile
+	x.Boolean(0x66304cf67b, r.Instance.Text)        // OperationDefinition.instance
 	for i := range r.Jurisdiction {
-		tokenCodeableConcept(x, 0xaffcd0c32ee74a3d, &r.Jurisdiction[i]) // OperationDefinition.jurisdiction
+		tokenCodeableConcept(x, 0xc32ee74a3d, &r.Jurisdiction[i]) // OperationDefinition.jurisdiction
 	}
-	x.CodeOf(0xa616fb0a4f816c9c, "http://hl7.org/fhir/operation-kind", r.Kind.Text) // OperationDefinition.kind
+	x.CodeOf(0xa4f816c9c, "http://hl7.org/fhir/operation-kind", r.Kind.Text) // OperationDefinition.kind
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x97d6add2b6c61f61, meta.Profile[i].Text) // OperationDefinition.meta.profile
+			x.URI(0xd2b6c61f61, meta.Profile[i].Text) // OperationDefinition.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x704d3440e94b4921, &meta.Security[i]) // OperationDefinition.meta.security
+			tokenCoding(x, 0x40e94b4921, &meta.Security[i]) // OperationDefinition.meta.security
 		}
-		x.URI(0x87d1b62de8d77d54, meta.Source.Text) // OperationDefinition.meta.source
+		x.URI(0x2de8d77d54, meta.Source.Text) // OperationDefinition.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0xb5c513f6ed1d3ae0, &meta.Tag[i]) // OperationDefinition.meta.tag
+			tokenCoding(x, 0xf6ed1d3ae0, &meta.Tag[i]) // OperationDefinition.meta.tag
 		}
 	}
-	x.String(0x1e30b5420fcb56a6, r.Name.Text)                                             // OperationDefinition.name
-	x.Canonical(0x378100a7a364b8dd, r.OutputProfile.Text)                                 // OperationDefinition.outputProfile
-	x.String(0x8409f4073c715169, r.Publisher.Text)                                        // OperationDefinition.publisher
-	x.CodeOf(0xebca3981a97ec1b9, "http://hl7.org/fhir/publication-status", r.Status.Text) // OperationDefinition.status
-	x.Boolean(0x8a81ea95d5987914, r.System.Text)                                          // OperationDefinition.system
-	x.String(0x51ae0fb482910373, r.Title.Text)                                            // OperationDefinition.title
-	x.Boolean(0x54e3808e174ad088, r.Type_.Text)                                           // OperationDefinition.type
-	x.URI(0x4e97a09d9e4fb786, r.URL.Text)                                                 // OperationDefinition.url
+	x.String(0x1e30b5420fcb56a6, r.Name.Text)                                       // OperationDefinition.name
+	x.Canonical(0xa7a364b8dd, r.OutputProfile.Text)                                 // OperationDefinition.outputProfile
+	x.String(0x8409f4073c715169, r.Publisher.Text)                                  // OperationDefinition.publisher
+	x.CodeOf(0x81a97ec1b9, "http://hl7.org/fhir/publication-status", r.Status.Text) // OperationDefinition.status
+	x.Boolean(0x95d5987914, r.System.Text)                                          // OperationDefinition.system
+	x.String(0x51ae0fb482910373, r.Title.Text)                                      // OperationDefinition.title
+	x.Boolean(0x8e174ad088, r.Type_.Text)                                           // OperationDefinition.type
+	x.URI(0x9d9e4fb786, r.URL.Text)                                                 // OperationDefinition.url
 	for i := range r.UseContext {
 		useContext := &r.UseContext[i]
 		x.Open(0x487034ec2cdce0ec, 2) // OperationDefinition.useContext: code & value.ofType(CodeableConcept)
@@ -59,17 +59,17 @@ func operationDefinition(x *fhir.Index, r *r4.OperationDefinition) {
 			quantityRange(x, 0, v)
 		}
 		x.Close()
-		tokenCoding(x, 0xb894bb1d8770d758, useContext.Code) // OperationDefinition.useContext.code
+		tokenCoding(x, 0x1d8770d758, useContext.Code) // OperationDefinition.useContext.code
 		switch v := useContext.Value.(type) {
 		case *r4.CodeableConcept:
-			tokenCodeableConcept(x, 0x5edeba9e121ce637, v) // OperationDefinition.useContext.value.ofType(CodeableConcept)
+			tokenCodeableConcept(x, 0x9e121ce637, v) // OperationDefinition.useContext.value.ofType(CodeableConcept)
 		case *r4.Quantity:
 			quantityQuantity(x, 0xb82c321a7beeef45, v) // OperationDefinition.useContext.value.ofType(Quantity)
 		case *r4.Range:
 			quantityRange(x, 0x5f79c07a0264678a, v) // OperationDefinition.useContext.value.ofType(Range)
 		}
 	}
-	x.Code(0xd2260364a8574a57, r.Version.Text) // OperationDefinition.version
+	x.Code(0x64a8574a57, r.Version.Text) // OperationDefinition.version
 }
 
 var parametersOperationDefinition = []fhir.Parameter{
@@ -77,32 +77,32 @@ var parametersOperationDefinition = []fhir.Parameter{
 	{Code: "_filter", Base: "OperationDefinition", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "OperationDefinition", Type: fhir.SearchToken, Single: true, Expression: "OperationDefinition.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "OperationDefinition", Type: fhir.SearchDate, Single: true, Expression: "OperationDefinition.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "OperationDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0x97d6add2b6c61f61}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "OperationDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0xd2b6c61f61}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "OperationDefinition", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "OperationDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x704d3440e94b4921}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "OperationDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0x87d1b62de8d77d54}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "OperationDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xb5c513f6ed1d3ae0}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "OperationDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x40e94b4921}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "OperationDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0x2de8d77d54}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "OperationDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xf6ed1d3ae0}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "OperationDefinition", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "base", Base: "OperationDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0x020f7784e5db62f3}, Targets: []string{"OperationDefinition"}, Single: true, Expression: "OperationDefinition.base", URL: "http://hl7.org/fhir/SearchParameter/OperationDefinition-base", Description: "Marks this as a profile of the base"},
-	{Code: "code", Base: "OperationDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x9b02529a55fd852d}, Single: true, Expression: "OperationDefinition.code", URL: "http://hl7.org/fhir/SearchParameter/OperationDefinition-code", Description: "Name used to invoke the operation"},
-	{Code: "context", Base: "OperationDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x5edeba9e121ce637}, Expression: "OperationDefinition.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/conformance-context", Description: "A use context assigned to the operation definition"},
+	{Code: "base", Base: "OperationDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0x84e5db62f3}, Targets: []string{"OperationDefinition"}, Single: true, Expression: "OperationDefinition.base", URL: "http://hl7.org/fhir/SearchParameter/OperationDefinition-base", Description: "Marks this as a profile of the base"},
+	{Code: "code", Base: "OperationDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x9a55fd852d}, Single: true, Expression: "OperationDefinition.code", URL: "http://hl7.org/fhir/SearchParameter/OperationDefinition-code", Description: "Name used to invoke the operation"},
+	{Code: "context", Base: "OperationDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x9e121ce637}, Expression: "OperationDefinition.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/conformance-context", Description: "A use context assigned to the operation definition"},
 	{Code: "context-quantity", Base: "OperationDefinition", Type: fhir.SearchQuantity, Keys: []fhir.Key{0xb82c321a7beeef45, 0x5f79c07a0264678a}, Expression: "OperationDefinition.useContext.value as Quantity | OperationDefinition.useContext.value as Range", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-quantity", Description: "A quantity- or range-valued use context assigned to the operation definition"},
-	{Code: "context-type", Base: "OperationDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xb894bb1d8770d758}, Expression: "OperationDefinition.useContext.code", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-type", Description: "A type of use context assigned to the operation definition"},
+	{Code: "context-type", Base: "OperationDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x1d8770d758}, Expression: "OperationDefinition.useContext.code", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-type", Description: "A type of use context assigned to the operation definition"},
 	{Code: "context-type-quantity", Base: "OperationDefinition", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0x7104a5052eea682d, Parts: []fhir.Part{{Code: "context-type", Type: fhir.SearchToken}, {Code: "context-quantity", Type: fhir.SearchQuantity}}}}, Expression: "OperationDefinition.useContext", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-type-quantity", Description: "A use context type and quantity- or range-based value assigned to the operation definition"},
 	{Code: "context-type-value", Base: "OperationDefinition", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0x487034ec2cdce0ec, Parts: []fhir.Part{{Code: "context-type", Type: fhir.SearchToken}, {Code: "context", Type: fhir.SearchToken}}}}, Expression: "OperationDefinition.useContext", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-type-value", Description: "A use context type and value assigned to the operation definition"},
 	{Code: "date", Base: "OperationDefinition", Type: fhir.SearchDate, Keys: []fhir.Key{0x1c4fffa0a5964cd1}, Single: true, Expression: "OperationDefinition.date", URL: "http://hl7.org/fhir/SearchParameter/conformance-date", Description: "The operation definition publication date"},
-	{Code: "description", Base: "OperationDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0x09cc8c045a538eaa}, Single: true, Expression: "OperationDefinition.description", URL: "http://hl7.org/fhir/SearchParameter/conformance-description", Description: "The description of the operation definition"},
-	{Code: "input-profile", Base: "OperationDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0xe4f0d30ee66a00e3}, Targets: []string{"StructureDefinition"}, Single: true, Expression: "OperationDefinition.inputProfile", URL: "http://hl7.org/fhir/SearchParameter/OperationDefinition-input-profile", Description: "Validation information for in parameters"},
-	{Code: "instance", Base: "OperationDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xee7cbe66304cf67b}, Single: true, Expression: "OperationDefinition.instance", URL: "http://hl7.org/fhir/SearchParameter/OperationDefinition-instance", Description: "Invoke on an instance?"},
-	{Code: "jurisdiction", Base: "OperationDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xaffcd0c32ee74a3d}, Expression: "OperationDefinition.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/conformance-jurisdiction", Description: "Intended jurisdiction for the operation definition"},
-	{Code: "kind", Base: "OperationDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xa616fb0a4f816c9c}, Single: true, Systems: []string{"http://hl7.org/fhir/operation-kind"}, Expression: "OperationDefinition.kind", URL: "http://hl7.org/fhir/SearchParameter/OperationDefinition-kind", Description: "operation | query"},
+	{Code: "description", Base: "OperationDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0x9cc8c045a538eaa}, Single: true, Expression: "OperationDefinition.description", URL: "http://hl7.org/fhir/SearchParameter/conformance-description", Description: "The description of the operation definition"},
+	{Code: "input-profile", Base: "OperationDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0xee66a00e3}, Targets: []string{"StructureDefinition"}, Single: true, Expression: "OperationDefinition.inputProfile", URL: "http://hl7.org/fhir/SearchParameter/OperationDefinition-input-profile", Description: "Validation information for in parameters"},
+	{Code: "instance", Base: "OperationDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x66304cf67b}, Single: true, Expression: "OperationDefinition.instance", URL: "http://hl7.org/fhir/SearchParameter/OperationDefinition-instance", Description: "Invoke on an instance?"},
+	{Code: "jurisdiction", Base: "OperationDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xc32ee74a3d}, Expression: "OperationDefinition.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/conformance-jurisdiction", Description: "Intended jurisdiction for the operation definition"},
+	{Code: "kind", Base: "OperationDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xa4f816c9c}, Single: true, Systems: []string{"http://hl7.org/fhir/operation-kind"}, Expression: "OperationDefinition.kind", URL: "http://hl7.org/fhir/SearchParameter/OperationDefinition-kind", Description: "operation | query"},
 	{Code: "name", Base: "OperationDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0x1e30b5420fcb56a6}, Single: true, Expression: "OperationDefinition.name", URL: "http://hl7.org/fhir/SearchParameter/conformance-name", Description: "Computationally friendly name of the operation definition"},
-	{Code: "output-profile", Base: "OperationDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0x378100a7a364b8dd}, Targets: []string{"StructureDefinition"}, Single: true, Expression: "OperationDefinition.outputProfile", URL: "http://hl7.org/fhir/SearchParameter/OperationDefinition-output-profile", Description: "Validation information for out parameters"},
+	{Code: "output-profile", Base: "OperationDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0xa7a364b8dd}, Targets: []string{"StructureDefinition"}, Single: true, Expression: "OperationDefinition.outputProfile", URL: "http://hl7.org/fhir/SearchParameter/OperationDefinition-output-profile", Description: "Validation information for out parameters"},
 	{Code: "publisher", Base: "OperationDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0x8409f4073c715169}, Single: true, Expression: "OperationDefinition.publisher", URL: "http://hl7.org/fhir/SearchParameter/conformance-publisher", Description: "Name of the publisher of the operation definition"},
-	{Code: "status", Base: "OperationDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xebca3981a97ec1b9}, Single: true, Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "OperationDefinition.status", URL: "http://hl7.org/fhir/SearchParameter/conformance-status", Description: "The current status of the operation definition"},
-	{Code: "system", Base: "OperationDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x8a81ea95d5987914}, Single: true, Expression: "OperationDefinition.system", URL: "http://hl7.org/fhir/SearchParameter/OperationDefinition-system", Description: "Invoke at the system level?"},
+	{Code: "status", Base: "OperationDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x81a97ec1b9}, Single: true, Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "OperationDefinition.status", URL: "http://hl7.org/fhir/SearchParameter/conformance-status", Description: "The current status of the operation definition"},
+	{Code: "system", Base: "OperationDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x95d5987914}, Single: true, Expression: "OperationDefinition.system", URL: "http://hl7.org/fhir/SearchParameter/OperationDefinition-system", Description: "Invoke at the system level?"},
 	{Code: "title", Base: "OperationDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0x51ae0fb482910373}, Single: true, Expression: "OperationDefinition.title", URL: "http://hl7.org/fhir/SearchParameter/conformance-title", Description: "The human-friendly name of the operation definition"},
-	{Code: "type", Base: "OperationDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x54e3808e174ad088}, Single: true, Expression: "OperationDefinition.type", URL: "http://hl7.org/fhir/SearchParameter/OperationDefinition-type", Description: "Invoke at the type level?"},
-	{Code: "url", Base: "OperationDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0x4e97a09d9e4fb786}, Single: true, Expression: "OperationDefinition.url", URL: "http://hl7.org/fhir/SearchParameter/conformance-url", Description: "The uri that identifies the operation definition"},
-	{Code: "version", Base: "OperationDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xd2260364a8574a57}, Single: true, Expression: "OperationDefinition.version", URL: "http://hl7.org/fhir/SearchParameter/conformance-version", Description: "The business version of the operation definition"},
+	{Code: "type", Base: "OperationDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x8e174ad088}, Single: true, Expression: "OperationDefinition.type", URL: "http://hl7.org/fhir/SearchParameter/OperationDefinition-type", Description: "Invoke at the type level?"},
+	{Code: "url", Base: "OperationDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0x9d9e4fb786}, Single: true, Expression: "OperationDefinition.url", URL: "http://hl7.org/fhir/SearchParameter/conformance-url", Description: "The uri that identifies the operation definition"},
+	{Code: "version", Base: "OperationDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x64a8574a57}, Single: true, Expression: "OperationDefinition.version", URL: "http://hl7.org/fhir/SearchParameter/conformance-version", Description: "The business version of the operation definition"},
 }

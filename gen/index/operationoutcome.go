@@ -11,14 +11,14 @@ import (
 func operationOutcome(x *fhir.Index, r *r4.OperationOutcome) {
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xeeba7d15b7e583e4, meta.Profile[i].Text) // OperationOutcome.meta.profile
+			x.URI(0x15b7e583e4, meta.Profile[i].Text) // OperationOutcome.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x3191deaa3696e7c6, &meta.Security[i]) // OperationOutcome.meta.security
+			tokenCoding(x, 0xaa3696e7c6, &meta.Security[i]) // OperationOutcome.meta.security
 		}
-		x.URI(0x91ff7863612150ae, meta.Source.Text) // OperationOutcome.meta.source
+		x.URI(0x63612150ae, meta.Source.Text) // OperationOutcome.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x7671b4ed7f6fda51, &meta.Tag[i]) // OperationOutcome.meta.tag
+			tokenCoding(x, 0xed7f6fda51, &meta.Tag[i]) // OperationOutcome.meta.tag
 		}
 	}
 }
@@ -28,10 +28,10 @@ var parametersOperationOutcome = []fhir.Parameter{
 	{Code: "_filter", Base: "OperationOutcome", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "OperationOutcome", Type: fhir.SearchToken, Single: true, Expression: "OperationOutcome.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "OperationOutcome", Type: fhir.SearchDate, Single: true, Expression: "OperationOutcome.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "OperationOutcome", Type: fhir.SearchURI, Keys: []fhir.Key{0xeeba7d15b7e583e4}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "OperationOutcome", Type: fhir.SearchURI, Keys: []fhir.Key{0x15b7e583e4}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "OperationOutcome", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "OperationOutcome", Type: fhir.SearchToken, Keys: []fhir.Key{0x3191deaa3696e7c6}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "OperationOutcome", Type: fhir.SearchURI, Keys: []fhir.Key{0x91ff7863612150ae}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "OperationOutcome", Type: fhir.SearchToken, Keys: []fhir.Key{0x7671b4ed7f6fda51}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "OperationOutcome", Type: fhir.SearchToken, Keys: []fhir.Key{0xaa3696e7c6}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "OperationOutcome", Type: fhir.SearchURI, Keys: []fhir.Key{0x63612150ae}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "OperationOutcome", Type: fhir.SearchToken, Keys: []fhir.Key{0xed7f6fda51}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "OperationOutcome", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 }

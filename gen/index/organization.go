@@ -9,7 +9,7 @@ import (
 
 // organization adds what the search parameters say of r to x.
 func organization(x *fhir.Index, r *r4.Organization) {
-	x.Boolean(0x07dc6d22d6cf82cb, r.Active.Text) // Organization.active
+	x.Boolean(0x22d6cf82cb, r.Active.Text) // Organization.active
 	for i := range r.Address {
 		address := &r.Address[i]
 		stringAddressExcept(x, 0xe7e522cc30486bad, address, cityElsewhere|countryElsewhere|postalCodeElsewhere|stateElsewhere) // Organization.address
@@ -17,33 +17,33 @@ func organization(x *fhir.Index, r *r4.Organization) {
 		x.String(0x7c83b388e47862d7, address.Country.Text)                                                                     // Organization.address.country
 		x.String(0xa160459aa21c9926, address.PostalCode.Text)                                                                  // Organization.address.postalCode
 		x.String(0x4a0df9f8dc5bd7d5, address.State.Text)                                                                       // Organization.address.state
-		x.CodeOf(0x478dc3e1a53b1995, "http://hl7.org/fhir/address-use", address.Use.Text)                                      // Organization.address.use
+		x.CodeOf(0xe1a53b1995, "http://hl7.org/fhir/address-use", address.Use.Text)                                            // Organization.address.use
 	}
 	for i := range r.Alias {
 		x.String(0x1e3ccd86e60453be, r.Alias[i].Text) // Organization.alias
 	}
 	for i := range r.Endpoint {
-		referenceReference(x, 0x71cabb4de6067169, &r.Endpoint[i]) // Organization.endpoint
+		referenceReference(x, 0x4de6067169, &r.Endpoint[i]) // Organization.endpoint
 	}
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0x9c808b8ad4f27d01, &r.Identifier[i]) // Organization.identifier
+		tokenIdentifier(x, 0x8ad4f27d01, &r.Identifier[i]) // Organization.identifier
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xa210ded966fd72e4, meta.Profile[i].Text) // Organization.meta.profile
+			x.URI(0xd966fd72e4, meta.Profile[i].Text) // Organization.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x163d644162cbcdad, &meta.Security[i]) // Organization.meta.security
+			tokenCoding(x, 0x4162cbcdad, &meta.Security[i]) // Organization.meta.security
 		}
-		x.URI(0xf17f9e13cdb8bfd5, meta.Source.Text) // Organization.meta.source
+		x.URI(0x13cdb8bfd5, meta.Source.Text) // Organization.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x7ca8c46e971b3342, &meta.Tag[i]) // Organization.meta.tag
+			tokenCoding(x, 0x6e971b3342, &meta.Tag[i]) // Organization.meta.tag
 		}
 	}
-	x.String(0x97e618fbbb0bb4b0, r.Name.Text)           // Organization.name
-	referenceReference(x, 0x757557cc7304b73a, r.PartOf) // Organization.partOf
+	x.String(0x97e618fbbb0bb4b0, r.Name.Text)     // Organization.name
+	referenceReference(x, 0xcc7304b73a, r.PartOf) // Organization.partOf
 	for i := range r.Type_ {
-		tokenCodeableConcept(x, 0x338a83f0eeb91df9, &r.Type_[i]) // Organization.type
+		tokenCodeableConcept(x, 0xf0eeb91df9, &r.Type_[i]) // Organization.type
 	}
 }
 
@@ -52,23 +52,23 @@ var parametersOrganization = []fhir.Parameter{
 	{Code: "_filter", Base: "Organization", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Organization", Type: fhir.SearchToken, Single: true, Expression: "Organization.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Organization", Type: fhir.SearchDate, Single: true, Expression: "Organization.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "Organization", Type: fhir.SearchURI, Keys: []fhir.Key{0xa210ded966fd72e4}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "Organization", Type: fhir.SearchURI, Keys: []fhir.Key{0xd966fd72e4}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "Organization", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "Organization", Type: fhir.SearchToken, Keys: []fhir.Key{0x163d644162cbcdad}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "Organization", Type: fhir.SearchURI, Keys: []fhir.Key{0xf17f9e13cdb8bfd5}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "Organization", Type: fhir.SearchToken, Keys: []fhir.Key{0x7ca8c46e971b3342}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "Organization", Type: fhir.SearchToken, Keys: []fhir.Key{0x4162cbcdad}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "Organization", Type: fhir.SearchURI, Keys: []fhir.Key{0x13cdb8bfd5}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "Organization", Type: fhir.SearchToken, Keys: []fhir.Key{0x6e971b3342}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "Organization", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "active", Base: "Organization", Type: fhir.SearchToken, Keys: []fhir.Key{0x07dc6d22d6cf82cb}, Single: true, Expression: "Organization.active", URL: "http://hl7.org/fhir/SearchParameter/Organization-active", Description: "Is the Organization record active"},
+	{Code: "active", Base: "Organization", Type: fhir.SearchToken, Keys: []fhir.Key{0x22d6cf82cb}, Single: true, Expression: "Organization.active", URL: "http://hl7.org/fhir/SearchParameter/Organization-active", Description: "Is the Organization record active"},
 	{Code: "address", Base: "Organization", Type: fhir.SearchString, Keys: []fhir.Key{0xe7e522cc30486bad, 0xf6932b661e470852, 0x7c83b388e47862d7, 0xa160459aa21c9926, 0x4a0df9f8dc5bd7d5}, PartOf: []fhir.Key{0, 0xe7e522cc30486bad, 0xe7e522cc30486bad, 0xe7e522cc30486bad, 0xe7e522cc30486bad}, Expression: "Organization.address", URL: "http://hl7.org/fhir/SearchParameter/Organization-address", Description: "A server defined search that may match any of the string fields in the Address, including line, city, district, state, country, postalCode, and/or text"},
 	{Code: "address-city", Base: "Organization", Type: fhir.SearchString, Keys: []fhir.Key{0xf6932b661e470852}, Expression: "Organization.address.city", URL: "http://hl7.org/fhir/SearchParameter/Organization-address-city", Description: "A city specified in an address"},
 	{Code: "address-country", Base: "Organization", Type: fhir.SearchString, Keys: []fhir.Key{0x7c83b388e47862d7}, Expression: "Organization.address.country", URL: "http://hl7.org/fhir/SearchParameter/Organization-address-country", Description: "A country specified in an address"},
 	{Code: "address-postalcode", Base: "Organization", Type: fhir.SearchString, Keys: []fhir.Key{0xa160459aa21c9926}, Expression: "Organization.address.postalCode", URL: "http://hl7.org/fhir/SearchParameter/Organization-address-postalcode", Description: "A postal code specified in an address"},
 	{Code: "address-state", Base: "Organization", Type: fhir.SearchString, Keys: []fhir.Key{0x4a0df9f8dc5bd7d5}, Expression: "Organization.address.state", URL: "http://hl7.org/fhir/SearchParameter/Organization-address-state", Description: "A state specified in an address"},
-	{Code: "address-use", Base: "Organization", Type: fhir.SearchToken, Keys: []fhir.Key{0x478dc3e1a53b1995}, Systems: []string{"http://hl7.org/fhir/address-use"}, Expression: "Organization.address.use", URL: "http://hl7.org/fhir/SearchParameter/Organization-address-use", Description: "A use code specified in an address"},
-	{Code: "endpoint", Base: "Organization", Type: fhir.SearchReference, Keys: []fhir.Key{0x71cabb4de6067169}, Targets: []string{"Endpoint"}, Expression: "Organization.endpoint", URL: "http://hl7.org/fhir/SearchParameter/Organization-endpoint", Description: "Technical endpoints providing access to services operated for the organization"},
-	{Code: "identifier", Base: "Organization", Type: fhir.SearchToken, Keys: []fhir.Key{0x9c808b8ad4f27d01}, Expression: "Organization.identifier", URL: "http://hl7.org/fhir/SearchParameter/Organization-identifier", Description: "Any identifier for the organization (not the accreditation issuer's identifier)"},
+	{Code: "address-use", Base: "Organization", Type: fhir.SearchToken, Keys: []fhir.Key{0xe1a53b1995}, Systems: []string{"http://hl7.org/fhir/address-use"}, Expression: "Organization.address.use", URL: "http://hl7.org/fhir/SearchParameter/Organization-address-use", Description: "A use code specified in an address"},
+	{Code: "endpoint", Base: "Organization", Type: fhir.SearchReference, Keys: []fhir.Key{0x4de6067169}, Targets: []string{"Endpoint"}, Expression: "Organization.endpoint", URL: "http://hl7.org/fhir/SearchParameter/Organization-endpoint", Description: "Technical endpoints providing access to services operated for the organization"},
+	{Code: "identifier", Base: "Organization", Type: fhir.SearchToken, Keys: []fhir.Key{0x8ad4f27d01}, Expression: "Organization.identifier", URL: "http://hl7.org/fhir/SearchParameter/Organization-identifier", Description: "Any identifier for the organization (not the accreditation issuer's identifier)"},
 	{Code: "name", Base: "Organization", Type: fhir.SearchString, Keys: []fhir.Key{0x97e618fbbb0bb4b0, 0x1e3ccd86e60453be}, Expression: "Organization.name | Organization.alias", URL: "http://hl7.org/fhir/SearchParameter/Organization-name", Description: "A portion of the organization's name or alias"},
-	{Code: "partof", Base: "Organization", Type: fhir.SearchReference, Keys: []fhir.Key{0x757557cc7304b73a}, Targets: []string{"Organization"}, Single: true, Expression: "Organization.partOf", URL: "http://hl7.org/fhir/SearchParameter/Organization-partof", Description: "An organization of which this organization forms a part"},
+	{Code: "partof", Base: "Organization", Type: fhir.SearchReference, Keys: []fhir.Key{0xcc7304b73a}, Targets: []string{"Organization"}, Single: true, Expression: "Organization.partOf", URL: "http://hl7.org/fhir/SearchParameter/Organization-partof", Description: "An organization of which this organization forms a part"},
 	{Code: "phonetic", Base: "Organization", Type: fhir.SearchString, Keys: []fhir.Key{0x97e618fbbb0bb4b0}, Single: true, Expression: "Organization.name", URL: "http://hl7.org/fhir/SearchParameter/Organization-phonetic", Description: "A portion of the organization's name using some kind of phonetic matching algorithm"},
-	{Code: "type", Base: "Organization", Type: fhir.SearchToken, Keys: []fhir.Key{0x338a83f0eeb91df9}, Expression: "Organization.type", URL: "http://hl7.org/fhir/SearchParameter/Organization-type", Description: "A code for the type of organization"},
+	{Code: "type", Base: "Organization", Type: fhir.SearchToken, Keys: []fhir.Key{0xf0eeb91df9}, Expression: "Organization.type", URL: "http://hl7.org/fhir/SearchParameter/Organization-type", Description: "A code for the type of organization"},
 }

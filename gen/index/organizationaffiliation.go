@@ -9,51 +9,51 @@ import (
 
 // organizationAffiliation adds what the search parameters say of r to x.
 func organizationAffiliation(x *fhir.Index, r *r4.OrganizationAffiliation) {
-	x.Boolean(0x6255c38799725dbe, r.Active.Text) // OrganizationAffiliation.active
+	x.Boolean(0x8799725dbe, r.Active.Text) // OrganizationAffiliation.active
 	for i := range r.Code {
-		tokenCodeableConcept(x, 0x73dbf5d9a20a43c2, &r.Code[i]) // OrganizationAffiliation.code
+		tokenCodeableConcept(x, 0xd9a20a43c2, &r.Code[i]) // OrganizationAffiliation.code
 	}
 	for i := range r.Endpoint {
-		referenceReference(x, 0x0ae8b3fdd68d689b, &r.Endpoint[i]) // OrganizationAffiliation.endpoint
+		referenceReference(x, 0xfdd68d689b, &r.Endpoint[i]) // OrganizationAffiliation.endpoint
 	}
 	for i := range r.HealthcareService {
-		referenceReference(x, 0x113003097894c6c9, &r.HealthcareService[i]) // OrganizationAffiliation.healthcareService
+		referenceReference(x, 0x97894c6c9, &r.HealthcareService[i]) // OrganizationAffiliation.healthcareService
 	}
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0x761a8e0d0c44e696, &r.Identifier[i]) // OrganizationAffiliation.identifier
+		tokenIdentifier(x, 0xd0c44e696, &r.Identifier[i]) // OrganizationAffiliation.identifier
 	}
 	for i := range r.Location {
-		referenceReference(x, 0x88ee23e5378b2c86, &r.Location[i]) // OrganizationAffiliation.location
+		referenceReference(x, 0xe5378b2c86, &r.Location[i]) // OrganizationAffiliation.location
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x22f69f5068c3547c, meta.Profile[i].Text) // OrganizationAffiliation.meta.profile
+			x.URI(0x5068c3547c, meta.Profile[i].Text) // OrganizationAffiliation.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x8550cd2a9a95ea9e, &meta.Security[i]) // OrganizationAffiliation.meta.security
+			tokenCoding(x, 0x2a9a95ea9e, &meta.Security[i]) // OrganizationAffiliation.meta.security
 		}
-		x.URI(0x333eea95144442ad, meta.Source.Text) // OrganizationAffiliation.meta.source
+		x.URI(0x95144442ad, meta.Source.Text) // OrganizationAffiliation.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0xd10ab6862559cefc, &meta.Tag[i]) // OrganizationAffiliation.meta.tag
+			tokenCoding(x, 0x862559cefc, &meta.Tag[i]) // OrganizationAffiliation.meta.tag
 		}
 	}
 	for i := range r.Network {
-		referenceReference(x, 0xf8047f2d731741f2, &r.Network[i]) // OrganizationAffiliation.network
+		referenceReference(x, 0x2d731741f2, &r.Network[i]) // OrganizationAffiliation.network
 	}
-	referenceReference(x, 0xac6890c04e7f0a9d, r.Organization)              // OrganizationAffiliation.organization
-	referenceReference(x, 0x1a509bb7138faa5e, r.ParticipatingOrganization) // OrganizationAffiliation.participatingOrganization
-	datePeriod(x, 0x3f1ba053820c5890, r.Period)                            // OrganizationAffiliation.period
+	referenceReference(x, 0xc04e7f0a9d, r.Organization)              // OrganizationAffiliation.organization
+	referenceReference(x, 0xb7138faa5e, r.ParticipatingOrganization) // OrganizationAffiliation.participatingOrganization
+	datePeriod(x, 0x3f1ba053820c5890, r.Period)                      // OrganizationAffiliation.period
 	for i := range r.Specialty {
-		tokenCodeableConcept(x, 0xccf578bde130abeb, &r.Specialty[i]) // OrganizationAffiliation.specialty
+		tokenCodeableConcept(x, 0xbde130abeb, &r.Specialty[i]) // OrganizationAffiliation.specialty
 	}
 	for i := range r.Telecom {
 		telecom := &r.Telecom[i]
-		tokenContactPoint(x, 0x92127b238d5d3d01, telecom) // OrganizationAffiliation.telecom
+		tokenContactPoint(x, 0x238d5d3d01, telecom) // OrganizationAffiliation.telecom
 		if telecom.System.Text == "email" {
-			tokenContactPoint(x, 0xf18cc2a91ca3e513, telecom) // OrganizationAffiliation.telecom.where(system='email')
+			tokenContactPoint(x, 0xa91ca3e513, telecom) // OrganizationAffiliation.telecom.where(system='email')
 		}
 		if telecom.System.Text == "phone" {
-			tokenContactPoint(x, 0xec88b7ee9d646846, telecom) // OrganizationAffiliation.telecom.where(system='phone')
+			tokenContactPoint(x, 0xee9d646846, telecom) // OrganizationAffiliation.telecom.where(system='phone')
 		}
 	}
 }
@@ -63,24 +63,24 @@ var parametersOrganizationAffiliation = []fhir.Parameter{
 	{Code: "_filter", Base: "OrganizationAffiliation", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "OrganizationAffiliation", Type: fhir.SearchToken, Single: true, Expression: "OrganizationAffiliation.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "OrganizationAffiliation", Type: fhir.SearchDate, Single: true, Expression: "OrganizationAffiliation.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "OrganizationAffiliation", Type: fhir.SearchURI, Keys: []fhir.Key{0x22f69f5068c3547c}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "OrganizationAffiliation", Type: fhir.SearchURI, Keys: []fhir.Key{0x5068c3547c}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "OrganizationAffiliation", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "OrganizationAffiliation", Type: fhir.SearchToken, Keys: []fhir.Key{0x8550cd2a9a95ea9e}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "OrganizationAffiliation", Type: fhir.SearchURI, Keys: []fhir.Key{0x333eea95144442ad}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "OrganizationAffiliation", Type: fhir.SearchToken, Keys: []fhir.Key{0xd10ab6862559cefc}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "OrganizationAffiliation", Type: fhir.SearchToken, Keys: []fhir.Key{0x2a9a95ea9e}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "OrganizationAffiliation", Type: fhir.SearchURI, Keys: []fhir.Key{0x95144442ad}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "OrganizationAffiliation", Type: fhir.SearchToken, Keys: []fhir.Key{0x862559cefc}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "OrganizationAffiliation", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "active", Base: "OrganizationAffiliation", Type: fhir.SearchToken, Keys: []fhir.Key{0x6255c38799725dbe}, Single: true, Expression: "OrganizationAffiliation.active", URL: "http://hl7.org/fhir/SearchParameter/OrganizationAffiliation-active", Description: "Whether this organization affiliation record is in active use"},
+	{Code: "active", Base: "OrganizationAffiliation", Type: fhir.SearchToken, Keys: []fhir.Key{0x8799725dbe}, Single: true, Expression: "OrganizationAffiliation.active", URL: "http://hl7.org/fhir/SearchParameter/OrganizationAffiliation-active", Description: "Whether this organization affiliation record is in active use"},
 	{Code: "date", Base: "OrganizationAffiliation", Type: fhir.SearchDate, Keys: []fhir.Key{0x3f1ba053820c5890}, Single: true, Expression: "OrganizationAffiliation.period", URL: "http://hl7.org/fhir/SearchParameter/OrganizationAffiliation-date", Description: "The period during which the participatingOrganization is affiliated with the primary organization"},
-	{Code: "email", Base: "OrganizationAffiliation", Type: fhir.SearchToken, Keys: []fhir.Key{0xf18cc2a91ca3e513}, Expression: "OrganizationAffiliation.telecom.where(system = 'email')", URL: "http://hl7.org/fhir/SearchParameter/OrganizationAffiliation-email", Description: "A value in an email contact"},
-	{Code: "endpoint", Base: "OrganizationAffiliation", Type: fhir.SearchReference, Keys: []fhir.Key{0x0ae8b3fdd68d689b}, Targets: []string{"Endpoint"}, Expression: "OrganizationAffiliation.endpoint", URL: "http://hl7.org/fhir/SearchParameter/OrganizationAffiliation-endpoint", Description: "Technical endpoints providing access to services operated for this role"},
-	{Code: "identifier", Base: "OrganizationAffiliation", Type: fhir.SearchToken, Keys: []fhir.Key{0x761a8e0d0c44e696}, Expression: "OrganizationAffiliation.identifier", URL: "http://hl7.org/fhir/SearchParameter/OrganizationAffiliation-identifier", Description: "An organization affiliation's Identifier"},
-	{Code: "location", Base: "OrganizationAffiliation", Type: fhir.SearchReference, Keys: []fhir.Key{0x88ee23e5378b2c86}, Targets: []string{"Location"}, Expression: "OrganizationAffiliation.location", URL: "http://hl7.org/fhir/SearchParameter/OrganizationAffiliation-location", Description: "The location(s) at which the role occurs"},
-	{Code: "network", Base: "OrganizationAffiliation", Type: fhir.SearchReference, Keys: []fhir.Key{0xf8047f2d731741f2}, Targets: []string{"Organization"}, Expression: "OrganizationAffiliation.network", URL: "http://hl7.org/fhir/SearchParameter/OrganizationAffiliation-network", Description: "Health insurance provider network in which the participatingOrganization provides the role's services (if defined) at the indicated locations (if defined)"},
-	{Code: "participating-organization", Base: "OrganizationAffiliation", Type: fhir.SearchReference, Keys: []fhir.Key{0x1a509bb7138faa5e}, Targets: []string{"Organization"}, Single: true, Expression: "OrganizationAffiliation.participatingOrganization", URL: "http://hl7.org/fhir/SearchParameter/OrganizationAffiliation-participating-organization", Description: "The organization that provides services to the primary organization"},
-	{Code: "phone", Base: "OrganizationAffiliation", Type: fhir.SearchToken, Keys: []fhir.Key{0xec88b7ee9d646846}, Expression: "OrganizationAffiliation.telecom.where(system = 'phone')", URL: "http://hl7.org/fhir/SearchParameter/OrganizationAffiliation-phone", Description: "A value in a phone contact"},
-	{Code: "primary-organization", Base: "OrganizationAffiliation", Type: fhir.SearchReference, Keys: []fhir.Key{0xac6890c04e7f0a9d}, Targets: []string{"Organization"}, Single: true, Expression: "OrganizationAffiliation.organization", URL: "http://hl7.org/fhir/SearchParameter/OrganizationAffiliation-primary-organization", Description: "The organization that receives the services from the participating organization"},
-	{Code: "role", Base: "OrganizationAffiliation", Type: fhir.SearchToken, Keys: []fhir.Key{0x73dbf5d9a20a43c2}, Expression: "OrganizationAffiliation.code", URL: "http://hl7.org/fhir/SearchParameter/OrganizationAffiliation-role", Description: "Definition of the role the participatingOrganization plays"},
-	{Code: "service", Base: "OrganizationAffiliation", Type: fhir.SearchReference, Keys: []fhir.Key{0x113003097894c6c9}, Targets: []string{"HealthcareService"}, Expression: "OrganizationAffiliation.healthcareService", URL: "http://hl7.org/fhir/SearchParameter/OrganizationAffiliation-service", Description: "Healthcare services provided through the role"},
-	{Code: "specialty", Base: "OrganizationAffiliation", Type: fhir.SearchToken, Keys: []fhir.Key{0xccf578bde130abeb}, Expression: "OrganizationAffiliation.specialty", URL: "http://hl7.org/fhir/SearchParameter/OrganizationAffiliation-specialty", Description: "Specific specialty of the participatingOrganization in the context of the role"},
-	{Code: "telecom", Base: "OrganizationAffiliation", Type: fhir.SearchToken, Keys: []fhir.Key{0x92127b238d5d3d01}, Expression: "OrganizationAffiliation.telecom", URL: "http://hl7.org/fhir/SearchParameter/OrganizationAffiliation-telecom", Description: "The value in any kind of contact"},
+	{Code: "email", Base: "OrganizationAffiliation", Type: fhir.SearchToken, Keys: []fhir.Key{0xa91ca3e513}, Expression: "OrganizationAffiliation.telecom.where(system = 'email')", URL: "http://hl7.org/fhir/SearchParameter/OrganizationAffiliation-email", Description: "A value in an email contact"},
+	{Code: "endpoint", Base: "OrganizationAffiliation", Type: fhir.SearchReference, Keys: []fhir.Key{0xfdd68d689b}, Targets: []string{"Endpoint"}, Expression: "OrganizationAffiliation.endpoint", URL: "http://hl7.org/fhir/SearchParameter/OrganizationAffiliation-endpoint", Description: "Technical endpoints providing access to services operated for this role"},
+	{Code: "identifier", Base: "OrganizationAffiliation", Type: fhir.SearchToken, Keys: []fhir.Key{0xd0c44e696}, Expression: "OrganizationAffiliation.identifier", URL: "http://hl7.org/fhir/SearchParameter/OrganizationAffiliation-identifier", Description: "An organization affiliation's Identifier"},
+	{Code: "location", Base: "OrganizationAffiliation", Type: fhir.SearchReference, Keys: []fhir.Key{0xe5378b2c86}, Targets: []string{"Location"}, Expression: "OrganizationAffiliation.location", URL: "http://hl7.org/fhir/SearchParameter/OrganizationAffiliation-location", Description: "The location(s) at which the role occurs"},
+	{Code: "network", Base: "OrganizationAffiliation", Type: fhir.SearchReference, Keys: []fhir.Key{0x2d731741f2}, Targets: []string{"Organization"}, Expression: "OrganizationAffiliation.network", URL: "http://hl7.org/fhir/SearchParameter/OrganizationAffiliation-network", Description: "Health insurance provider network in which the participatingOrganization provides the role's services (if defined) at the indicated locations (if defined)"},
+	{Code: "participating-organization", Base: "OrganizationAffiliation", Type: fhir.SearchReference, Keys: []fhir.Key{0xb7138faa5e}, Targets: []string{"Organization"}, Single: true, Expression: "OrganizationAffiliation.participatingOrganization", URL: "http://hl7.org/fhir/SearchParameter/OrganizationAffiliation-participating-organization", Description: "The organization that provides services to the primary organization"},
+	{Code: "phone", Base: "OrganizationAffiliation", Type: fhir.SearchToken, Keys: []fhir.Key{0xee9d646846}, Expression: "OrganizationAffiliation.telecom.where(system = 'phone')", URL: "http://hl7.org/fhir/SearchParameter/OrganizationAffiliation-phone", Description: "A value in a phone contact"},
+	{Code: "primary-organization", Base: "OrganizationAffiliation", Type: fhir.SearchReference, Keys: []fhir.Key{0xc04e7f0a9d}, Targets: []string{"Organization"}, Single: true, Expression: "OrganizationAffiliation.organization", URL: "http://hl7.org/fhir/SearchParameter/OrganizationAffiliation-primary-organization", Description: "The organization that receives the services from the participating organization"},
+	{Code: "role", Base: "OrganizationAffiliation", Type: fhir.SearchToken, Keys: []fhir.Key{0xd9a20a43c2}, Expression: "OrganizationAffiliation.code", URL: "http://hl7.org/fhir/SearchParameter/OrganizationAffiliation-role", Description: "Definition of the role the participatingOrganization plays"},
+	{Code: "service", Base: "OrganizationAffiliation", Type: fhir.SearchReference, Keys: []fhir.Key{0x97894c6c9}, Targets: []string{"HealthcareService"}, Expression: "OrganizationAffiliation.healthcareService", URL: "http://hl7.org/fhir/SearchParameter/OrganizationAffiliation-service", Description: "Healthcare services provided through the role"},
+	{Code: "specialty", Base: "OrganizationAffiliation", Type: fhir.SearchToken, Keys: []fhir.Key{0xbde130abeb}, Expression: "OrganizationAffiliation.specialty", URL: "http://hl7.org/fhir/SearchParameter/OrganizationAffiliation-specialty", Description: "Specific specialty of the participatingOrganization in the context of the role"},
+	{Code: "telecom", Base: "OrganizationAffiliation", Type: fhir.SearchToken, Keys: []fhir.Key{0x238d5d3d01}, Expression: "OrganizationAffiliation.telecom", URL: "http://hl7.org/fhir/SearchParameter/OrganizationAffiliation-telecom", Description: "The value in any kind of contact"},
 }

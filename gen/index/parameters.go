@@ -11,14 +11,14 @@ import (
 func parameters(x *fhir.Index, r *r4.Parameters) {
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x2c2ef315f27f6a2d, meta.Profile[i].Text) // Parameters.meta.profile
+			x.URI(0x15f27f6a2d, meta.Profile[i].Text) // Parameters.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x036a36391bf35728, &meta.Security[i]) // Parameters.meta.security
+			tokenCoding(x, 0x391bf35728, &meta.Security[i]) // Parameters.meta.security
 		}
-		x.URI(0xf5aeeba74ed8e66c, meta.Source.Text) // Parameters.meta.source
+		x.URI(0xa74ed8e66c, meta.Source.Text) // Parameters.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x542f660488378d76, &meta.Tag[i]) // Parameters.meta.tag
+			tokenCoding(x, 0x488378d76, &meta.Tag[i]) // Parameters.meta.tag
 		}
 	}
 }
@@ -28,9 +28,9 @@ var parametersParameters = []fhir.Parameter{
 	{Code: "_filter", Base: "Parameters", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Parameters", Type: fhir.SearchToken, Single: true, Expression: "Parameters.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Parameters", Type: fhir.SearchDate, Single: true, Expression: "Parameters.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "Parameters", Type: fhir.SearchURI, Keys: []fhir.Key{0x2c2ef315f27f6a2d}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "Parameters", Type: fhir.SearchURI, Keys: []fhir.Key{0x15f27f6a2d}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "Parameters", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "Parameters", Type: fhir.SearchToken, Keys: []fhir.Key{0x036a36391bf35728}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "Parameters", Type: fhir.SearchURI, Keys: []fhir.Key{0xf5aeeba74ed8e66c}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "Parameters", Type: fhir.SearchToken, Keys: []fhir.Key{0x542f660488378d76}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "Parameters", Type: fhir.SearchToken, Keys: []fhir.Key{0x391bf35728}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "Parameters", Type: fhir.SearchURI, Keys: []fhir.Key{0xa74ed8e66c}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "Parameters", Type: fhir.SearchToken, Keys: []fhir.Key{0x488378d76}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 }

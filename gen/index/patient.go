@@ -9,7 +9,7 @@ import (
 
 // patient adds what the search parameters say of r to x.
 func patient(x *fhir.Index, r *r4.Patient) {
-	x.Boolean(0x35e0fa8a5aad3a6a, r.Active.Text) // Patient.active
+	x.Boolean(0x8a5aad3a6a, r.Active.Text) // Patient.active
 	for i := range r.Address {
 		address := &r.Address[i]
 		stringAddressExcept(x, 0x2a6fc3ff59305b4a, address, cityElsewhere|countryElsewhere|postalCodeElsewhere|stateElsewhere) // Patient.address
@@ -17,14 +17,14 @@ func patient(x *fhir.Index, r *r4.Patient) {
 		x.String(0x8526a0d9d4c660d6, address.Country.Text)                                                                     // Patient.address.country
 		x.String(0x438e2f9ceb9f9ac8, address.PostalCode.Text)                                                                  // Patient.address.postalCode
 		x.String(0x9603255846d927b6, address.State.Text)                                                                       // Patient.address.state
-		x.CodeOf(0x0c52236ceeded5cc, "http://hl7.org/fhir/address-use", address.Use.Text)                                      // Patient.address.use
+		x.CodeOf(0x6ceeded5cc, "http://hl7.org/fhir/address-use", address.Use.Text)                                            // Patient.address.use
 	}
 	x.Date(0x1014aa0f9f5397c8, r.BirthDate.Text) // Patient.birthDate
 	for i := range r.Communication {
 		communication := &r.Communication[i]
-		tokenCodeableConcept(x, 0x5da7dbdbdcd777a2, communication.Language) // Patient.communication.language
+		tokenCodeableConcept(x, 0xdbdcd777a2, communication.Language) // Patient.communication.language
 	}
-	x.Boolean(0x0762cfb98b14768b, existsAndNotFalse(r.Deceased)) // Patient.deceased.exists() and Patient.deceased != false
+	x.Boolean(0xb98b14768b, existsAndNotFalse(r.Deceased)) // Patient.deceased.exists() and Patient.deceased != false
 	switch v := r.Deceased.(type) {
 	case *fhir.DateTime:
 		x.Date(0x218210477a8c36ee, v.Text) // Patient.deceased.ofType(dateTime)
@@ -34,46 +34,46 @@ func patient(x *fhir.Index, r *r4.Patient) {
 			stringExtension(x, 0xcd93bc238382dd7b, extension) // Patient.extension('http://hl7.org/fhir/StructureDefinition/patient-extensions-Patient-mothersMaidenName')
 		}
 	}
-	x.CodeOf(0xefb5b13cea61f172, "http://hl7.org/fhir/administrative-gender", r.Gender.Text) // Patient.gender
+	x.CodeOf(0x3cea61f172, "http://hl7.org/fhir/administrative-gender", r.Gender.Text) // Patient.gender
 	for i := range r.GeneralPractitioner {
-		referenceReference(x, 0x89b673614cf82f10, &r.GeneralPractitioner[i]) // Patient.generalPractitioner
+		referenceReference(x, 0x614cf82f10, &r.GeneralPractitioner[i]) // Patient.generalPractitioner
 	}
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0xcffbef1ea92f7ef5, &r.Identifier[i]) // Patient.identifier
+		tokenIdentifier(x, 0x1ea92f7ef5, &r.Identifier[i]) // Patient.identifier
 	}
 	for i := range r.Link {
 		link := &r.Link[i]
-		referenceReference(x, 0xceb96f5731a4cdda, link.Other) // Patient.link.other
+		referenceReference(x, 0x5731a4cdda, link.Other) // Patient.link.other
 	}
-	referenceReference(x, 0xcff91670fe7f8640, r.ManagingOrganization) // Patient.managingOrganization
+	referenceReference(x, 0x70fe7f8640, r.ManagingOrganization) // Patient.managingOrganization
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x803a301492c307e7, meta.Profile[i].Text) // Patient.meta.profile
+			x.URI(0x1492c307e7, meta.Profile[i].Text) // Patient.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0xa18ec77c2bb87c1c, &meta.Security[i]) // Patient.meta.security
+			tokenCoding(x, 0x7c2bb87c1c, &meta.Security[i]) // Patient.meta.security
 		}
-		x.URI(0x08bd9c3aa1b940a4, meta.Source.Text) // Patient.meta.source
+		x.URI(0x3aa1b940a4, meta.Source.Text) // Patient.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0xdb08f686ff95f5fe, &meta.Tag[i]) // Patient.meta.tag
+			tokenCoding(x, 0x86ff95f5fe, &meta.Tag[i]) // Patient.meta.tag
 		}
 	}
 	for i := range r.Name {
 		name := &r.Name[i]
-		stringHumanNameExcept(x, 0x0e203a9a0f082bdc, name, familyElsewhere|givenElsewhere) // Patient.name
-		x.Name(0xf1e0362d9149aa53, name.Family.Text)                                       // Patient.name.family
+		stringHumanNameExcept(x, 0xe203a9a0f082bdc, name, familyElsewhere|givenElsewhere) // Patient.name
+		x.Name(0xf1e0362d9149aa53, name.Family.Text)                                      // Patient.name.family
 		for i := range name.Given {
 			x.Name(0x437381fe4ca06cdc, name.Given[i].Text) // Patient.name.given
 		}
 	}
 	for i := range r.Telecom {
 		telecom := &r.Telecom[i]
-		tokenContactPoint(x, 0xecf7de070df39855, telecom) // Patient.telecom
+		tokenContactPoint(x, 0x70df39855, telecom) // Patient.telecom
 		if telecom.System.Text == "email" {
-			tokenContactPoint(x, 0xb8809f8979994ee4, telecom) // Patient.telecom.where(system='email')
+			tokenContactPoint(x, 0x8979994ee4, telecom) // Patient.telecom.where(system='email')
 		}
 		if telecom.System.Text == "phone" {
-			tokenContactPoint(x, 0x45be5bfc639c6b8c, telecom) // Patient.telecom.where(system='phone')
+			tokenContactPoint(x, 0xfc639c6b8c, telecom) // Patient.telecom.where(system='phone')
 		}
 	}
 }
@@ -83,37 +83,37 @@ var parametersPatient = []fhir.Parameter{
 	{Code: "_filter", Base: "Patient", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Patient", Type: fhir.SearchToken, Single: true, Expression: "Patient.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Patient", Type: fhir.SearchDate, Single: true, Expression: "Patient.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "Patient", Type: fhir.SearchURI, Keys: []fhir.Key{0x803a301492c307e7}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "Patient", Type: fhir.SearchURI, Keys: []fhir.Key{0x1492c307e7}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "Patient", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "Patient", Type: fhir.SearchToken, Keys: []fhir.Key{0xa18ec77c2bb87c1c}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "Patient", Type: fhir.SearchURI, Keys: []fhir.Key{0x08bd9c3aa1b940a4}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "Patient", Type: fhir.SearchToken, Keys: []fhir.Key{0xdb08f686ff95f5fe}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "Patient", Type: fhir.SearchToken, Keys: []fhir.Key{0x7c2bb87c1c}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "Patient", Type: fhir.SearchURI, Keys: []fhir.Key{0x3aa1b940a4}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "Patient", Type: fhir.SearchToken, Keys: []fhir.Key{0x86ff95f5fe}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "Patient", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "active", Base: "Patient", Type: fhir.SearchToken, Keys: []fhir.Key{0x35e0fa8a5aad3a6a}, Single: true, Expression: "Patient.active", URL: "http://hl7.org/fhir/SearchParameter/Patient-active", Description: "Whether the patient record is active"},
+	{Code: "active", Base: "Patient", Type: fhir.SearchToken, Keys: []fhir.Key{0x8a5aad3a6a}, Single: true, Expression: "Patient.active", URL: "http://hl7.org/fhir/SearchParameter/Patient-active", Description: "Whether the patient record is active"},
 	{Code: "address", Base: "Patient", Type: fhir.SearchString, Keys: []fhir.Key{0x2a6fc3ff59305b4a, 0x24486f71c8436aec, 0x8526a0d9d4c660d6, 0x438e2f9ceb9f9ac8, 0x9603255846d927b6}, PartOf: []fhir.Key{0, 0x2a6fc3ff59305b4a, 0x2a6fc3ff59305b4a, 0x2a6fc3ff59305b4a, 0x2a6fc3ff59305b4a}, Expression: "Patient.address", URL: "http://hl7.org/fhir/SearchParameter/individual-address", Description: "A server defined search that may match any of the string fields in the Address, including line, city, district, state, country, postalCode, and/or text"},
 	{Code: "address-city", Base: "Patient", Type: fhir.SearchString, Keys: []fhir.Key{0x24486f71c8436aec}, Expression: "Patient.address.city", URL: "http://hl7.org/fhir/SearchParameter/individual-address-city", Description: "A city specified in an address"},
 	{Code: "address-country", Base: "Patient", Type: fhir.SearchString, Keys: []fhir.Key{0x8526a0d9d4c660d6}, Expression: "Patient.address.country", URL: "http://hl7.org/fhir/SearchParameter/individual-address-country", Description: "A country specified in an address"},
 	{Code: "address-postalcode", Base: "Patient", Type: fhir.SearchString, Keys: []fhir.Key{0x438e2f9ceb9f9ac8}, Expression: "Patient.address.postalCode", URL: "http://hl7.org/fhir/SearchParameter/individual-address-postalcode", Description: "A postalCode specified in an address"},
 	{Code: "address-state", Base: "Patient", Type: fhir.SearchString, Keys: []fhir.Key{0x9603255846d927b6}, Expression: "Patient.address.state", URL: "http://hl7.org/fhir/SearchParameter/individual-address-state", Description: "A state specified in an address"},
-	{Code: "address-use", Base: "Patient", Type: fhir.SearchToken, Keys: []fhir.Key{0x0c52236ceeded5cc}, Systems: []string{"http://hl7.org/fhir/address-use"}, Expression: "Patient.address.use", URL: "http://hl7.org/fhir/SearchParameter/individual-address-use", Description: "A use code specified in an address"},
+	{Code: "address-use", Base: "Patient", Type: fhir.SearchToken, Keys: []fhir.Key{0x6ceeded5cc}, Systems: []string{"http://hl7.org/fhir/address-use"}, Expression: "Patient.address.use", URL: "http://hl7.org/fhir/SearchParameter/individual-address-use", Description: "A use code specified in an address"},
 	{Code: "age", Base: "Patient", Type: fhir.SearchNumber, Unsupported: "its definition has no expression", URL: "http://hl7.org/fhir/SearchParameter/patient-extensions-Patient-age", Description: "Searches for patients based on age as calculated based on current date and date of birth. Deceased patients are excluded from the search."},
 	{Code: "birthOrderBoolean", Base: "Patient", Type: fhir.SearchToken, Unsupported: "its definition has no expression", URL: "http://hl7.org/fhir/SearchParameter/patient-extensions-Patient-birthOrderBoolean", Description: "Search based on whether a patient was part of a multiple birth or not."},
 	{Code: "birthdate", Base: "Patient", Type: fhir.SearchDate, Keys: []fhir.Key{0x1014aa0f9f5397c8}, Single: true, Expression: "Patient.birthDate", URL: "http://hl7.org/fhir/SearchParameter/individual-birthdate", Description: "The patient's date of birth"},
 	{Code: "death-date", Base: "Patient", Type: fhir.SearchDate, Keys: []fhir.Key{0x218210477a8c36ee}, Single: true, Expression: "Patient.deceased as dateTime", URL: "http://hl7.org/fhir/SearchParameter/Patient-death-date", Description: "The date of death has been provided and satisfies this search value"},
-	{Code: "deceased", Base: "Patient", Type: fhir.SearchToken, Keys: []fhir.Key{0x0762cfb98b14768b}, Single: true, Expression: "Patient.deceased.exists() and Patient.deceased != false", URL: "http://hl7.org/fhir/SearchParameter/Patient-deceased", Description: "This patient has been marked as deceased, or as a death date entered"},
-	{Code: "email", Base: "Patient", Type: fhir.SearchToken, Keys: []fhir.Key{0xb8809f8979994ee4}, Expression: "Patient.telecom.where(system = 'email')", URL: "http://hl7.org/fhir/SearchParameter/individual-email", Description: "A value in an email contact"},
+	{Code: "deceased", Base: "Patient", Type: fhir.SearchToken, Keys: []fhir.Key{0xb98b14768b}, Single: true, Expression: "Patient.deceased.exists() and Patient.deceased != false", URL: "http://hl7.org/fhir/SearchParameter/Patient-deceased", Description: "This patient has been marked as deceased, or as a death date entered"},
+	{Code: "email", Base: "Patient", Type: fhir.SearchToken, Keys: []fhir.Key{0x8979994ee4}, Expression: "Patient.telecom.where(system = 'email')", URL: "http://hl7.org/fhir/SearchParameter/individual-email", Description: "A value in an email contact"},
 	{Code: "family", Base: "Patient", Type: fhir.SearchString, Keys: []fhir.Key{0xf1e0362d9149aa53}, Words: []fhir.Key{0xf1e0362d9149aa53}, Expression: "Patient.name.family", URL: "http://hl7.org/fhir/SearchParameter/individual-family", Description: "A portion of the family name of the patient"},
-	{Code: "gender", Base: "Patient", Type: fhir.SearchToken, Keys: []fhir.Key{0xefb5b13cea61f172}, Single: true, Systems: []string{"http://hl7.org/fhir/administrative-gender"}, Expression: "Patient.gender", URL: "http://hl7.org/fhir/SearchParameter/individual-gender", Description: "Gender of the patient"},
-	{Code: "general-practitioner", Base: "Patient", Type: fhir.SearchReference, Keys: []fhir.Key{0x89b673614cf82f10}, Targets: []string{"Organization", "Practitioner", "PractitionerRole"}, Expression: "Patient.generalPractitioner", URL: "http://hl7.org/fhir/SearchParameter/Patient-general-practitioner", Description: "Patient's nominated general practitioner, not the organization that manages the record"},
+	{Code: "gender", Base: "Patient", Type: fhir.SearchToken, Keys: []fhir.Key{0x3cea61f172}, Single: true, Systems: []string{"http://hl7.org/fhir/administrative-gender"}, Expression: "Patient.gender", URL: "http://hl7.org/fhir/SearchParameter/individual-gender", Description: "Gender of the patient"},
+	{Code: "general-practitioner", Base: "Patient", Type: fhir.SearchReference, Keys: []fhir.Key{0x614cf82f10}, Targets: []string{"Organization", "Practitioner", "PractitionerRole"}, Expression: "Patient.generalPractitioner", URL: "http://hl7.org/fhir/SearchParameter/Patient-general-practitioner", Description: "Patient's nominated general practitioner, not the organization that manages the record"},
 	{Code: "given", Base: "Patient", Type: fhir.SearchString, Keys: []fhir.Key{0x437381fe4ca06cdc}, Words: []fhir.Key{0x437381fe4ca06cdc}, Expression: "Patient.name.given", URL: "http://hl7.org/fhir/SearchParameter/individual-given", Description: "A portion of the given name of the patient"},
-	{Code: "identifier", Base: "Patient", Type: fhir.SearchToken, Keys: []fhir.Key{0xcffbef1ea92f7ef5}, Expression: "Patient.identifier", URL: "http://hl7.org/fhir/SearchParameter/Patient-identifier", Description: "A patient identifier"},
-	{Code: "language", Base: "Patient", Type: fhir.SearchToken, Keys: []fhir.Key{0x5da7dbdbdcd777a2}, Expression: "Patient.communication.language", URL: "http://hl7.org/fhir/SearchParameter/Patient-language", Description: "Language code (irrespective of use value)"},
-	{Code: "link", Base: "Patient", Type: fhir.SearchReference, Keys: []fhir.Key{0xceb96f5731a4cdda}, Targets: []string{"Patient", "RelatedPerson"}, Expression: "Patient.link.other", URL: "http://hl7.org/fhir/SearchParameter/Patient-link", Description: "All patients linked to the given patient"},
+	{Code: "identifier", Base: "Patient", Type: fhir.SearchToken, Keys: []fhir.Key{0x1ea92f7ef5}, Expression: "Patient.identifier", URL: "http://hl7.org/fhir/SearchParameter/Patient-identifier", Description: "A patient identifier"},
+	{Code: "language", Base: "Patient", Type: fhir.SearchToken, Keys: []fhir.Key{0xdbdcd777a2}, Expression: "Patient.communication.language", URL: "http://hl7.org/fhir/SearchParameter/Patient-language", Description: "Language code (irrespective of use value)"},
+	{Code: "link", Base: "Patient", Type: fhir.SearchReference, Keys: []fhir.Key{0x5731a4cdda}, Targets: []string{"Patient", "RelatedPerson"}, Expression: "Patient.link.other", URL: "http://hl7.org/fhir/SearchParameter/Patient-link", Description: "All patients linked to the given patient"},
 	{Code: "mothersMaidenName", Base: "Patient", Type: fhir.SearchString, Keys: []fhir.Key{0xcd93bc238382dd7b}, Words: []fhir.Key{0xcd93bc238382dd7b}, Expression: "Patient.extension('http://hl7.org/fhir/StructureDefinition/patient-extensions-Patient-mothersMaidenName')", URL: "http://hl7.org/fhir/SearchParameter/patient-extensions-Patient-mothersMaidenName", Description: "Search based on patient's mother's maiden name"},
-	{Code: "name", Base: "Patient", Type: fhir.SearchString, Keys: []fhir.Key{0x0e203a9a0f082bdc, 0xf1e0362d9149aa53, 0x437381fe4ca06cdc}, PartOf: []fhir.Key{0, 0x0e203a9a0f082bdc, 0x0e203a9a0f082bdc}, Words: []fhir.Key{0x0e203a9a0f082bdc, 0xf1e0362d9149aa53, 0x437381fe4ca06cdc}, Expression: "Patient.name", URL: "http://hl7.org/fhir/SearchParameter/Patient-name", Description: "A server defined search that may match any of the string fields in the HumanName, including family, give, prefix, suffix, suffix, and/or text"},
-	{Code: "organization", Base: "Patient", Type: fhir.SearchReference, Keys: []fhir.Key{0xcff91670fe7f8640}, Targets: []string{"Organization"}, Single: true, Expression: "Patient.managingOrganization", URL: "http://hl7.org/fhir/SearchParameter/Patient-organization", Description: "The organization that is the custodian of the patient record"},
+	{Code: "name", Base: "Patient", Type: fhir.SearchString, Keys: []fhir.Key{0xe203a9a0f082bdc, 0xf1e0362d9149aa53, 0x437381fe4ca06cdc}, PartOf: []fhir.Key{0, 0xe203a9a0f082bdc, 0xe203a9a0f082bdc}, Words: []fhir.Key{0xe203a9a0f082bdc, 0xf1e0362d9149aa53, 0x437381fe4ca06cdc}, Expression: "Patient.name", URL: "http://hl7.org/fhir/SearchParameter/Patient-name", Description: "A server defined search that may match any of the string fields in the HumanName, including family, give, prefix, suffix, suffix, and/or text"},
+	{Code: "organization", Base: "Patient", Type: fhir.SearchReference, Keys: []fhir.Key{0x70fe7f8640}, Targets: []string{"Organization"}, Single: true, Expression: "Patient.managingOrganization", URL: "http://hl7.org/fhir/SearchParameter/Patient-organization", Description: "The organization that is the custodian of the patient record"},
 	{Code: "part-agree", Base: "Patient", Type: fhir.SearchReference, Unsupported: "its expression says nothing of Patient", URL: "http://hl7.org/fhir/SearchParameter/example-extension", Description: "Search by url for a participation agreement, which is stored in a DocumentReference"},
-	{Code: "phone", Base: "Patient", Type: fhir.SearchToken, Keys: []fhir.Key{0x45be5bfc639c6b8c}, Expression: "Patient.telecom.where(system = 'phone')", URL: "http://hl7.org/fhir/SearchParameter/individual-phone", Description: "A value in a phone contact"},
-	{Code: "phonetic", Base: "Patient", Type: fhir.SearchString, Keys: []fhir.Key{0x0e203a9a0f082bdc, 0xf1e0362d9149aa53, 0x437381fe4ca06cdc}, PartOf: []fhir.Key{0, 0x0e203a9a0f082bdc, 0x0e203a9a0f082bdc}, Words: []fhir.Key{0x0e203a9a0f082bdc, 0xf1e0362d9149aa53, 0x437381fe4ca06cdc}, Expression: "Patient.name", URL: "http://hl7.org/fhir/SearchParameter/individual-phonetic", Description: "A portion of either family or given name using some kind of phonetic matching algorithm"},
-	{Code: "telecom", Base: "Patient", Type: fhir.SearchToken, Keys: []fhir.Key{0xecf7de070df39855}, Expression: "Patient.telecom", URL: "http://hl7.org/fhir/SearchParameter/individual-telecom", Description: "The value in any kind of telecom details of the patient"},
+	{Code: "phone", Base: "Patient", Type: fhir.SearchToken, Keys: []fhir.Key{0xfc639c6b8c}, Expression: "Patient.telecom.where(system = 'phone')", URL: "http://hl7.org/fhir/SearchParameter/individual-phone", Description: "A value in a phone contact"},
+	{Code: "phonetic", Base: "Patient", Type: fhir.SearchString, Keys: []fhir.Key{0xe203a9a0f082bdc, 0xf1e0362d9149aa53, 0x437381fe4ca06cdc}, PartOf: []fhir.Key{0, 0xe203a9a0f082bdc, 0xe203a9a0f082bdc}, Words: []fhir.Key{0xe203a9a0f082bdc, 0xf1e0362d9149aa53, 0x437381fe4ca06cdc}, Expression: "Patient.name", URL: "http://hl7.org/fhir/SearchParameter/individual-phonetic", Description: "A portion of either family or given name using some kind of phonetic matching algorithm"},
+	{Code: "telecom", Base: "Patient", Type: fhir.SearchToken, Keys: []fhir.Key{0x70df39855}, Expression: "Patient.telecom", URL: "http://hl7.org/fhir/SearchParameter/individual-telecom", Description: "The value in any kind of telecom details of the patient"},
 }

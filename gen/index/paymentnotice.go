@@ -11,25 +11,25 @@ import (
 func paymentNotice(x *fhir.Index, r *r4.PaymentNotice) {
 	x.Date(0xaebc3a2fa7ba30c3, r.Created.Text) // PaymentNotice.created
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0x3be2f3c39b305975, &r.Identifier[i]) // PaymentNotice.identifier
+		tokenIdentifier(x, 0xc39b305975, &r.Identifier[i]) // PaymentNotice.identifier
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x08a4ed3272020198, meta.Profile[i].Text) // PaymentNotice.meta.profile
+			x.URI(0x3272020198, meta.Profile[i].Text) // PaymentNotice.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x976cd6e32c766db9, &meta.Security[i]) // PaymentNotice.meta.security
+			tokenCoding(x, 0xe32c766db9, &meta.Security[i]) // PaymentNotice.meta.security
 		}
-		x.URI(0x0350273c36a86bf3, meta.Source.Text) // PaymentNotice.meta.source
+		x.URI(0x3c36a86bf3, meta.Source.Text) // PaymentNotice.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0xd27d4e766ecdf60a, &meta.Tag[i]) // PaymentNotice.meta.tag
+			tokenCoding(x, 0x766ecdf60a, &meta.Tag[i]) // PaymentNotice.meta.tag
 		}
 	}
-	tokenCodeableConcept(x, 0xc118a3960833caef, r.PaymentStatus)                 // PaymentNotice.paymentStatus
-	referenceReference(x, 0x7244a251e6528c5e, r.Provider)                        // PaymentNotice.provider
-	referenceReference(x, 0x7413f5d0dcd5a8ff, r.Request)                         // PaymentNotice.request
-	referenceReference(x, 0xe644866c37b9dfe3, r.Response)                        // PaymentNotice.response
-	x.CodeOf(0x7220a123509920d5, "http://hl7.org/fhir/fm-status", r.Status.Text) // PaymentNotice.status
+	tokenCodeableConcept(x, 0x960833caef, r.PaymentStatus)                 // PaymentNotice.paymentStatus
+	referenceReference(x, 0x51e6528c5e, r.Provider)                        // PaymentNotice.provider
+	referenceReference(x, 0xd0dcd5a8ff, r.Request)                         // PaymentNotice.request
+	referenceReference(x, 0x6c37b9dfe3, r.Response)                        // PaymentNotice.response
+	x.CodeOf(0x23509920d5, "http://hl7.org/fhir/fm-status", r.Status.Text) // PaymentNotice.status
 }
 
 var parametersPaymentNotice = []fhir.Parameter{
@@ -37,17 +37,17 @@ var parametersPaymentNotice = []fhir.Parameter{
 	{Code: "_filter", Base: "PaymentNotice", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "PaymentNotice", Type: fhir.SearchToken, Single: true, Expression: "PaymentNotice.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "PaymentNotice", Type: fhir.SearchDate, Single: true, Expression: "PaymentNotice.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "PaymentNotice", Type: fhir.SearchURI, Keys: []fhir.Key{0x08a4ed3272020198}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "PaymentNotice", Type: fhir.SearchURI, Keys: []fhir.Key{0x3272020198}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "PaymentNotice", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "PaymentNotice", Type: fhir.SearchToken, Keys: []fhir.Key{0x976cd6e32c766db9}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "PaymentNotice", Type: fhir.SearchURI, Keys: []fhir.Key{0x0350273c36a86bf3}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "PaymentNotice", Type: fhir.SearchToken, Keys: []fhir.Key{0xd27d4e766ecdf60a}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "PaymentNotice", Type: fhir.SearchToken, Keys: []fhir.Key{0xe32c766db9}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "PaymentNotice", Type: fhir.SearchURI, Keys: []fhir.Key{0x3c36a86bf3}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "PaymentNotice", Type: fhir.SearchToken, Keys: []fhir.Key{0x766ecdf60a}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "PaymentNotice", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "created", Base: "PaymentNotice", Type: fhir.SearchDate, Keys: []fhir.Key{0xaebc3a2fa7ba30c3}, Single: true, Expression: "PaymentNotice.created", URL: "http://hl7.org/fhir/SearchParameter/PaymentNotice-created", Description: "Creation date fro the notice"},
-	{Code: "identifier", Base: "PaymentNotice", Type: fhir.SearchToken, Keys: []fhir.Key{0x3be2f3c39b305975}, Expression: "PaymentNotice.identifier", URL: "http://hl7.org/fhir/SearchParameter/PaymentNotice-identifier", Description: "The business identifier of the notice"},
-	{Code: "payment-status", Base: "PaymentNotice", Type: fhir.SearchToken, Keys: []fhir.Key{0xc118a3960833caef}, Expression: "PaymentNotice.paymentStatus", URL: "http://hl7.org/fhir/SearchParameter/PaymentNotice-payment-status", Description: "The type of payment notice"},
-	{Code: "provider", Base: "PaymentNotice", Type: fhir.SearchReference, Keys: []fhir.Key{0x7244a251e6528c5e}, Targets: []string{"Organization", "Practitioner", "PractitionerRole"}, Single: true, Expression: "PaymentNotice.provider", URL: "http://hl7.org/fhir/SearchParameter/PaymentNotice-provider", Description: "The reference to the provider"},
-	{Code: "request", Base: "PaymentNotice", Type: fhir.SearchReference, Keys: []fhir.Key{0x7413f5d0dcd5a8ff}, Targets: anyType, Single: true, Expression: "PaymentNotice.request", URL: "http://hl7.org/fhir/SearchParameter/PaymentNotice-request", Description: "The Claim"},
-	{Code: "response", Base: "PaymentNotice", Type: fhir.SearchReference, Keys: []fhir.Key{0xe644866c37b9dfe3}, Targets: anyType, Single: true, Expression: "PaymentNotice.response", URL: "http://hl7.org/fhir/SearchParameter/PaymentNotice-response", Description: "The ClaimResponse"},
-	{Code: "status", Base: "PaymentNotice", Type: fhir.SearchToken, Keys: []fhir.Key{0x7220a123509920d5}, Single: true, Systems: []string{"http://hl7.org/fhir/fm-status"}, Expression: "PaymentNotice.status", URL: "http://hl7.org/fhir/SearchParameter/PaymentNotice-status", Description: "The status of the payment notice"},
+	{Code: "identifier", Base: "PaymentNotice", Type: fhir.SearchToken, Keys: []fhir.Key{0xc39b305975}, Expression: "PaymentNotice.identifier", URL: "http://hl7.org/fhir/SearchParameter/PaymentNotice-identifier", Description: "The business identifier of the notice"},
+	{Code: "payment-status", Base: "PaymentNotice", Type: fhir.SearchToken, Keys: []fhir.Key{0x960833caef}, Expression: "PaymentNotice.paymentStatus", URL: "http://hl7.org/fhir/SearchParameter/PaymentNotice-payment-status", Description: "The type of payment notice"},
+	{Code: "provider", Base: "PaymentNotice", Type: fhir.SearchReference, Keys: []fhir.Key{0x51e6528c5e}, Targets: []string{"Organization", "Practitioner", "PractitionerRole"}, Single: true, Expression: "PaymentNotice.provider", URL: "http://hl7.org/fhir/SearchParameter/PaymentNotice-provider", Description: "The reference to the provider"},
+	{Code: "request", Base: "PaymentNotice", Type: fhir.SearchReference, Keys: []fhir.Key{0xd0dcd5a8ff}, Targets: anyType, Single: true, Expression: "PaymentNotice.request", URL: "http://hl7.org/fhir/SearchParameter/PaymentNotice-request", Description: "The Claim"},
+	{Code: "response", Base: "PaymentNotice", Type: fhir.SearchReference, Keys: []fhir.Key{0x6c37b9dfe3}, Targets: anyType, Single: true, Expression: "PaymentNotice.response", URL: "http://hl7.org/fhir/SearchParameter/PaymentNotice-response", Description: "The ClaimResponse"},
+	{Code: "status", Base: "PaymentNotice", Type: fhir.SearchToken, Keys: []fhir.Key{0x23509920d5}, Single: true, Systems: []string{"http://hl7.org/fhir/fm-status"}, Expression: "PaymentNotice.status", URL: "http://hl7.org/fhir/SearchParameter/PaymentNotice-status", Description: "The status of the payment notice"},
 }

@@ -12,25 +12,25 @@ func paymentReconciliation(x *fhir.Index, r *r4.PaymentReconciliation) {
 	x.Date(0xb145787d0e76e6a3, r.Created.Text)       // PaymentReconciliation.created
 	x.String(0x9c4a5bf6a388ff17, r.Disposition.Text) // PaymentReconciliation.disposition
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0x1190466f61f77d73, &r.Identifier[i]) // PaymentReconciliation.identifier
+		tokenIdentifier(x, 0x6f61f77d73, &r.Identifier[i]) // PaymentReconciliation.identifier
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x5076639b0fad3b36, meta.Profile[i].Text) // PaymentReconciliation.meta.profile
+			x.URI(0x9b0fad3b36, meta.Profile[i].Text) // PaymentReconciliation.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x2e5b1fd45b0b4277, &meta.Security[i]) // PaymentReconciliation.meta.security
+			tokenCoding(x, 0xd45b0b4277, &meta.Security[i]) // PaymentReconciliation.meta.security
 		}
-		x.URI(0x555a055efe8bbb5b, meta.Source.Text) // PaymentReconciliation.meta.source
+		x.URI(0x5efe8bbb5b, meta.Source.Text) // PaymentReconciliation.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x0510ade13bda84a2, &meta.Tag[i]) // PaymentReconciliation.meta.tag
+			tokenCoding(x, 0xe13bda84a2, &meta.Tag[i]) // PaymentReconciliation.meta.tag
 		}
 	}
-	x.CodeOf(0xcd3ca03dec6d40f0, "http://hl7.org/fhir/remittance-outcome", r.Outcome.Text) // PaymentReconciliation.outcome
-	referenceReference(x, 0xbe2189493dd9e507, r.PaymentIssuer)                             // PaymentReconciliation.paymentIssuer
-	referenceReference(x, 0x283577fe84621139, r.Request)                                   // PaymentReconciliation.request
-	referenceReference(x, 0x0d1d4a95ca0cd8a1, r.Requestor)                                 // PaymentReconciliation.requestor
-	x.CodeOf(0x33519e4ccfda2be1, "http://hl7.org/fhir/fm-status", r.Status.Text)           // PaymentReconciliation.status
+	x.CodeOf(0x3dec6d40f0, "http://hl7.org/fhir/remittance-outcome", r.Outcome.Text) // PaymentReconciliation.outcome
+	referenceReference(x, 0x493dd9e507, r.PaymentIssuer)                             // PaymentReconciliation.paymentIssuer
+	referenceReference(x, 0xfe84621139, r.Request)                                   // PaymentReconciliation.request
+	referenceReference(x, 0x95ca0cd8a1, r.Requestor)                                 // PaymentReconciliation.requestor
+	x.CodeOf(0x4ccfda2be1, "http://hl7.org/fhir/fm-status", r.Status.Text)           // PaymentReconciliation.status
 }
 
 var parametersPaymentReconciliation = []fhir.Parameter{
@@ -38,18 +38,18 @@ var parametersPaymentReconciliation = []fhir.Parameter{
 	{Code: "_filter", Base: "PaymentReconciliation", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "PaymentReconciliation", Type: fhir.SearchToken, Single: true, Expression: "PaymentReconciliation.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "PaymentReconciliation", Type: fhir.SearchDate, Single: true, Expression: "PaymentReconciliation.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "PaymentReconciliation", Type: fhir.SearchURI, Keys: []fhir.Key{0x5076639b0fad3b36}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "PaymentReconciliation", Type: fhir.SearchURI, Keys: []fhir.Key{0x9b0fad3b36}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "PaymentReconciliation", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "PaymentReconciliation", Type: fhir.SearchToken, Keys: []fhir.Key{0x2e5b1fd45b0b4277}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "PaymentReconciliation", Type: fhir.SearchURI, Keys: []fhir.Key{0x555a055efe8bbb5b}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "PaymentReconciliation", Type: fhir.SearchToken, Keys: []fhir.Key{0x0510ade13bda84a2}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "PaymentReconciliation", Type: fhir.SearchToken, Keys: []fhir.Key{0xd45b0b4277}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "PaymentReconciliation", Type: fhir.SearchURI, Keys: []fhir.Key{0x5efe8bbb5b}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "PaymentReconciliation", Type: fhir.SearchToken, Keys: []fhir.Key{0xe13bda84a2}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "PaymentReconciliation", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "created", Base: "PaymentReconciliation", Type: fhir.SearchDate, Keys: []fhir.Key{0xb145787d0e76e6a3}, Single: true, Expression: "PaymentReconciliation.created", URL: "http://hl7.org/fhir/SearchParameter/PaymentReconciliation-created", Description: "The creation date"},
 	{Code: "disposition", Base: "PaymentReconciliation", Type: fhir.SearchString, Keys: []fhir.Key{0x9c4a5bf6a388ff17}, Single: true, Expression: "PaymentReconciliation.disposition", URL: "http://hl7.org/fhir/SearchParameter/PaymentReconciliation-disposition", Description: "The contents of the disposition message"},
-	{Code: "identifier", Base: "PaymentReconciliation", Type: fhir.SearchToken, Keys: []fhir.Key{0x1190466f61f77d73}, Expression: "PaymentReconciliation.identifier", URL: "http://hl7.org/fhir/SearchParameter/PaymentReconciliation-identifier", Description: "The business identifier of the ExplanationOfBenefit"},
-	{Code: "outcome", Base: "PaymentReconciliation", Type: fhir.SearchToken, Keys: []fhir.Key{0xcd3ca03dec6d40f0}, Single: true, Systems: []string{"http://hl7.org/fhir/remittance-outcome"}, Expression: "PaymentReconciliation.outcome", URL: "http://hl7.org/fhir/SearchParameter/PaymentReconciliation-outcome", Description: "The processing outcome"},
-	{Code: "payment-issuer", Base: "PaymentReconciliation", Type: fhir.SearchReference, Keys: []fhir.Key{0xbe2189493dd9e507}, Targets: []string{"Organization"}, Single: true, Expression: "PaymentReconciliation.paymentIssuer", URL: "http://hl7.org/fhir/SearchParameter/PaymentReconciliation-payment-issuer", Description: "The organization which generated this resource"},
-	{Code: "request", Base: "PaymentReconciliation", Type: fhir.SearchReference, Keys: []fhir.Key{0x283577fe84621139}, Targets: []string{"Task"}, Single: true, Expression: "PaymentReconciliation.request", URL: "http://hl7.org/fhir/SearchParameter/PaymentReconciliation-request", Description: "The reference to the claim"},
-	{Code: "requestor", Base: "PaymentReconciliation", Type: fhir.SearchReference, Keys: []fhir.Key{0x0d1d4a95ca0cd8a1}, Targets: []string{"Organization", "Practitioner", "PractitionerRole"}, Single: true, Expression: "PaymentReconciliation.requestor", URL: "http://hl7.org/fhir/SearchParameter/PaymentReconciliation-requestor", Description: "The reference to the provider who submitted the claim"},
-	{Code: "status", Base: "PaymentReconciliation", Type: fhir.SearchToken, Keys: []fhir.Key{0x33519e4ccfda2be1}, Single: true, Systems: []string{"http://hl7.org/fhir/fm-status"}, Expression: "PaymentReconciliation.status", URL: "http://hl7.org/fhir/SearchParameter/PaymentReconciliation-status", Description: "The status of the payment reconciliation"},
+	{Code: "identifier", Base: "PaymentReconciliation", Type: fhir.SearchToken, Keys: []fhir.Key{0x6f61f77d73}, Expression: "PaymentReconciliation.identifier", URL: "http://hl7.org/fhir/SearchParameter/PaymentReconciliation-identifier", Description: "The business identifier of the ExplanationOfBenefit"},
+	{Code: "outcome", Base: "PaymentReconciliation", Type: fhir.SearchToken, Keys: []fhir.Key{0x3dec6d40f0}, Single: true, Systems: []string{"http://hl7.org/fhir/remittance-outcome"}, Expression: "PaymentReconciliation.outcome", URL: "http://hl7.org/fhir/SearchParameter/PaymentReconciliation-outcome", Description: "The processing outcome"},
+	{Code: "payment-issuer", Base: "PaymentReconciliation", Type: fhir.SearchReference, Keys: []fhir.Key{0x493dd9e507}, Targets: []string{"Organization"}, Single: true, Expression: "PaymentReconciliation.paymentIssuer", URL: "http://hl7.org/fhir/SearchParameter/PaymentReconciliation-payment-issuer", Description: "The organization which generated this resource"},
+	{Code: "request", Base: "PaymentReconciliation", Type: fhir.SearchReference, Keys: []fhir.Key{0xfe84621139}, Targets: []string{"Task"}, Single: true, Expression: "PaymentReconciliation.request", URL: "http://hl7.org/fhir/SearchParameter/PaymentReconciliation-request", Description: "The reference to the claim"},
+	{Code: "requestor", Base: "PaymentReconciliation", Type: fhir.SearchReference, Keys: []fhir.Key{0x95ca0cd8a1}, Targets: []string{"Organization", "Practitioner", "PractitionerRole"}, Single: true, Expression: "PaymentReconciliation.requestor", URL: "http://hl7.org/fhir/SearchParameter/PaymentReconciliation-requestor", Description: "The reference to the provider who submitted the claim"},
+	{Code: "status", Base: "PaymentReconciliation", Type: fhir.SearchToken, Keys: []fhir.Key{0x4ccfda2be1}, Single: true, Systems: []string{"http://hl7.org/fhir/fm-status"}, Expression: "PaymentReconciliation.status", URL: "http://hl7.org/fhir/SearchParameter/PaymentReconciliation-status", Description: "The status of the payment reconciliation"},
 }

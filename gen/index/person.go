@@ -16,28 +16,28 @@ func person(x *fhir.Index, r *r4.Person) {
 		x.String(0xc11efe8cdf3037f7, address.Country.Text)                                                                     // Person.address.country
 		x.String(0x96bd79e866111c67, address.PostalCode.Text)                                                                  // Person.address.postalCode
 		x.String(0x3bc61aa5d38130cb, address.State.Text)                                                                       // Person.address.state
-		x.CodeOf(0xa6068cc5fb6fc15a, "http://hl7.org/fhir/address-use", address.Use.Text)                                      // Person.address.use
+		x.CodeOf(0xc5fb6fc15a, "http://hl7.org/fhir/address-use", address.Use.Text)                                            // Person.address.use
 	}
-	x.Date(0xc5c6a446feac2c63, r.BirthDate.Text)                                             // Person.birthDate
-	x.CodeOf(0x0b7e5ac10c398e50, "http://hl7.org/fhir/administrative-gender", r.Gender.Text) // Person.gender
+	x.Date(0xc5c6a446feac2c63, r.BirthDate.Text)                                       // Person.birthDate
+	x.CodeOf(0xc10c398e50, "http://hl7.org/fhir/administrative-gender", r.Gender.Text) // Person.gender
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0x6729dc48ef1ba13d, &r.Identifier[i]) // Person.identifier
+		tokenIdentifier(x, 0x48ef1ba13d, &r.Identifier[i]) // Person.identifier
 	}
 	for i := range r.Link {
 		link := &r.Link[i]
-		referenceReference(x, 0x9495dfaeedfe9dfd, link.Target) // Person.link.target
+		referenceReference(x, 0xaeedfe9dfd, link.Target) // Person.link.target
 	}
-	referenceReference(x, 0xaca2012a2d5e9833, r.ManagingOrganization) // Person.managingOrganization
+	referenceReference(x, 0x2a2d5e9833, r.ManagingOrganization) // Person.managingOrganization
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xfc171b4499814dbb, meta.Profile[i].Text) // Person.meta.profile
+			x.URI(0x4499814dbb, meta.Profile[i].Text) // Person.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x8f847ce3ac957159, &meta.Security[i]) // Person.meta.security
+			tokenCoding(x, 0xe3ac957159, &meta.Security[i]) // Person.meta.security
 		}
-		x.URI(0x13e92dba3b36eca0, meta.Source.Text) // Person.meta.source
+		x.URI(0xba3b36eca0, meta.Source.Text) // Person.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x8b9c83b28eca3403, &meta.Tag[i]) // Person.meta.tag
+			tokenCoding(x, 0xb28eca3403, &meta.Tag[i]) // Person.meta.tag
 		}
 	}
 	for i := range r.Name {
@@ -45,12 +45,12 @@ func person(x *fhir.Index, r *r4.Person) {
 	}
 	for i := range r.Telecom {
 		telecom := &r.Telecom[i]
-		tokenContactPoint(x, 0xeb2963a7e669b568, telecom) // Person.telecom
+		tokenContactPoint(x, 0xa7e669b568, telecom) // Person.telecom
 		if telecom.System.Text == "email" {
-			tokenContactPoint(x, 0xba08306669b0fd0c, telecom) // Person.telecom.where(system='email')
+			tokenContactPoint(x, 0x6669b0fd0c, telecom) // Person.telecom.where(system='email')
 		}
 		if telecom.System.Text == "phone" {
-			tokenContactPoint(x, 0x8a3d8ae3fbb3be0b, telecom) // Person.telecom.where(system='phone')
+			tokenContactPoint(x, 0xe3fbb3be0b, telecom) // Person.telecom.where(system='phone')
 		}
 	}
 }
@@ -60,29 +60,29 @@ var parametersPerson = []fhir.Parameter{
 	{Code: "_filter", Base: "Person", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Person", Type: fhir.SearchToken, Single: true, Expression: "Person.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Person", Type: fhir.SearchDate, Single: true, Expression: "Person.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "Person", Type: fhir.SearchURI, Keys: []fhir.Key{0xfc171b4499814dbb}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "Person", Type: fhir.SearchURI, Keys: []fhir.Key{0x4499814dbb}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "Person", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "Person", Type: fhir.SearchToken, Keys: []fhir.Key{0x8f847ce3ac957159}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "Person", Type: fhir.SearchURI, Keys: []fhir.Key{0x13e92dba3b36eca0}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "Person", Type: fhir.SearchToken, Keys: []fhir.Key{0x8b9c83b28eca3403}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "Person", Type: fhir.SearchToken, Keys: []fhir.Key{0xe3ac957159}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "Person", Type: fhir.SearchURI, Keys: []fhir.Key{0xba3b36eca0}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "Person", Type: fhir.SearchToken, Keys: []fhir.Key{0xb28eca3403}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "Person", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "address", Base: "Person", Type: fhir.SearchString, Keys: []fhir.Key{0x525902caa71bdf96, 0x18c1feae92a82b05, 0xc11efe8cdf3037f7, 0x96bd79e866111c67, 0x3bc61aa5d38130cb}, PartOf: []fhir.Key{0, 0x525902caa71bdf96, 0x525902caa71bdf96, 0x525902caa71bdf96, 0x525902caa71bdf96}, Expression: "Person.address", URL: "http://hl7.org/fhir/SearchParameter/individual-address", Description: "A server defined search that may match any of the string fields in the Address, including line, city, district, state, country, postalCode, and/or text"},
 	{Code: "address-city", Base: "Person", Type: fhir.SearchString, Keys: []fhir.Key{0x18c1feae92a82b05}, Expression: "Person.address.city", URL: "http://hl7.org/fhir/SearchParameter/individual-address-city", Description: "A city specified in an address"},
 	{Code: "address-country", Base: "Person", Type: fhir.SearchString, Keys: []fhir.Key{0xc11efe8cdf3037f7}, Expression: "Person.address.country", URL: "http://hl7.org/fhir/SearchParameter/individual-address-country", Description: "A country specified in an address"},
 	{Code: "address-postalcode", Base: "Person", Type: fhir.SearchString, Keys: []fhir.Key{0x96bd79e866111c67}, Expression: "Person.address.postalCode", URL: "http://hl7.org/fhir/SearchParameter/individual-address-postalcode", Description: "A postal code specified in an address"},
 	{Code: "address-state", Base: "Person", Type: fhir.SearchString, Keys: []fhir.Key{0x3bc61aa5d38130cb}, Expression: "Person.address.state", URL: "http://hl7.org/fhir/SearchParameter/individual-address-state", Description: "A state specified in an address"},
-	{Code: "address-use", Base: "Person", Type: fhir.SearchToken, Keys: []fhir.Key{0xa6068cc5fb6fc15a}, Systems: []string{"http://hl7.org/fhir/address-use"}, Expression: "Person.address.use", URL: "http://hl7.org/fhir/SearchParameter/individual-address-use", Description: "A use code specified in an address"},
+	{Code: "address-use", Base: "Person", Type: fhir.SearchToken, Keys: []fhir.Key{0xc5fb6fc15a}, Systems: []string{"http://hl7.org/fhir/address-use"}, Expression: "Person.address.use", URL: "http://hl7.org/fhir/SearchParameter/individual-address-use", Description: "A use code specified in an address"},
 	{Code: "birthdate", Base: "Person", Type: fhir.SearchDate, Keys: []fhir.Key{0xc5c6a446feac2c63}, Single: true, Expression: "Person.birthDate", URL: "http://hl7.org/fhir/SearchParameter/individual-birthdate", Description: "The person's date of birth"},
-	{Code: "email", Base: "Person", Type: fhir.SearchToken, Keys: []fhir.Key{0xba08306669b0fd0c}, Expression: "Person.telecom.where(system = 'email')", URL: "http://hl7.org/fhir/SearchParameter/individual-email", Description: "A value in an email contact"},
-	{Code: "gender", Base: "Person", Type: fhir.SearchToken, Keys: []fhir.Key{0x0b7e5ac10c398e50}, Single: true, Systems: []string{"http://hl7.org/fhir/administrative-gender"}, Expression: "Person.gender", URL: "http://hl7.org/fhir/SearchParameter/individual-gender", Description: "The gender of the person"},
-	{Code: "identifier", Base: "Person", Type: fhir.SearchToken, Keys: []fhir.Key{0x6729dc48ef1ba13d}, Expression: "Person.identifier", URL: "http://hl7.org/fhir/SearchParameter/Person-identifier", Description: "A person Identifier"},
-	{Code: "link", Base: "Person", Type: fhir.SearchReference, Keys: []fhir.Key{0x9495dfaeedfe9dfd}, Targets: []string{"Patient", "Person", "Practitioner", "RelatedPerson"}, Expression: "Person.link.target", URL: "http://hl7.org/fhir/SearchParameter/Person-link", Description: "Any link has this Patient, Person, RelatedPerson or Practitioner reference"},
+	{Code: "email", Base: "Person", Type: fhir.SearchToken, Keys: []fhir.Key{0x6669b0fd0c}, Expression: "Person.telecom.where(system = 'email')", URL: "http://hl7.org/fhir/SearchParameter/individual-email", Description: "A value in an email contact"},
+	{Code: "gender", Base: "Person", Type: fhir.SearchToken, Keys: []fhir.Key{0xc10c398e50}, Single: true, Systems: []string{"http://hl7.org/fhir/administrative-gender"}, Expression: "Person.gender", URL: "http://hl7.org/fhir/SearchParameter/individual-gender", Description: "The gender of the person"},
+	{Code: "identifier", Base: "Person", Type: fhir.SearchToken, Keys: []fhir.Key{0x48ef1ba13d}, Expression: "Person.identifier", URL: "http://hl7.org/fhir/SearchParameter/Person-identifier", Description: "A person Identifier"},
+	{Code: "link", Base: "Person", Type: fhir.SearchReference, Keys: []fhir.Key{0xaeedfe9dfd}, Targets: []string{"Patient", "Person", "Practitioner", "RelatedPerson"}, Expression: "Person.link.target", URL: "http://hl7.org/fhir/SearchParameter/Person-link", Description: "Any link has this Patient, Person, RelatedPerson or Practitioner reference"},
 	{Code: "name", Base: "Person", Type: fhir.SearchString, Keys: []fhir.Key{0x8828c9090580582b}, Words: []fhir.Key{0x8828c9090580582b}, Expression: "Person.name", URL: "http://hl7.org/fhir/SearchParameter/Person-name", Description: "A server defined search that may match any of the string fields in the HumanName, including family, give, prefix, suffix, suffix, and/or text"},
-	{Code: "organization", Base: "Person", Type: fhir.SearchReference, Keys: []fhir.Key{0xaca2012a2d5e9833}, Targets: []string{"Organization"}, Single: true, Expression: "Person.managingOrganization", URL: "http://hl7.org/fhir/SearchParameter/Person-organization", Description: "The organization at which this person record is being managed"},
-	{Code: "patient", Base: "Person", Type: fhir.SearchReference, Keys: []fhir.Key{0x9495dfaeedfe9dfd}, Targets: []string{"Patient"}, Expression: "Person.link.target.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/Person-patient", Description: "The Person links to this Patient"},
-	{Code: "phone", Base: "Person", Type: fhir.SearchToken, Keys: []fhir.Key{0x8a3d8ae3fbb3be0b}, Expression: "Person.telecom.where(system = 'phone')", URL: "http://hl7.org/fhir/SearchParameter/individual-phone", Description: "A value in a phone contact"},
+	{Code: "organization", Base: "Person", Type: fhir.SearchReference, Keys: []fhir.Key{0x2a2d5e9833}, Targets: []string{"Organization"}, Single: true, Expression: "Person.managingOrganization", URL: "http://hl7.org/fhir/SearchParameter/Person-organization", Description: "The organization at which this person record is being managed"},
+	{Code: "patient", Base: "Person", Type: fhir.SearchReference, Keys: []fhir.Key{0xaeedfe9dfd}, Targets: []string{"Patient"}, Expression: "Person.link.target.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/Person-patient", Description: "The Person links to this Patient"},
+	{Code: "phone", Base: "Person", Type: fhir.SearchToken, Keys: []fhir.Key{0xe3fbb3be0b}, Expression: "Person.telecom.where(system = 'phone')", URL: "http://hl7.org/fhir/SearchParameter/individual-phone", Description: "A value in a phone contact"},
 	{Code: "phonetic", Base: "Person", Type: fhir.SearchString, Keys: []fhir.Key{0x8828c9090580582b}, Words: []fhir.Key{0x8828c9090580582b}, Expression: "Person.name", URL: "http://hl7.org/fhir/SearchParameter/individual-phonetic", Description: "A portion of name using some kind of phonetic matching algorithm"},
-	{Code: "practitioner", Base: "Person", Type: fhir.SearchReference, Keys: []fhir.Key{0x9495dfaeedfe9dfd}, Targets: []string{"Practitioner"}, Expression: "Person.link.target.where(resolve() is Practitioner)", URL: "http://hl7.org/fhir/SearchParameter/Person-practitioner", Description: "The Person links to this Practitioner"},
-	{Code: "relatedperson", Base: "Person", Type: fhir.SearchReference, Keys: []fhir.Key{0x9495dfaeedfe9dfd}, Targets: []string{"RelatedPerson"}, Expression: "Person.link.target.where(resolve() is RelatedPerson)", URL: "http://hl7.org/fhir/SearchParameter/Person-relatedperson", Description: "The Person links to this RelatedPerson"},
-	{Code: "telecom", Base: "Person", Type: fhir.SearchToken, Keys: []fhir.Key{0xeb2963a7e669b568}, Expression: "Person.telecom", URL: "http://hl7.org/fhir/SearchParameter/individual-telecom", Description: "The value in any kind of contact"},
+	{Code: "practitioner", Base: "Person", Type: fhir.SearchReference, Keys: []fhir.Key{0xaeedfe9dfd}, Targets: []string{"Practitioner"}, Expression: "Person.link.target.where(resolve() is Practitioner)", URL: "http://hl7.org/fhir/SearchParameter/Person-practitioner", Description: "The Person links to this Practitioner"},
+	{Code: "relatedperson", Base: "Person", Type: fhir.SearchReference, Keys: []fhir.Key{0xaeedfe9dfd}, Targets: []string{"RelatedPerson"}, Expression: "Person.link.target.where(resolve() is RelatedPerson)", URL: "http://hl7.org/fhir/SearchParameter/Person-relatedperson", Description: "The Person links to this RelatedPerson"},
+	{Code: "telecom", Base: "Person", Type: fhir.SearchToken, Keys: []fhir.Key{0xa7e669b568}, Expression: "Person.telecom", URL: "http://hl7.org/fhir/SearchParameter/individual-telecom", Description: "The value in any kind of contact"},
 }

@@ -11,59 +11,59 @@ import (
 func planDefinition(x *fhir.Index, r *r4.PlanDefinition) {
 	for i := range r.Action {
 		action := &r.Action[i]
-		referenceOf(x, 0x4cf8900927ef2a38, action.Definition) // PlanDefinition.action.definition
+		referenceOf(x, 0x927ef2a38, action.Definition) // PlanDefinition.action.definition
 	}
 	x.Date(0x1a560c42ef47fbdb, r.Date.Text)              // PlanDefinition.date
 	x.String(0x1b1fd5ccde42a74b, r.Description.Text)     // PlanDefinition.description
 	datePeriod(x, 0xc0c54c07746812b3, r.EffectivePeriod) // PlanDefinition.effectivePeriod
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0x357085564bc2aad8, &r.Identifier[i]) // PlanDefinition.identifier
+		tokenIdentifier(x, 0x564bc2aad8, &r.Identifier[i]) // PlanDefinition.identifier
 	}
 	for i := range r.Jurisdiction {
-		tokenCodeableConcept(x, 0x709b5cde73d3c723, &r.Jurisdiction[i]) // PlanDefinition.jurisdiction
+		tokenCodeableConcept(x, 0xde73d3c723, &r.Jurisdiction[i]) // PlanDefinition.jurisdiction
 	}
 	for i := range r.Library {
-		x.Canonical(0x57f6e67cfaa5e025, r.Library[i].Text) // PlanDefinition.library
+		x.Canonical(0x7cfaa5e025, r.Library[i].Text) // PlanDefinition.library
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x080d1a0be0374679, meta.Profile[i].Text) // PlanDefinition.meta.profile
+			x.URI(0xbe0374679, meta.Profile[i].Text) // PlanDefinition.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x82d6ca0827cc52d5, &meta.Security[i]) // PlanDefinition.meta.security
+			tokenCoding(x, 0x827cc52d5, &meta.Security[i]) // PlanDefinition.meta.security
 		}
-		x.URI(0x8a4599114fc5df01, meta.Source.Text) // PlanDefinition.meta.source
+		x.URI(0x114fc5df01, meta.Source.Text) // PlanDefinition.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x279c11d50502b87f, &meta.Tag[i]) // PlanDefinition.meta.tag
+			tokenCoding(x, 0xd50502b87f, &meta.Tag[i]) // PlanDefinition.meta.tag
 		}
 	}
-	x.String(0x068df67f68dba219, r.Name.Text)      // PlanDefinition.name
+	x.String(0x68df67f68dba219, r.Name.Text)       // PlanDefinition.name
 	x.String(0x9b6c9034007b0c4a, r.Publisher.Text) // PlanDefinition.publisher
 	for i := range r.RelatedArtifact {
 		relatedArtifact := &r.RelatedArtifact[i]
 		if relatedArtifact.Type_.Text == "composed-of" {
-			x.Canonical(0x5ca7a365bcb4e9f6, relatedArtifact.Resource.Text) // PlanDefinition.relatedArtifact.where(type='composed-of').resource
+			x.Canonical(0x65bcb4e9f6, relatedArtifact.Resource.Text) // PlanDefinition.relatedArtifact.where(type='composed-of').resource
 		}
 		if relatedArtifact.Type_.Text == "depends-on" {
-			x.Canonical(0xd6d9ec1f00dfd19e, relatedArtifact.Resource.Text) // PlanDefinition.relatedArtifact.where(type='depends-on').resource
+			x.Canonical(0x1f00dfd19e, relatedArtifact.Resource.Text) // PlanDefinition.relatedArtifact.where(type='depends-on').resource
 		}
 		if relatedArtifact.Type_.Text == "derived-from" {
-			x.Canonical(0xcb123281a4d25b11, relatedArtifact.Resource.Text) // PlanDefinition.relatedArtifact.where(type='derived-from').resource
+			x.Canonical(0x81a4d25b11, relatedArtifact.Resource.Text) // PlanDefinition.relatedArtifact.where(type='derived-from').resource
 		}
 		if relatedArtifact.Type_.Text == "predecessor" {
-			x.Canonical(0xcb595e931d0f94f7, relatedArtifact.Resource.Text) // PlanDefinition.relatedArtifact.where(type='predecessor').resource
+			x.Canonical(0x931d0f94f7, relatedArtifact.Resource.Text) // PlanDefinition.relatedArtifact.where(type='predecessor').resource
 		}
 		if relatedArtifact.Type_.Text == "successor" {
-			x.Canonical(0xee6b5253d8935f0f, relatedArtifact.Resource.Text) // PlanDefinition.relatedArtifact.where(type='successor').resource
+			x.Canonical(0x53d8935f0f, relatedArtifact.Resource.Text) // PlanDefinition.relatedArtifact.where(type='successor').resource
 		}
 	}
-	x.CodeOf(0xb9f6f0720cb380b1, "http://hl7.org/fhir/publication-status", r.Status.Text) // PlanDefinition.status
-	x.String(0x26b329045abb1c90, r.Title.Text)                                            // PlanDefinition.title
+	x.CodeOf(0x720cb380b1, "http://hl7.org/fhir/publication-status", r.Status.Text) // PlanDefinition.status
+	x.String(0x26b329045abb1c90, r.Title.Text)                                      // PlanDefinition.title
 	for i := range r.Topic {
-		tokenCodeableConcept(x, 0x699e1a3b1c1ca632, &r.Topic[i]) // PlanDefinition.topic
+		tokenCodeableConcept(x, 0x3b1c1ca632, &r.Topic[i]) // PlanDefinition.topic
 	}
-	tokenCodeableConcept(x, 0x42c9a26451567a4d, r.Type_) // PlanDefinition.type
-	x.URI(0xcb6f18ec452bee7d, r.URL.Text)                // PlanDefinition.url
+	tokenCodeableConcept(x, 0x6451567a4d, r.Type_) // PlanDefinition.type
+	x.URI(0xec452bee7d, r.URL.Text)                // PlanDefinition.url
 	for i := range r.UseContext {
 		useContext := &r.UseContext[i]
 		x.Open(0xf235459073748e0d, 2) // PlanDefinition.useContext: code & value.ofType(CodeableConcept)
@@ -74,7 +74,7 @@ func planDefinition(x *fhir.Index, r *r4.PlanDefinition) {
 			tokenCodeableConcept(x, 0, v)
 		}
 		x.Close()
-		x.Open(0x0b0fba85ab8fdf52, 2) // PlanDefinition.useContext: code & value.ofType(Quantity) | value.ofType(Range)
+		x.Open(0xb0fba85ab8fdf52, 2) // PlanDefinition.useContext: code & value.ofType(Quantity) | value.ofType(Range)
 		tokenCoding(x, 0, useContext.Code)
 		x.Next()
 		switch v := useContext.Value.(type) {
@@ -84,17 +84,17 @@ func planDefinition(x *fhir.Index, r *r4.PlanDefinition) {
 			quantityRange(x, 0, v)
 		}
 		x.Close()
-		tokenCoding(x, 0x5107c11c6dd3cbea, useContext.Code) // PlanDefinition.useContext.code
+		tokenCoding(x, 0x1c6dd3cbea, useContext.Code) // PlanDefinition.useContext.code
 		switch v := useContext.Value.(type) {
 		case *r4.CodeableConcept:
-			tokenCodeableConcept(x, 0x37bd4d1aded838a4, v) // PlanDefinition.useContext.value.ofType(CodeableConcept)
+			tokenCodeableConcept(x, 0x1aded838a4, v) // PlanDefinition.useContext.value.ofType(CodeableConcept)
 		case *r4.Quantity:
 			quantityQuantity(x, 0xc06bfb56ba64b2b2, v) // PlanDefinition.useContext.value.ofType(Quantity)
 		case *r4.Range:
 			quantityRange(x, 0xf3e0b4d46936f9b6, v) // PlanDefinition.useContext.value.ofType(Range)
 		}
 	}
-	x.Code(0xad00949164a77a8f, r.Version.Text) // PlanDefinition.version
+	x.Code(0x9164a77a8f, r.Version.Text) // PlanDefinition.version
 }
 
 var parametersPlanDefinition = []fhir.Parameter{
@@ -102,34 +102,34 @@ var parametersPlanDefinition = []fhir.Parameter{
 	{Code: "_filter", Base: "PlanDefinition", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "PlanDefinition", Type: fhir.SearchToken, Single: true, Expression: "PlanDefinition.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "PlanDefinition", Type: fhir.SearchDate, Single: true, Expression: "PlanDefinition.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "PlanDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0x080d1a0be0374679}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "PlanDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0xbe0374679}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "PlanDefinition", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "PlanDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x82d6ca0827cc52d5}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "PlanDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0x8a4599114fc5df01}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "PlanDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x279c11d50502b87f}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "PlanDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x827cc52d5}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "PlanDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0x114fc5df01}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "PlanDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xd50502b87f}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "PlanDefinition", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "composed-of", Base: "PlanDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0x5ca7a365bcb4e9f6}, Targets: anyType, Expression: "PlanDefinition.relatedArtifact.where(type = 'composed-of').resource", URL: "http://hl7.org/fhir/SearchParameter/PlanDefinition-composed-of", Description: "What resource is being referenced"},
-	{Code: "context", Base: "PlanDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x37bd4d1aded838a4}, Expression: "PlanDefinition.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/PlanDefinition-context", Description: "A use context assigned to the plan definition"},
+	{Code: "composed-of", Base: "PlanDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0x65bcb4e9f6}, Targets: anyType, Expression: "PlanDefinition.relatedArtifact.where(type = 'composed-of').resource", URL: "http://hl7.org/fhir/SearchParameter/PlanDefinition-composed-of", Description: "What resource is being referenced"},
+	{Code: "context", Base: "PlanDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x1aded838a4}, Expression: "PlanDefinition.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/PlanDefinition-context", Description: "A use context assigned to the plan definition"},
 	{Code: "context-quantity", Base: "PlanDefinition", Type: fhir.SearchQuantity, Keys: []fhir.Key{0xc06bfb56ba64b2b2, 0xf3e0b4d46936f9b6}, Expression: "PlanDefinition.useContext.value as Quantity | PlanDefinition.useContext.value as Range", URL: "http://hl7.org/fhir/SearchParameter/PlanDefinition-context-quantity", Description: "A quantity- or range-valued use context assigned to the plan definition"},
-	{Code: "context-type", Base: "PlanDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x5107c11c6dd3cbea}, Expression: "PlanDefinition.useContext.code", URL: "http://hl7.org/fhir/SearchParameter/PlanDefinition-context-type", Description: "A type of use context assigned to the plan definition"},
-	{Code: "context-type-quantity", Base: "PlanDefinition", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0x0b0fba85ab8fdf52, Parts: []fhir.Part{{Code: "context-type", Type: fhir.SearchToken}, {Code: "context-quantity", Type: fhir.SearchQuantity}}}}, Expression: "PlanDefinition.useContext", URL: "http://hl7.org/fhir/SearchParameter/PlanDefinition-context-type-quantity", Description: "A use context type and quantity- or range-based value assigned to the plan definition"},
+	{Code: "context-type", Base: "PlanDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x1c6dd3cbea}, Expression: "PlanDefinition.useContext.code", URL: "http://hl7.org/fhir/SearchParameter/PlanDefinition-context-type", Description: "A type of use context assigned to the plan definition"},
+	{Code: "context-type-quantity", Base: "PlanDefinition", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0xb0fba85ab8fdf52, Parts: []fhir.Part{{Code: "context-type", Type: fhir.SearchToken}, {Code: "context-quantity", Type: fhir.SearchQuantity}}}}, Expression: "PlanDefinition.useContext", URL: "http://hl7.org/fhir/SearchParameter/PlanDefinition-context-type-quantity", Description: "A use context type and quantity- or range-based value assigned to the plan definition"},
 	{Code: "context-type-value", Base: "PlanDefinition", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0xf235459073748e0d, Parts: []fhir.Part{{Code: "context-type", Type: fhir.SearchToken}, {Code: "context", Type: fhir.SearchToken}}}}, Expression: "PlanDefinition.useContext", URL: "http://hl7.org/fhir/SearchParameter/PlanDefinition-context-type-value", Description: "A use context type and value assigned to the plan definition"},
 	{Code: "date", Base: "PlanDefinition", Type: fhir.SearchDate, Keys: []fhir.Key{0x1a560c42ef47fbdb}, Single: true, Expression: "PlanDefinition.date", URL: "http://hl7.org/fhir/SearchParameter/PlanDefinition-date", Description: "The plan definition publication date"},
-	{Code: "definition", Base: "PlanDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0x4cf8900927ef2a38}, Targets: []string{"ActivityDefinition", "PlanDefinition", "Questionnaire"}, Expression: "PlanDefinition.action.definition", URL: "http://hl7.org/fhir/SearchParameter/PlanDefinition-definition", Description: "Activity or plan definitions used by plan definition"},
-	{Code: "depends-on", Base: "PlanDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0xd6d9ec1f00dfd19e, 0x57f6e67cfaa5e025}, Targets: anyType, Expression: "PlanDefinition.relatedArtifact.where(type = 'depends-on').resource | PlanDefinition.library", URL: "http://hl7.org/fhir/SearchParameter/PlanDefinition-depends-on", Description: "What resource is being referenced"},
-	{Code: "derived-from", Base: "PlanDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0xcb123281a4d25b11}, Targets: anyType, Expression: "PlanDefinition.relatedArtifact.where(type = 'derived-from').resource", URL: "http://hl7.org/fhir/SearchParameter/PlanDefinition-derived-from", Description: "What resource is being referenced"},
+	{Code: "definition", Base: "PlanDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0x927ef2a38}, Targets: []string{"ActivityDefinition", "PlanDefinition", "Questionnaire"}, Expression: "PlanDefinition.action.definition", URL: "http://hl7.org/fhir/SearchParameter/PlanDefinition-definition", Description: "Activity or plan definitions used by plan definition"},
+	{Code: "depends-on", Base: "PlanDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0x1f00dfd19e, 0x7cfaa5e025}, Targets: anyType, Expression: "PlanDefinition.relatedArtifact.where(type = 'depends-on').resource | PlanDefinition.library", URL: "http://hl7.org/fhir/SearchParameter/PlanDefinition-depends-on", Description: "What resource is being referenced"},
+	{Code: "derived-from", Base: "PlanDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0x81a4d25b11}, Targets: anyType, Expression: "PlanDefinition.relatedArtifact.where(type = 'derived-from').resource", URL: "http://hl7.org/fhir/SearchParameter/PlanDefinition-derived-from", Description: "What resource is being referenced"},
 	{Code: "description", Base: "PlanDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0x1b1fd5ccde42a74b}, Single: true, Expression: "PlanDefinition.description", URL: "http://hl7.org/fhir/SearchParameter/PlanDefinition-description", Description: "The description of the plan definition"},
 	{Code: "effective", Base: "PlanDefinition", Type: fhir.SearchDate, Keys: []fhir.Key{0xc0c54c07746812b3}, Single: true, Expression: "PlanDefinition.effectivePeriod", URL: "http://hl7.org/fhir/SearchParameter/PlanDefinition-effective", Description: "The time during which the plan definition is intended to be in use"},
-	{Code: "identifier", Base: "PlanDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x357085564bc2aad8}, Expression: "PlanDefinition.identifier", URL: "http://hl7.org/fhir/SearchParameter/PlanDefinition-identifier", Description: "External identifier for the plan definition"},
-	{Code: "jurisdiction", Base: "PlanDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x709b5cde73d3c723}, Expression: "PlanDefinition.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/PlanDefinition-jurisdiction", Description: "Intended jurisdiction for the plan definition"},
-	{Code: "name", Base: "PlanDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0x068df67f68dba219}, Single: true, Expression: "PlanDefinition.name", URL: "http://hl7.org/fhir/SearchParameter/PlanDefinition-name", Description: "Computationally friendly name of the plan definition"},
-	{Code: "predecessor", Base: "PlanDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0xcb595e931d0f94f7}, Targets: anyType, Expression: "PlanDefinition.relatedArtifact.where(type = 'predecessor').resource", URL: "http://hl7.org/fhir/SearchParameter/PlanDefinition-predecessor", Description: "What resource is being referenced"},
+	{Code: "identifier", Base: "PlanDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x564bc2aad8}, Expression: "PlanDefinition.identifier", URL: "http://hl7.org/fhir/SearchParameter/PlanDefinition-identifier", Description: "External identifier for the plan definition"},
+	{Code: "jurisdiction", Base: "PlanDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xde73d3c723}, Expression: "PlanDefinition.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/PlanDefinition-jurisdiction", Description: "Intended jurisdiction for the plan definition"},
+	{Code: "name", Base: "PlanDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0x68df67f68dba219}, Single: true, Expression: "PlanDefinition.name", URL: "http://hl7.org/fhir/SearchParameter/PlanDefinition-name", Description: "Computationally friendly name of the plan definition"},
+	{Code: "predecessor", Base: "PlanDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0x931d0f94f7}, Targets: anyType, Expression: "PlanDefinition.relatedArtifact.where(type = 'predecessor').resource", URL: "http://hl7.org/fhir/SearchParameter/PlanDefinition-predecessor", Description: "What resource is being referenced"},
 	{Code: "publisher", Base: "PlanDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0x9b6c9034007b0c4a}, Single: true, Expression: "PlanDefinition.publisher", URL: "http://hl7.org/fhir/SearchParameter/PlanDefinition-publisher", Description: "Name of the publisher of the plan definition"},
-	{Code: "status", Base: "PlanDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xb9f6f0720cb380b1}, Single: true, Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "PlanDefinition.status", URL: "http://hl7.org/fhir/SearchParameter/PlanDefinition-status", Description: "The current status of the plan definition"},
-	{Code: "successor", Base: "PlanDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0xee6b5253d8935f0f}, Targets: anyType, Expression: "PlanDefinition.relatedArtifact.where(type = 'successor').resource", URL: "http://hl7.org/fhir/SearchParameter/PlanDefinition-successor", Description: "What resource is being referenced"},
+	{Code: "status", Base: "PlanDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x720cb380b1}, Single: true, Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "PlanDefinition.status", URL: "http://hl7.org/fhir/SearchParameter/PlanDefinition-status", Description: "The current status of the plan definition"},
+	{Code: "successor", Base: "PlanDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0x53d8935f0f}, Targets: anyType, Expression: "PlanDefinition.relatedArtifact.where(type = 'successor').resource", URL: "http://hl7.org/fhir/SearchParameter/PlanDefinition-successor", Description: "What resource is being referenced"},
 	{Code: "title", Base: "PlanDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0x26b329045abb1c90}, Single: true, Expression: "PlanDefinition.title", URL: "http://hl7.org/fhir/SearchParameter/PlanDefinition-title", Description: "The human-friendly name of the plan definition"},
-	{Code: "topic", Base: "PlanDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x699e1a3b1c1ca632}, Expression: "PlanDefinition.topic", URL: "http://hl7.org/fhir/SearchParameter/PlanDefinition-topic", Description: "Topics associated with the module"},
-	{Code: "type", Base: "PlanDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x42c9a26451567a4d}, Expression: "PlanDefinition.type", URL: "http://hl7.org/fhir/SearchParameter/PlanDefinition-type", Description: "The type of artifact the plan (e.g. order-set, eca-rule, protocol)"},
-	{Code: "url", Base: "PlanDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0xcb6f18ec452bee7d}, Single: true, Expression: "PlanDefinition.url", URL: "http://hl7.org/fhir/SearchParameter/PlanDefinition-url", Description: "The uri that identifies the plan definition"},
-	{Code: "version", Base: "PlanDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xad00949164a77a8f}, Single: true, Expression: "PlanDefinition.version", URL: "http://hl7.org/fhir/SearchParameter/PlanDefinition-version", Description: "The business version of the plan definition"},
+	{Code: "topic", Base: "PlanDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x3b1c1ca632}, Expression: "PlanDefinition.topic", URL: "http://hl7.org/fhir/SearchParameter/PlanDefinition-topic", Description: "Topics associated with the module"},
+	{Code: "type", Base: "PlanDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x6451567a4d}, Expression: "PlanDefinition.type", URL: "http://hl7.org/fhir/SearchParameter/PlanDefinition-type", Description: "The type of artifact the plan (e.g. order-set, eca-rule, protocol)"},
+	{Code: "url", Base: "PlanDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0xec452bee7d}, Single: true, Expression: "PlanDefinition.url", URL: "http://hl7.org/fhir/SearchParameter/PlanDefinition-url", Description: "The uri that identifies the plan definition"},
+	{Code: "version", Base: "PlanDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x9164a77a8f}, Single: true, Expression: "PlanDefinition.version", URL: "http://hl7.org/fhir/SearchParameter/PlanDefinition-version", Description: "The business version of the plan definition"},
 }

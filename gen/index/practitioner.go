@@ -9,7 +9,7 @@ import (
 
 // practitioner adds what the search parameters say of r to x.
 func practitioner(x *fhir.Index, r *r4.Practitioner) {
-	x.Boolean(0x010b6c6c08e44524, r.Active.Text) // Practitioner.active
+	x.Boolean(0x6c08e44524, r.Active.Text) // Practitioner.active
 	for i := range r.Address {
 		address := &r.Address[i]
 		stringAddressExcept(x, 0x16a444ea02efecef, address, cityElsewhere|countryElsewhere|postalCodeElsewhere|stateElsewhere) // Practitioner.address
@@ -17,25 +17,25 @@ func practitioner(x *fhir.Index, r *r4.Practitioner) {
 		x.String(0x5c75ddb12d757ea1, address.Country.Text)                                                                     // Practitioner.address.country
 		x.String(0xaa2e08a62219e3d1, address.PostalCode.Text)                                                                  // Practitioner.address.postalCode
 		x.String(0x5b90804fb452145b, address.State.Text)                                                                       // Practitioner.address.state
-		x.CodeOf(0x519969bedbe4ffba, "http://hl7.org/fhir/address-use", address.Use.Text)                                      // Practitioner.address.use
+		x.CodeOf(0xbedbe4ffba, "http://hl7.org/fhir/address-use", address.Use.Text)                                            // Practitioner.address.use
 	}
 	for i := range r.Communication {
-		tokenCodeableConcept(x, 0x5a438d1bba25a363, &r.Communication[i]) // Practitioner.communication
+		tokenCodeableConcept(x, 0x1bba25a363, &r.Communication[i]) // Practitioner.communication
 	}
-	x.CodeOf(0x7431b8cc006a818e, "http://hl7.org/fhir/administrative-gender", r.Gender.Text) // Practitioner.gender
+	x.CodeOf(0xcc006a818e, "http://hl7.org/fhir/administrative-gender", r.Gender.Text) // Practitioner.gender
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0xaff1f0facb661738, &r.Identifier[i]) // Practitioner.identifier
+		tokenIdentifier(x, 0xfacb661738, &r.Identifier[i]) // Practitioner.identifier
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x257a5c268ff9d3fa, meta.Profile[i].Text) // Practitioner.meta.profile
+			x.URI(0x268ff9d3fa, meta.Profile[i].Text) // Practitioner.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0xf6576a8fc56dd7e0, &meta.Security[i]) // Practitioner.meta.security
+			tokenCoding(x, 0x8fc56dd7e0, &meta.Security[i]) // Practitioner.meta.security
 		}
-		x.URI(0x3f9f6fe0e833437e, meta.Source.Text) // Practitioner.meta.source
+		x.URI(0xe0e833437e, meta.Source.Text) // Practitioner.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x4247428ea7dbffe3, &meta.Tag[i]) // Practitioner.meta.tag
+			tokenCoding(x, 0x8ea7dbffe3, &meta.Tag[i]) // Practitioner.meta.tag
 		}
 	}
 	for i := range r.Name {
@@ -48,12 +48,12 @@ func practitioner(x *fhir.Index, r *r4.Practitioner) {
 	}
 	for i := range r.Telecom {
 		telecom := &r.Telecom[i]
-		tokenContactPoint(x, 0x724c0192d9234fad, telecom) // Practitioner.telecom
+		tokenContactPoint(x, 0x92d9234fad, telecom) // Practitioner.telecom
 		if telecom.System.Text == "email" {
-			tokenContactPoint(x, 0x72c54ccc4f7254b9, telecom) // Practitioner.telecom.where(system='email')
+			tokenContactPoint(x, 0xcc4f7254b9, telecom) // Practitioner.telecom.where(system='email')
 		}
 		if telecom.System.Text == "phone" {
-			tokenContactPoint(x, 0x72d1c6b90c1676de, telecom) // Practitioner.telecom.where(system='phone')
+			tokenContactPoint(x, 0xb90c1676de, telecom) // Practitioner.telecom.where(system='phone')
 		}
 	}
 }
@@ -63,27 +63,27 @@ var parametersPractitioner = []fhir.Parameter{
 	{Code: "_filter", Base: "Practitioner", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Practitioner", Type: fhir.SearchToken, Single: true, Expression: "Practitioner.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Practitioner", Type: fhir.SearchDate, Single: true, Expression: "Practitioner.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "Practitioner", Type: fhir.SearchURI, Keys: []fhir.Key{0x257a5c268ff9d3fa}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "Practitioner", Type: fhir.SearchURI, Keys: []fhir.Key{0x268ff9d3fa}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "Practitioner", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "Practitioner", Type: fhir.SearchToken, Keys: []fhir.Key{0xf6576a8fc56dd7e0}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "Practitioner", Type: fhir.SearchURI, Keys: []fhir.Key{0x3f9f6fe0e833437e}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "Practitioner", Type: fhir.SearchToken, Keys: []fhir.Key{0x4247428ea7dbffe3}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "Practitioner", Type: fhir.SearchToken, Keys: []fhir.Key{0x8fc56dd7e0}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "Practitioner", Type: fhir.SearchURI, Keys: []fhir.Key{0xe0e833437e}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "Practitioner", Type: fhir.SearchToken, Keys: []fhir.Key{0x8ea7dbffe3}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "Practitioner", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "active", Base: "Practitioner", Type: fhir.SearchToken, Keys: []fhir.Key{0x010b6c6c08e44524}, Single: true, Expression: "Practitioner.active", URL: "http://hl7.org/fhir/SearchParameter/Practitioner-active", Description: "Whether the practitioner record is active"},
+	{Code: "active", Base: "Practitioner", Type: fhir.SearchToken, Keys: []fhir.Key{0x6c08e44524}, Single: true, Expression: "Practitioner.active", URL: "http://hl7.org/fhir/SearchParameter/Practitioner-active", Description: "Whether the practitioner record is active"},
 	{Code: "address", Base: "Practitioner", Type: fhir.SearchString, Keys: []fhir.Key{0x16a444ea02efecef, 0x5c4e6d18557c6f5c, 0x5c75ddb12d757ea1, 0xaa2e08a62219e3d1, 0x5b90804fb452145b}, PartOf: []fhir.Key{0, 0x16a444ea02efecef, 0x16a444ea02efecef, 0x16a444ea02efecef, 0x16a444ea02efecef}, Expression: "Practitioner.address", URL: "http://hl7.org/fhir/SearchParameter/individual-address", Description: "A server defined search that may match any of the string fields in the Address, including line, city, district, state, country, postalCode, and/or text"},
 	{Code: "address-city", Base: "Practitioner", Type: fhir.SearchString, Keys: []fhir.Key{0x5c4e6d18557c6f5c}, Expression: "Practitioner.address.city", URL: "http://hl7.org/fhir/SearchParameter/individual-address-city", Description: "A city specified in an address"},
 	{Code: "address-country", Base: "Practitioner", Type: fhir.SearchString, Keys: []fhir.Key{0x5c75ddb12d757ea1}, Expression: "Practitioner.address.country", URL: "http://hl7.org/fhir/SearchParameter/individual-address-country", Description: "A country specified in an address"},
 	{Code: "address-postalcode", Base: "Practitioner", Type: fhir.SearchString, Keys: []fhir.Key{0xaa2e08a62219e3d1}, Expression: "Practitioner.address.postalCode", URL: "http://hl7.org/fhir/SearchParameter/individual-address-postalcode", Description: "A postalCode specified in an address"},
 	{Code: "address-state", Base: "Practitioner", Type: fhir.SearchString, Keys: []fhir.Key{0x5b90804fb452145b}, Expression: "Practitioner.address.state", URL: "http://hl7.org/fhir/SearchParameter/individual-address-state", Description: "A state specified in an address"},
-	{Code: "address-use", Base: "Practitioner", Type: fhir.SearchToken, Keys: []fhir.Key{0x519969bedbe4ffba}, Systems: []string{"http://hl7.org/fhir/address-use"}, Expression: "Practitioner.address.use", URL: "http://hl7.org/fhir/SearchParameter/individual-address-use", Description: "A use code specified in an address"},
-	{Code: "communication", Base: "Practitioner", Type: fhir.SearchToken, Keys: []fhir.Key{0x5a438d1bba25a363}, Expression: "Practitioner.communication", URL: "http://hl7.org/fhir/SearchParameter/Practitioner-communication", Description: "One of the languages that the practitioner can communicate with"},
-	{Code: "email", Base: "Practitioner", Type: fhir.SearchToken, Keys: []fhir.Key{0x72c54ccc4f7254b9}, Expression: "Practitioner.telecom.where(system = 'email')", URL: "http://hl7.org/fhir/SearchParameter/individual-email", Description: "A value in an email contact"},
+	{Code: "address-use", Base: "Practitioner", Type: fhir.SearchToken, Keys: []fhir.Key{0xbedbe4ffba}, Systems: []string{"http://hl7.org/fhir/address-use"}, Expression: "Practitioner.address.use", URL: "http://hl7.org/fhir/SearchParameter/individual-address-use", Description: "A use code specified in an address"},
+	{Code: "communication", Base: "Practitioner", Type: fhir.SearchToken, Keys: []fhir.Key{0x1bba25a363}, Expression: "Practitioner.communication", URL: "http://hl7.org/fhir/SearchParameter/Practitioner-communication", Description: "One of the languages that the practitioner can communicate with"},
+	{Code: "email", Base: "Practitioner", Type: fhir.SearchToken, Keys: []fhir.Key{0xcc4f7254b9}, Expression: "Practitioner.telecom.where(system = 'email')", URL: "http://hl7.org/fhir/SearchParameter/individual-email", Description: "A value in an email contact"},
 	{Code: "family", Base: "Practitioner", Type: fhir.SearchString, Keys: []fhir.Key{0x265a2db7adecb777}, Words: []fhir.Key{0x265a2db7adecb777}, Expression: "Practitioner.name.family", URL: "http://hl7.org/fhir/SearchParameter/individual-family", Description: "A portion of the family name"},
-	{Code: "gender", Base: "Practitioner", Type: fhir.SearchToken, Keys: []fhir.Key{0x7431b8cc006a818e}, Single: true, Systems: []string{"http://hl7.org/fhir/administrative-gender"}, Expression: "Practitioner.gender", URL: "http://hl7.org/fhir/SearchParameter/individual-gender", Description: "Gender of the practitioner"},
+	{Code: "gender", Base: "Practitioner", Type: fhir.SearchToken, Keys: []fhir.Key{0xcc006a818e}, Single: true, Systems: []string{"http://hl7.org/fhir/administrative-gender"}, Expression: "Practitioner.gender", URL: "http://hl7.org/fhir/SearchParameter/individual-gender", Description: "Gender of the practitioner"},
 	{Code: "given", Base: "Practitioner", Type: fhir.SearchString, Keys: []fhir.Key{0x10c01791f24bbae1}, Words: []fhir.Key{0x10c01791f24bbae1}, Expression: "Practitioner.name.given", URL: "http://hl7.org/fhir/SearchParameter/individual-given", Description: "A portion of the given name"},
-	{Code: "identifier", Base: "Practitioner", Type: fhir.SearchToken, Keys: []fhir.Key{0xaff1f0facb661738}, Expression: "Practitioner.identifier", URL: "http://hl7.org/fhir/SearchParameter/Practitioner-identifier", Description: "A practitioner's Identifier"},
+	{Code: "identifier", Base: "Practitioner", Type: fhir.SearchToken, Keys: []fhir.Key{0xfacb661738}, Expression: "Practitioner.identifier", URL: "http://hl7.org/fhir/SearchParameter/Practitioner-identifier", Description: "A practitioner's Identifier"},
 	{Code: "name", Base: "Practitioner", Type: fhir.SearchString, Keys: []fhir.Key{0x3735ac0201bf772c, 0x265a2db7adecb777, 0x10c01791f24bbae1}, PartOf: []fhir.Key{0, 0x3735ac0201bf772c, 0x3735ac0201bf772c}, Words: []fhir.Key{0x3735ac0201bf772c, 0x265a2db7adecb777, 0x10c01791f24bbae1}, Expression: "Practitioner.name", URL: "http://hl7.org/fhir/SearchParameter/Practitioner-name", Description: "A server defined search that may match any of the string fields in the HumanName, including family, give, prefix, suffix, suffix, and/or text"},
-	{Code: "phone", Base: "Practitioner", Type: fhir.SearchToken, Keys: []fhir.Key{0x72d1c6b90c1676de}, Expression: "Practitioner.telecom.where(system = 'phone')", URL: "http://hl7.org/fhir/SearchParameter/individual-phone", Description: "A value in a phone contact"},
+	{Code: "phone", Base: "Practitioner", Type: fhir.SearchToken, Keys: []fhir.Key{0xb90c1676de}, Expression: "Practitioner.telecom.where(system = 'phone')", URL: "http://hl7.org/fhir/SearchParameter/individual-phone", Description: "A value in a phone contact"},
 	{Code: "phonetic", Base: "Practitioner", Type: fhir.SearchString, Keys: []fhir.Key{0x3735ac0201bf772c, 0x265a2db7adecb777, 0x10c01791f24bbae1}, PartOf: []fhir.Key{0, 0x3735ac0201bf772c, 0x3735ac0201bf772c}, Words: []fhir.Key{0x3735ac0201bf772c, 0x265a2db7adecb777, 0x10c01791f24bbae1}, Expression: "Practitioner.name", URL: "http://hl7.org/fhir/SearchParameter/individual-phonetic", Description: "A portion of either family or given name using some kind of phonetic matching algorithm"},
-	{Code: "telecom", Base: "Practitioner", Type: fhir.SearchToken, Keys: []fhir.Key{0x724c0192d9234fad}, Expression: "Practitioner.telecom", URL: "http://hl7.org/fhir/SearchParameter/individual-telecom", Description: "The value in any kind of contact"},
+	{Code: "telecom", Base: "Practitioner", Type: fhir.SearchToken, Keys: []fhir.Key{0x92d9234fad}, Expression: "Practitioner.telecom", URL: "http://hl7.org/fhir/SearchParameter/individual-telecom", Description: "The value in any kind of contact"},
 }

@@ -9,48 +9,48 @@ import (
 
 // practitionerRole adds what the search parameters say of r to x.
 func practitionerRole(x *fhir.Index, r *r4.PractitionerRole) {
-	x.Boolean(0xa449a7817150bb09, r.Active.Text) // PractitionerRole.active
+	x.Boolean(0x817150bb09, r.Active.Text) // PractitionerRole.active
 	for i := range r.Code {
-		tokenCodeableConcept(x, 0x3556322b19be29f9, &r.Code[i]) // PractitionerRole.code
+		tokenCodeableConcept(x, 0x2b19be29f9, &r.Code[i]) // PractitionerRole.code
 	}
 	for i := range r.Endpoint {
-		referenceReference(x, 0xb1e9125c3cd5ce71, &r.Endpoint[i]) // PractitionerRole.endpoint
+		referenceReference(x, 0x5c3cd5ce71, &r.Endpoint[i]) // PractitionerRole.endpoint
 	}
 	for i := range r.HealthcareService {
-		referenceReference(x, 0x25c320acb7f681d1, &r.HealthcareService[i]) // PractitionerRole.healthcareService
+		referenceReference(x, 0xacb7f681d1, &r.HealthcareService[i]) // PractitionerRole.healthcareService
 	}
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0xb18952847304afd3, &r.Identifier[i]) // PractitionerRole.identifier
+		tokenIdentifier(x, 0x847304afd3, &r.Identifier[i]) // PractitionerRole.identifier
 	}
 	for i := range r.Location {
-		referenceReference(x, 0x232e0348d3884dd7, &r.Location[i]) // PractitionerRole.location
+		referenceReference(x, 0x48d3884dd7, &r.Location[i]) // PractitionerRole.location
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xb2b8eb204efd45cb, meta.Profile[i].Text) // PractitionerRole.meta.profile
+			x.URI(0x204efd45cb, meta.Profile[i].Text) // PractitionerRole.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0xb4690f78ca8fcec5, &meta.Security[i]) // PractitionerRole.meta.security
+			tokenCoding(x, 0x78ca8fcec5, &meta.Security[i]) // PractitionerRole.meta.security
 		}
-		x.URI(0x8c743bd5aff47ab6, meta.Source.Text) // PractitionerRole.meta.source
+		x.URI(0xd5aff47ab6, meta.Source.Text) // PractitionerRole.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x0c1c7ea87ca9463c, &meta.Tag[i]) // PractitionerRole.meta.tag
+			tokenCoding(x, 0xa87ca9463c, &meta.Tag[i]) // PractitionerRole.meta.tag
 		}
 	}
-	referenceReference(x, 0x8df1caf1dab832e5, r.Organization) // PractitionerRole.organization
-	datePeriod(x, 0x6d9790d65b99030d, r.Period)               // PractitionerRole.period
-	referenceReference(x, 0x20a66f87fa20c806, r.Practitioner) // PractitionerRole.practitioner
+	referenceReference(x, 0xf1dab832e5, r.Organization) // PractitionerRole.organization
+	datePeriod(x, 0x6d9790d65b99030d, r.Period)         // PractitionerRole.period
+	referenceReference(x, 0x87fa20c806, r.Practitioner) // PractitionerRole.practitioner
 	for i := range r.Specialty {
-		tokenCodeableConcept(x, 0xa46f71e9525c8d52, &r.Specialty[i]) // PractitionerRole.specialty
+		tokenCodeableConcept(x, 0xe9525c8d52, &r.Specialty[i]) // PractitionerRole.specialty
 	}
 	for i := range r.Telecom {
 		telecom := &r.Telecom[i]
-		tokenContactPoint(x, 0x50ad047c21703b91, telecom) // PractitionerRole.telecom
+		tokenContactPoint(x, 0x7c21703b91, telecom) // PractitionerRole.telecom
 		if telecom.System.Text == "email" {
-			tokenContactPoint(x, 0xa1423cd523e4f890, telecom) // PractitionerRole.telecom.where(system='email')
+			tokenContactPoint(x, 0xd523e4f890, telecom) // PractitionerRole.telecom.where(system='email')
 		}
 		if telecom.System.Text == "phone" {
-			tokenContactPoint(x, 0xb2010c3264aa054f, telecom) // PractitionerRole.telecom.where(system='phone')
+			tokenContactPoint(x, 0x3264aa054f, telecom) // PractitionerRole.telecom.where(system='phone')
 		}
 	}
 }
@@ -60,23 +60,23 @@ var parametersPractitionerRole = []fhir.Parameter{
 	{Code: "_filter", Base: "PractitionerRole", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "PractitionerRole", Type: fhir.SearchToken, Single: true, Expression: "PractitionerRole.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "PractitionerRole", Type: fhir.SearchDate, Single: true, Expression: "PractitionerRole.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "PractitionerRole", Type: fhir.SearchURI, Keys: []fhir.Key{0xb2b8eb204efd45cb}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "PractitionerRole", Type: fhir.SearchURI, Keys: []fhir.Key{0x204efd45cb}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "PractitionerRole", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "PractitionerRole", Type: fhir.SearchToken, Keys: []fhir.Key{0xb4690f78ca8fcec5}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "PractitionerRole", Type: fhir.SearchURI, Keys: []fhir.Key{0x8c743bd5aff47ab6}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "PractitionerRole", Type: fhir.SearchToken, Keys: []fhir.Key{0x0c1c7ea87ca9463c}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "PractitionerRole", Type: fhir.SearchToken, Keys: []fhir.Key{0x78ca8fcec5}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "PractitionerRole", Type: fhir.SearchURI, Keys: []fhir.Key{0xd5aff47ab6}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "PractitionerRole", Type: fhir.SearchToken, Keys: []fhir.Key{0xa87ca9463c}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "PractitionerRole", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "active", Base: "PractitionerRole", Type: fhir.SearchToken, Keys: []fhir.Key{0xa449a7817150bb09}, Single: true, Expression: "PractitionerRole.active", URL: "http://hl7.org/fhir/SearchParameter/PractitionerRole-active", Description: "Whether this practitioner role record is in active use"},
+	{Code: "active", Base: "PractitionerRole", Type: fhir.SearchToken, Keys: []fhir.Key{0x817150bb09}, Single: true, Expression: "PractitionerRole.active", URL: "http://hl7.org/fhir/SearchParameter/PractitionerRole-active", Description: "Whether this practitioner role record is in active use"},
 	{Code: "date", Base: "PractitionerRole", Type: fhir.SearchDate, Keys: []fhir.Key{0x6d9790d65b99030d}, Single: true, Expression: "PractitionerRole.period", URL: "http://hl7.org/fhir/SearchParameter/PractitionerRole-date", Description: "The period during which the practitioner is authorized to perform in these role(s)"},
-	{Code: "email", Base: "PractitionerRole", Type: fhir.SearchToken, Keys: []fhir.Key{0xa1423cd523e4f890}, Expression: "PractitionerRole.telecom.where(system = 'email')", URL: "http://hl7.org/fhir/SearchParameter/individual-email", Description: "A value in an email contact"},
-	{Code: "endpoint", Base: "PractitionerRole", Type: fhir.SearchReference, Keys: []fhir.Key{0xb1e9125c3cd5ce71}, Targets: []string{"Endpoint"}, Expression: "PractitionerRole.endpoint", URL: "http://hl7.org/fhir/SearchParameter/PractitionerRole-endpoint", Description: "Technical endpoints providing access to services operated for the practitioner with this role"},
-	{Code: "identifier", Base: "PractitionerRole", Type: fhir.SearchToken, Keys: []fhir.Key{0xb18952847304afd3}, Expression: "PractitionerRole.identifier", URL: "http://hl7.org/fhir/SearchParameter/PractitionerRole-identifier", Description: "A practitioner's Identifier"},
-	{Code: "location", Base: "PractitionerRole", Type: fhir.SearchReference, Keys: []fhir.Key{0x232e0348d3884dd7}, Targets: []string{"Location"}, Expression: "PractitionerRole.location", URL: "http://hl7.org/fhir/SearchParameter/PractitionerRole-location", Description: "One of the locations at which this practitioner provides care"},
-	{Code: "organization", Base: "PractitionerRole", Type: fhir.SearchReference, Keys: []fhir.Key{0x8df1caf1dab832e5}, Targets: []string{"Organization"}, Single: true, Expression: "PractitionerRole.organization", URL: "http://hl7.org/fhir/SearchParameter/PractitionerRole-organization", Description: "The identity of the organization the practitioner represents / acts on behalf of"},
-	{Code: "phone", Base: "PractitionerRole", Type: fhir.SearchToken, Keys: []fhir.Key{0xb2010c3264aa054f}, Expression: "PractitionerRole.telecom.where(system = 'phone')", URL: "http://hl7.org/fhir/SearchParameter/individual-phone", Description: "A value in a phone contact"},
-	{Code: "practitioner", Base: "PractitionerRole", Type: fhir.SearchReference, Keys: []fhir.Key{0x20a66f87fa20c806}, Targets: []string{"Practitioner"}, Single: true, Expression: "PractitionerRole.practitioner", URL: "http://hl7.org/fhir/SearchParameter/PractitionerRole-practitioner", Description: "Practitioner that is able to provide the defined services for the organization"},
-	{Code: "role", Base: "PractitionerRole", Type: fhir.SearchToken, Keys: []fhir.Key{0x3556322b19be29f9}, Expression: "PractitionerRole.code", URL: "http://hl7.org/fhir/SearchParameter/PractitionerRole-role", Description: "The practitioner can perform this role at for the organization"},
-	{Code: "service", Base: "PractitionerRole", Type: fhir.SearchReference, Keys: []fhir.Key{0x25c320acb7f681d1}, Targets: []string{"HealthcareService"}, Expression: "PractitionerRole.healthcareService", URL: "http://hl7.org/fhir/SearchParameter/PractitionerRole-service", Description: "The list of healthcare services that this worker provides for this role's Organization/Location(s)"},
-	{Code: "specialty", Base: "PractitionerRole", Type: fhir.SearchToken, Keys: []fhir.Key{0xa46f71e9525c8d52}, Expression: "PractitionerRole.specialty", URL: "http://hl7.org/fhir/SearchParameter/PractitionerRole-specialty", Description: "The practitioner has this specialty at an organization"},
-	{Code: "telecom", Base: "PractitionerRole", Type: fhir.SearchToken, Keys: []fhir.Key{0x50ad047c21703b91}, Expression: "PractitionerRole.telecom", URL: "http://hl7.org/fhir/SearchParameter/individual-telecom", Description: "The value in any kind of contact"},
+	{Code: "email", Base: "PractitionerRole", Type: fhir.SearchToken, Keys: []fhir.Key{0xd523e4f890}, Expression: "PractitionerRole.telecom.where(system = 'email')", URL: "http://hl7.org/fhir/SearchParameter/individual-email", Description: "A value in an email contact"},
+	{Code: "endpoint", Base: "PractitionerRole", Type: fhir.SearchReference, Keys: []fhir.Key{0x5c3cd5ce71}, Targets: []string{"Endpoint"}, Expression: "PractitionerRole.endpoint", URL: "http://hl7.org/fhir/SearchParameter/PractitionerRole-endpoint", Description: "Technical endpoints providing access to services operated for the practitioner with this role"},
+	{Code: "identifier", Base: "PractitionerRole", Type: fhir.SearchToken, Keys: []fhir.Key{0x847304afd3}, Expression: "PractitionerRole.identifier", URL: "http://hl7.org/fhir/SearchParameter/PractitionerRole-identifier", Description: "A practitioner's Identifier"},
+	{Code: "location", Base: "PractitionerRole", Type: fhir.SearchReference, Keys: []fhir.Key{0x48d3884dd7}, Targets: []string{"Location"}, Expression: "PractitionerRole.location", URL: "http://hl7.org/fhir/SearchParameter/PractitionerRole-location", Description: "One of the locations at which this practitioner provides care"},
+	{Code: "organization", Base: "PractitionerRole", Type: fhir.SearchReference, Keys: []fhir.Key{0xf1dab832e5}, Targets: []string{"Organization"}, Single: true, Expression: "PractitionerRole.organization", URL: "http://hl7.org/fhir/SearchParameter/PractitionerRole-organization", Description: "The identity of the organization the practitioner represents / acts on behalf of"},
+	{Code: "phone", Base: "PractitionerRole", Type: fhir.SearchToken, Keys: []fhir.Key{0x3264aa054f}, Expression: "PractitionerRole.telecom.where(system = 'phone')", URL: "http://hl7.org/fhir/SearchParameter/individual-phone", Description: "A value in a phone contact"},
+	{Code: "practitioner", Base: "PractitionerRole", Type: fhir.SearchReference, Keys: []fhir.Key{0x87fa20c806}, Targets: []string{"Practitioner"}, Single: true, Expression: "PractitionerRole.practitioner", URL: "http://hl7.org/fhir/SearchParameter/PractitionerRole-practitioner", Description: "Practitioner that is able to provide the defined services for the organization"},
+	{Code: "role", Base: "PractitionerRole", Type: fhir.SearchToken, Keys: []fhir.Key{0x2b19be29f9}, Expression: "PractitionerRole.code", URL: "http://hl7.org/fhir/SearchParameter/PractitionerRole-role", Description: "The practitioner can perform this role at for the organization"},
+	{Code: "service", Base: "PractitionerRole", Type: fhir.SearchReference, Keys: []fhir.Key{0xacb7f681d1}, Targets: []string{"HealthcareService"}, Expression: "PractitionerRole.healthcareService", URL: "http://hl7.org/fhir/SearchParameter/PractitionerRole-service", Description: "The list of healthcare services that this worker provides for this role's Organization/Location(s)"},
+	{Code: "specialty", Base: "PractitionerRole", Type: fhir.SearchToken, Keys: []fhir.Key{0xe9525c8d52}, Expression: "PractitionerRole.specialty", URL: "http://hl7.org/fhir/SearchParameter/PractitionerRole-specialty", Description: "The practitioner has this specialty at an organization"},
+	{Code: "telecom", Base: "PractitionerRole", Type: fhir.SearchToken, Keys: []fhir.Key{0x7c21703b91}, Expression: "PractitionerRole.telecom", URL: "http://hl7.org/fhir/SearchParameter/individual-telecom", Description: "The value in any kind of contact"},
 }

@@ -10,49 +10,49 @@ import (
 // procedure adds what the search parameters say of r to x.
 func procedure(x *fhir.Index, r *r4.Procedure) {
 	for i := range r.BasedOn {
-		referenceReference(x, 0x8a87c348bc3fb18f, &r.BasedOn[i]) // Procedure.basedOn
+		referenceReference(x, 0x48bc3fb18f, &r.BasedOn[i]) // Procedure.basedOn
 	}
-	tokenCodeableConcept(x, 0x5469ccba55eab9b8, r.Category) // Procedure.category
-	tokenCodeableConcept(x, 0xd6808125b803a049, r.Code)     // Procedure.code
-	referenceReference(x, 0xd56a3bcdaaeb5bd9, r.Encounter)  // Procedure.encounter
+	tokenCodeableConcept(x, 0xba55eab9b8, r.Category) // Procedure.category
+	tokenCodeableConcept(x, 0x25b803a049, r.Code)     // Procedure.code
+	referenceReference(x, 0xcdaaeb5bd9, r.Encounter)  // Procedure.encounter
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0xfaccb3a12dc5e533, &r.Identifier[i]) // Procedure.identifier
+		tokenIdentifier(x, 0xa12dc5e533, &r.Identifier[i]) // Procedure.identifier
 	}
 	for i := range r.InstantiatesCanonical {
-		x.Canonical(0x48a6660dc0407d39, r.InstantiatesCanonical[i].Text) // Procedure.instantiatesCanonical
+		x.Canonical(0xdc0407d39, r.InstantiatesCanonical[i].Text) // Procedure.instantiatesCanonical
 	}
 	for i := range r.InstantiatesURI {
-		x.URI(0x5d1b5de08b67b81f, r.InstantiatesURI[i].Text) // Procedure.instantiatesUri
+		x.URI(0xe08b67b81f, r.InstantiatesURI[i].Text) // Procedure.instantiatesUri
 	}
-	referenceReference(x, 0x0b69a7dba11b4dda, r.Location) // Procedure.location
+	referenceReference(x, 0xdba11b4dda, r.Location) // Procedure.location
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x256ae13b30f81127, meta.Profile[i].Text) // Procedure.meta.profile
+			x.URI(0x3b30f81127, meta.Profile[i].Text) // Procedure.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x6c8685df65ee17d1, &meta.Security[i]) // Procedure.meta.security
+			tokenCoding(x, 0xdf65ee17d1, &meta.Security[i]) // Procedure.meta.security
 		}
-		x.URI(0xa0bad3057c59acd1, meta.Source.Text) // Procedure.meta.source
+		x.URI(0x57c59acd1, meta.Source.Text) // Procedure.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0xaad947e7e61fa565, &meta.Tag[i]) // Procedure.meta.tag
+			tokenCoding(x, 0xe7e61fa565, &meta.Tag[i]) // Procedure.meta.tag
 		}
 	}
 	for i := range r.PartOf {
-		referenceReference(x, 0x3ece7e1717b4eb0c, &r.PartOf[i]) // Procedure.partOf
+		referenceReference(x, 0x1717b4eb0c, &r.PartOf[i]) // Procedure.partOf
 	}
 	dateOf(x, 0xae76dc27e2496d7a, r.Performed) // Procedure.performed
 	for i := range r.Performer {
 		performer := &r.Performer[i]
-		referenceReference(x, 0x178241ade4523b18, performer.Actor) // Procedure.performer.actor
+		referenceReference(x, 0xade4523b18, performer.Actor) // Procedure.performer.actor
 	}
 	for i := range r.ReasonCode {
-		tokenCodeableConcept(x, 0x02030bd274814dca, &r.ReasonCode[i]) // Procedure.reasonCode
+		tokenCodeableConcept(x, 0xd274814dca, &r.ReasonCode[i]) // Procedure.reasonCode
 	}
 	for i := range r.ReasonReference {
-		referenceReference(x, 0x7d14ae1b76314fdb, &r.ReasonReference[i]) // Procedure.reasonReference
+		referenceReference(x, 0x1b76314fdb, &r.ReasonReference[i]) // Procedure.reasonReference
 	}
-	x.CodeOf(0x3643f5cca0399a89, "http://hl7.org/fhir/event-status", r.Status.Text) // Procedure.status
-	referenceReference(x, 0x2e96a45a2e9a81b5, r.Subject)                            // Procedure.subject
+	x.CodeOf(0xcca0399a89, "http://hl7.org/fhir/event-status", r.Status.Text) // Procedure.status
+	referenceReference(x, 0x5a2e9a81b5, r.Subject)                            // Procedure.subject
 }
 
 var parametersProcedure = []fhir.Parameter{
@@ -60,26 +60,26 @@ var parametersProcedure = []fhir.Parameter{
 	{Code: "_filter", Base: "Procedure", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Procedure", Type: fhir.SearchToken, Single: true, Expression: "Procedure.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Procedure", Type: fhir.SearchDate, Single: true, Expression: "Procedure.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "Procedure", Type: fhir.SearchURI, Keys: []fhir.Key{0x256ae13b30f81127}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "Procedure", Type: fhir.SearchURI, Keys: []fhir.Key{0x3b30f81127}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "Procedure", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "Procedure", Type: fhir.SearchToken, Keys: []fhir.Key{0x6c8685df65ee17d1}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "Procedure", Type: fhir.SearchURI, Keys: []fhir.Key{0xa0bad3057c59acd1}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "Procedure", Type: fhir.SearchToken, Keys: []fhir.Key{0xaad947e7e61fa565}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "Procedure", Type: fhir.SearchToken, Keys: []fhir.Key{0xdf65ee17d1}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "Procedure", Type: fhir.SearchURI, Keys: []fhir.Key{0x57c59acd1}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "Procedure", Type: fhir.SearchToken, Keys: []fhir.Key{0xe7e61fa565}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "Procedure", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "based-on", Base: "Procedure", Type: fhir.SearchReference, Keys: []fhir.Key{0x8a87c348bc3fb18f}, Targets: []string{"CarePlan", "ServiceRequest"}, Expression: "Procedure.basedOn", URL: "http://hl7.org/fhir/SearchParameter/Procedure-based-on", Description: "A request for this procedure"},
-	{Code: "category", Base: "Procedure", Type: fhir.SearchToken, Keys: []fhir.Key{0x5469ccba55eab9b8}, Expression: "Procedure.category", URL: "http://hl7.org/fhir/SearchParameter/Procedure-category", Description: "Classification of the procedure"},
-	{Code: "code", Base: "Procedure", Type: fhir.SearchToken, Keys: []fhir.Key{0xd6808125b803a049}, Expression: "Procedure.code", URL: "http://hl7.org/fhir/SearchParameter/clinical-code", Description: "A code to identify a procedure"},
+	{Code: "based-on", Base: "Procedure", Type: fhir.SearchReference, Keys: []fhir.Key{0x48bc3fb18f}, Targets: []string{"CarePlan", "ServiceRequest"}, Expression: "Procedure.basedOn", URL: "http://hl7.org/fhir/SearchParameter/Procedure-based-on", Description: "A request for this procedure"},
+	{Code: "category", Base: "Procedure", Type: fhir.SearchToken, Keys: []fhir.Key{0xba55eab9b8}, Expression: "Procedure.category", URL: "http://hl7.org/fhir/SearchParameter/Procedure-category", Description: "Classification of the procedure"},
+	{Code: "code", Base: "Procedure", Type: fhir.SearchToken, Keys: []fhir.Key{0x25b803a049}, Expression: "Procedure.code", URL: "http://hl7.org/fhir/SearchParameter/clinical-code", Description: "A code to identify a procedure"},
 	{Code: "date", Base: "Procedure", Type: fhir.SearchDate, Keys: []fhir.Key{0xae76dc27e2496d7a}, Single: true, Expression: "Procedure.performed", URL: "http://hl7.org/fhir/SearchParameter/clinical-date", Description: "When the procedure was performed"},
-	{Code: "encounter", Base: "Procedure", Type: fhir.SearchReference, Keys: []fhir.Key{0xd56a3bcdaaeb5bd9}, Targets: []string{"Encounter"}, Single: true, Expression: "Procedure.encounter", URL: "http://hl7.org/fhir/SearchParameter/clinical-encounter", Description: "Encounter created as part of"},
-	{Code: "identifier", Base: "Procedure", Type: fhir.SearchToken, Keys: []fhir.Key{0xfaccb3a12dc5e533}, Expression: "Procedure.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "A unique identifier for a procedure"},
-	{Code: "instantiates-canonical", Base: "Procedure", Type: fhir.SearchReference, Keys: []fhir.Key{0x48a6660dc0407d39}, Targets: []string{"ActivityDefinition", "Measure", "OperationDefinition", "PlanDefinition", "Questionnaire"}, Expression: "Procedure.instantiatesCanonical", URL: "http://hl7.org/fhir/SearchParameter/Procedure-instantiates-canonical", Description: "Instantiates FHIR protocol or definition"},
-	{Code: "instantiates-uri", Base: "Procedure", Type: fhir.SearchURI, Keys: []fhir.Key{0x5d1b5de08b67b81f}, Expression: "Procedure.instantiatesUri", URL: "http://hl7.org/fhir/SearchParameter/Procedure-instantiates-uri", Description: "Instantiates external protocol or definition"},
-	{Code: "location", Base: "Procedure", Type: fhir.SearchReference, Keys: []fhir.Key{0x0b69a7dba11b4dda}, Targets: []string{"Location"}, Single: true, Expression: "Procedure.location", URL: "http://hl7.org/fhir/SearchParameter/Procedure-location", Description: "Where the procedure happened"},
-	{Code: "part-of", Base: "Procedure", Type: fhir.SearchReference, Keys: []fhir.Key{0x3ece7e1717b4eb0c}, Targets: []string{"MedicationAdministration", "Observation", "Procedure"}, Expression: "Procedure.partOf", URL: "http://hl7.org/fhir/SearchParameter/Procedure-part-of", Description: "Part of referenced event"},
-	{Code: "patient", Base: "Procedure", Type: fhir.SearchReference, Keys: []fhir.Key{0x2e96a45a2e9a81b5}, Targets: []string{"Patient"}, Single: true, Expression: "Procedure.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "Search by subject - a patient"},
-	{Code: "performer", Base: "Procedure", Type: fhir.SearchReference, Keys: []fhir.Key{0x178241ade4523b18}, Targets: []string{"Device", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "Procedure.performer.actor", URL: "http://hl7.org/fhir/SearchParameter/Procedure-performer", Description: "The reference to the practitioner"},
-	{Code: "reason-code", Base: "Procedure", Type: fhir.SearchToken, Keys: []fhir.Key{0x02030bd274814dca}, Expression: "Procedure.reasonCode", URL: "http://hl7.org/fhir/SearchParameter/Procedure-reason-code", Description: "Coded reason procedure performed"},
-	{Code: "reason-reference", Base: "Procedure", Type: fhir.SearchReference, Keys: []fhir.Key{0x7d14ae1b76314fdb}, Targets: []string{"Condition", "DiagnosticReport", "DocumentReference", "Observation", "Procedure"}, Expression: "Procedure.reasonReference", URL: "http://hl7.org/fhir/SearchParameter/Procedure-reason-reference", Description: "The justification that the procedure was performed"},
-	{Code: "status", Base: "Procedure", Type: fhir.SearchToken, Keys: []fhir.Key{0x3643f5cca0399a89}, Single: true, Systems: []string{"http://hl7.org/fhir/event-status"}, Expression: "Procedure.status", URL: "http://hl7.org/fhir/SearchParameter/Procedure-status", Description: "preparation | in-progress | not-done | on-hold | stopped | completed | entered-in-error | unknown"},
-	{Code: "subject", Base: "Procedure", Type: fhir.SearchReference, Keys: []fhir.Key{0x2e96a45a2e9a81b5}, Targets: []string{"Group", "Patient"}, Single: true, Expression: "Procedure.subject", URL: "http://hl7.org/fhir/SearchParameter/Procedure-subject", Description: "Search by subject"},
+	{Code: "encounter", Base: "Procedure", Type: fhir.SearchReference, Keys: []fhir.Key{0xcdaaeb5bd9}, Targets: []string{"Encounter"}, Single: true, Expression: "Procedure.encounter", URL: "http://hl7.org/fhir/SearchParameter/clinical-encounter", Description: "Encounter created as part of"},
+	{Code: "identifier", Base: "Procedure", Type: fhir.SearchToken, Keys: []fhir.Key{0xa12dc5e533}, Expression: "Procedure.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "A unique identifier for a procedure"},
+	{Code: "instantiates-canonical", Base: "Procedure", Type: fhir.SearchReference, Keys: []fhir.Key{0xdc0407d39}, Targets: []string{"ActivityDefinition", "Measure", "OperationDefinition", "PlanDefinition", "Questionnaire"}, Expression: "Procedure.instantiatesCanonical", URL: "http://hl7.org/fhir/SearchParameter/Procedure-instantiates-canonical", Description: "Instantiates FHIR protocol or definition"},
+	{Code: "instantiates-uri", Base: "Procedure", Type: fhir.SearchURI, Keys: []fhir.Key{0xe08b67b81f}, Expression: "Procedure.instantiatesUri", URL: "http://hl7.org/fhir/SearchParameter/Procedure-instantiates-uri", Description: "Instantiates external protocol or definition"},
+	{Code: "location", Base: "Procedure", Type: fhir.SearchReference, Keys: []fhir.Key{0xdba11b4dda}, Targets: []string{"Location"}, Single: true, Expression: "Procedure.location", URL: "http://hl7.org/fhir/SearchParameter/Procedure-location", Description: "Where the procedure happened"},
+	{Code: "part-of", Base: "Procedure", Type: fhir.SearchReference, Keys: []fhir.Key{0x1717b4eb0c}, Targets: []string{"MedicationAdministration", "Observation", "Procedure"}, Expression: "Procedure.partOf", URL: "http://hl7.org/fhir/SearchParameter/Procedure-part-of", Description: "Part of referenced event"},
+	{Code: "patient", Base: "Procedure", Type: fhir.SearchReference, Keys: []fhir.Key{0x5a2e9a81b5}, Targets: []string{"Patient"}, Single: true, Expression: "Procedure.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "Search by subject - a patient"},
+	{Code: "performer", Base: "Procedure", Type: fhir.SearchReference, Keys: []fhir.Key{0xade4523b18}, Targets: []string{"Device", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "Procedure.performer.actor", URL: "http://hl7.org/fhir/SearchParameter/Procedure-performer", Description: "The reference to the practitioner"},
+	{Code: "reason-code", Base: "Procedure", Type: fhir.SearchToken, Keys: []fhir.Key{0xd274814dca}, Expression: "Procedure.reasonCode", URL: "http://hl7.org/fhir/SearchParameter/Procedure-reason-code", Description: "Coded reason procedure performed"},
+	{Code: "reason-reference", Base: "Procedure", Type: fhir.SearchReference, Keys: []fhir.Key{0x1b76314fdb}, Targets: []string{"Condition", "DiagnosticReport", "DocumentReference", "Observation", "Procedure"}, Expression: "Procedure.reasonReference", URL: "http://hl7.org/fhir/SearchParameter/Procedure-reason-reference", Description: "The justification that the procedure was performed"},
+	{Code: "status", Base: "Procedure", Type: fhir.SearchToken, Keys: []fhir.Key{0xcca0399a89}, Single: true, Systems: []string{"http://hl7.org/fhir/event-status"}, Expression: "Procedure.status", URL: "http://hl7.org/fhir/SearchParameter/Procedure-status", Description: "preparation | in-progress | not-done | on-hold | stopped | completed | entered-in-error | unknown"},
+	{Code: "subject", Base: "Procedure", Type: fhir.SearchReference, Keys: []fhir.Key{0x5a2e9a81b5}, Targets: []string{"Group", "Patient"}, Single: true, Expression: "Procedure.subject", URL: "http://hl7.org/fhir/SearchParameter/Procedure-subject", Description: "Search by subject"},
 }

@@ -12,26 +12,26 @@ func provenance(x *fhir.Index, r *r4.Provenance) {
 	for i := range r.Agent {
 		agent := &r.Agent[i]
 		for i := range agent.Role {
-			tokenCodeableConcept(x, 0x79cb74d91f4b2d2d, &agent.Role[i]) // Provenance.agent.role
+			tokenCodeableConcept(x, 0xd91f4b2d2d, &agent.Role[i]) // Provenance.agent.role
 		}
-		tokenCodeableConcept(x, 0x0a7af6a1281b87df, agent.Type_) // Provenance.agent.type
-		referenceReference(x, 0x20ae5b607113c008, agent.Who)     // Provenance.agent.who
+		tokenCodeableConcept(x, 0xa1281b87df, agent.Type_) // Provenance.agent.type
+		referenceReference(x, 0x607113c008, agent.Who)     // Provenance.agent.who
 	}
 	for i := range r.Entity {
 		entity := &r.Entity[i]
-		referenceReference(x, 0x0209638761b31e4b, entity.What) // Provenance.entity.what
+		referenceReference(x, 0x8761b31e4b, entity.What) // Provenance.entity.what
 	}
-	referenceReference(x, 0x15efe212b8ca6cf8, r.Location) // Provenance.location
+	referenceReference(x, 0x12b8ca6cf8, r.Location) // Provenance.location
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x7e9e1cc649292781, meta.Profile[i].Text) // Provenance.meta.profile
+			x.URI(0xc649292781, meta.Profile[i].Text) // Provenance.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0xfe4d30da50213079, &meta.Security[i]) // Provenance.meta.security
+			tokenCoding(x, 0xda50213079, &meta.Security[i]) // Provenance.meta.security
 		}
-		x.URI(0x2258c07c178ddc22, meta.Source.Text) // Provenance.meta.source
+		x.URI(0x7c178ddc22, meta.Source.Text) // Provenance.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0xf139c687e3191435, &meta.Tag[i]) // Provenance.meta.tag
+			tokenCoding(x, 0x87e3191435, &meta.Tag[i]) // Provenance.meta.tag
 		}
 	}
 	switch v := r.Occurred.(type) {
@@ -42,11 +42,11 @@ func provenance(x *fhir.Index, r *r4.Provenance) {
 	for i := range r.Signature {
 		signature := &r.Signature[i]
 		for i := range signature.Type_ {
-			tokenCoding(x, 0x2bcd1533768dc9e9, &signature.Type_[i]) // Provenance.signature.type
+			tokenCoding(x, 0x33768dc9e9, &signature.Type_[i]) // Provenance.signature.type
 		}
 	}
 	for i := range r.Target {
-		referenceReference(x, 0xa28fadb9ceae1a52, &r.Target[i]) // Provenance.target
+		referenceReference(x, 0xb9ceae1a52, &r.Target[i]) // Provenance.target
 	}
 }
 
@@ -55,20 +55,20 @@ var parametersProvenance = []fhir.Parameter{
 	{Code: "_filter", Base: "Provenance", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Provenance", Type: fhir.SearchToken, Single: true, Expression: "Provenance.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Provenance", Type: fhir.SearchDate, Single: true, Expression: "Provenance.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "Provenance", Type: fhir.SearchURI, Keys: []fhir.Key{0x7e9e1cc649292781}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "Provenance", Type: fhir.SearchURI, Keys: []fhir.Key{0xc649292781}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "Provenance", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "Provenance", Type: fhir.SearchToken, Keys: []fhir.Key{0xfe4d30da50213079}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "Provenance", Type: fhir.SearchURI, Keys: []fhir.Key{0x2258c07c178ddc22}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "Provenance", Type: fhir.SearchToken, Keys: []fhir.Key{0xf139c687e3191435}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "Provenance", Type: fhir.SearchToken, Keys: []fhir.Key{0xda50213079}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "Provenance", Type: fhir.SearchURI, Keys: []fhir.Key{0x7c178ddc22}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "Provenance", Type: fhir.SearchToken, Keys: []fhir.Key{0x87e3191435}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "Provenance", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "agent", Base: "Provenance", Type: fhir.SearchReference, Keys: []fhir.Key{0x20ae5b607113c008}, Targets: []string{"Device", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "Provenance.agent.who", URL: "http://hl7.org/fhir/SearchParameter/Provenance-agent", Description: "Who participated"},
-	{Code: "agent-role", Base: "Provenance", Type: fhir.SearchToken, Keys: []fhir.Key{0x79cb74d91f4b2d2d}, Expression: "Provenance.agent.role", URL: "http://hl7.org/fhir/SearchParameter/Provenance-agent-role", Description: "What the agents role was"},
-	{Code: "agent-type", Base: "Provenance", Type: fhir.SearchToken, Keys: []fhir.Key{0x0a7af6a1281b87df}, Expression: "Provenance.agent.type", URL: "http://hl7.org/fhir/SearchParameter/Provenance-agent-type", Description: "How the agent participated"},
-	{Code: "entity", Base: "Provenance", Type: fhir.SearchReference, Keys: []fhir.Key{0x0209638761b31e4b}, Targets: anyType, Expression: "Provenance.entity.what", URL: "http://hl7.org/fhir/SearchParameter/Provenance-entity", Description: "Identity of entity"},
-	{Code: "location", Base: "Provenance", Type: fhir.SearchReference, Keys: []fhir.Key{0x15efe212b8ca6cf8}, Targets: []string{"Location"}, Single: true, Expression: "Provenance.location", URL: "http://hl7.org/fhir/SearchParameter/Provenance-location", Description: "Where the activity occurred, if relevant"},
-	{Code: "patient", Base: "Provenance", Type: fhir.SearchReference, Keys: []fhir.Key{0xa28fadb9ceae1a52}, Targets: []string{"Patient"}, Expression: "Provenance.target.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/Provenance-patient", Description: "Target Reference(s) (usually version specific)"},
+	{Code: "agent", Base: "Provenance", Type: fhir.SearchReference, Keys: []fhir.Key{0x607113c008}, Targets: []string{"Device", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "Provenance.agent.who", URL: "http://hl7.org/fhir/SearchParameter/Provenance-agent", Description: "Who participated"},
+	{Code: "agent-role", Base: "Provenance", Type: fhir.SearchToken, Keys: []fhir.Key{0xd91f4b2d2d}, Expression: "Provenance.agent.role", URL: "http://hl7.org/fhir/SearchParameter/Provenance-agent-role", Description: "What the agents role was"},
+	{Code: "agent-type", Base: "Provenance", Type: fhir.SearchToken, Keys: []fhir.Key{0xa1281b87df}, Expression: "Provenance.agent.type", URL: "http://hl7.org/fhir/SearchParameter/Provenance-agent-type", Description: "How the agent participated"},
+	{Code: "entity", Base: "Provenance", Type: fhir.SearchReference, Keys: []fhir.Key{0x8761b31e4b}, Targets: anyType, Expression: "Provenance.entity.what", URL: "http://hl7.org/fhir/SearchParameter/Provenance-entity", Description: "Identity of entity"},
+	{Code: "location", Base: "Provenance", Type: fhir.SearchReference, Keys: []fhir.Key{0x12b8ca6cf8}, Targets: []string{"Location"}, Single: true, Expression: "Provenance.location", URL: "http://hl7.org/fhir/SearchParameter/Provenance-location", Description: "Where the activity occurred, if relevant"},
+	{Code: "patient", Base: "Provenance", Type: fhir.SearchReference, Keys: []fhir.Key{0xb9ceae1a52}, Targets: []string{"Patient"}, Expression: "Provenance.target.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/Provenance-patient", Description: "Target Reference(s) (usually version specific)"},
 	{Code: "recorded", Base: "Provenance", Type: fhir.SearchDate, Keys: []fhir.Key{0x3df4045bb8b480ab}, Single: true, Expression: "Provenance.recorded", URL: "http://hl7.org/fhir/SearchParameter/Provenance-recorded", Description: "When the activity was recorded / updated"},
-	{Code: "signature-type", Base: "Provenance", Type: fhir.SearchToken, Keys: []fhir.Key{0x2bcd1533768dc9e9}, Expression: "Provenance.signature.type", URL: "http://hl7.org/fhir/SearchParameter/Provenance-signature-type", Description: "Indication of the reason the entity signed the object(s)"},
-	{Code: "target", Base: "Provenance", Type: fhir.SearchReference, Keys: []fhir.Key{0xa28fadb9ceae1a52}, Targets: anyType, Expression: "Provenance.target", URL: "http://hl7.org/fhir/SearchParameter/Provenance-target", Description: "Target Reference(s) (usually version specific)"},
+	{Code: "signature-type", Base: "Provenance", Type: fhir.SearchToken, Keys: []fhir.Key{0x33768dc9e9}, Expression: "Provenance.signature.type", URL: "http://hl7.org/fhir/SearchParameter/Provenance-signature-type", Description: "Indication of the reason the entity signed the object(s)"},
+	{Code: "target", Base: "Provenance", Type: fhir.SearchReference, Keys: []fhir.Key{0xb9ceae1a52}, Targets: anyType, Expression: "Provenance.target", URL: "http://hl7.org/fhir/SearchParameter/Provenance-target", Description: "Target Reference(s) (usually version specific)"},
 	{Code: "when", Base: "Provenance", Type: fhir.SearchDate, Keys: []fhir.Key{0x926bd2de32a53812}, Single: true, Expression: "Provenance.occurred as dateTime", URL: "http://hl7.org/fhir/SearchParameter/Provenance-when", Description: "When the activity occurred"},
 }

@@ -9,42 +9,42 @@ import (
 
 // questionnaire adds what the search parameters say of r to x.
 func questionnaire(x *fhir.Index, r *r4.Questionnaire) {
-	x.Date(0xb82f3b4de42c5807, r.Date.Text)              // Questionnaire.date
-	x.String(0x095debd983678f67, r.Description.Text)     // Questionnaire.description
-	datePeriod(x, 0x00cd4a38934d1600, r.EffectivePeriod) // Questionnaire.effectivePeriod
+	x.Date(0xb82f3b4de42c5807, r.Date.Text)            // Questionnaire.date
+	x.String(0x95debd983678f67, r.Description.Text)    // Questionnaire.description
+	datePeriod(x, 0xcd4a38934d1600, r.EffectivePeriod) // Questionnaire.effectivePeriod
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0x5466e1e32a40bef2, &r.Identifier[i]) // Questionnaire.identifier
+		tokenIdentifier(x, 0xe32a40bef2, &r.Identifier[i]) // Questionnaire.identifier
 	}
 	for i := range r.Item {
 		item := &r.Item[i]
 		for i := range item.Code {
-			tokenCoding(x, 0xfdf1606cd8931922, &item.Code[i]) // Questionnaire.item.code
+			tokenCoding(x, 0x6cd8931922, &item.Code[i]) // Questionnaire.item.code
 		}
-		x.URI(0x9e353c2e2a138913, item.Definition.Text) // Questionnaire.item.definition
+		x.URI(0x2e2a138913, item.Definition.Text) // Questionnaire.item.definition
 	}
 	for i := range r.Jurisdiction {
-		tokenCodeableConcept(x, 0x7383983a6f6573b9, &r.Jurisdiction[i]) // Questionnaire.jurisdiction
+		tokenCodeableConcept(x, 0x3a6f6573b9, &r.Jurisdiction[i]) // Questionnaire.jurisdiction
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x443129e9b6c85cac, meta.Profile[i].Text) // Questionnaire.meta.profile
+			x.URI(0xe9b6c85cac, meta.Profile[i].Text) // Questionnaire.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x80f69eed3a79a828, &meta.Security[i]) // Questionnaire.meta.security
+			tokenCoding(x, 0xed3a79a828, &meta.Security[i]) // Questionnaire.meta.security
 		}
-		x.URI(0xa3209eee566eddcb, meta.Source.Text) // Questionnaire.meta.source
+		x.URI(0xee566eddcb, meta.Source.Text) // Questionnaire.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x47834b4181f3c77d, &meta.Tag[i]) // Questionnaire.meta.tag
+			tokenCoding(x, 0x4181f3c77d, &meta.Tag[i]) // Questionnaire.meta.tag
 		}
 	}
-	x.String(0x0bfca158453465c2, r.Name.Text)                                             // Questionnaire.name
-	x.String(0x2edabfb865858389, r.Publisher.Text)                                        // Questionnaire.publisher
-	x.CodeOf(0x7bb5b411a4797aba, "http://hl7.org/fhir/publication-status", r.Status.Text) // Questionnaire.status
+	x.String(0xbfca158453465c2, r.Name.Text)                                        // Questionnaire.name
+	x.String(0x2edabfb865858389, r.Publisher.Text)                                  // Questionnaire.publisher
+	x.CodeOf(0x11a4797aba, "http://hl7.org/fhir/publication-status", r.Status.Text) // Questionnaire.status
 	for i := range r.SubjectType {
-		x.CodeOf(0xb46eb886529ec19b, "http://hl7.org/fhir/resource-types", r.SubjectType[i].Text) // Questionnaire.subjectType
+		x.CodeOf(0x86529ec19b, "http://hl7.org/fhir/resource-types", r.SubjectType[i].Text) // Questionnaire.subjectType
 	}
 	x.String(0x9286d7ff2105fa3c, r.Title.Text) // Questionnaire.title
-	x.URI(0x611123feceebeef0, r.URL.Text)      // Questionnaire.url
+	x.URI(0xfeceebeef0, r.URL.Text)            // Questionnaire.url
 	for i := range r.UseContext {
 		useContext := &r.UseContext[i]
 		x.Open(0x48aa0825561114d7, 2) // Questionnaire.useContext: code & value.ofType(CodeableConcept)
@@ -65,17 +65,17 @@ func questionnaire(x *fhir.Index, r *r4.Questionnaire) {
 			quantityRange(x, 0, v)
 		}
 		x.Close()
-		tokenCoding(x, 0x9e90e35b7f53ff7d, useContext.Code) // Questionnaire.useContext.code
+		tokenCoding(x, 0x5b7f53ff7d, useContext.Code) // Questionnaire.useContext.code
 		switch v := useContext.Value.(type) {
 		case *r4.CodeableConcept:
-			tokenCodeableConcept(x, 0xd4cf192c0d011b64, v) // Questionnaire.useContext.value.ofType(CodeableConcept)
+			tokenCodeableConcept(x, 0x2c0d011b64, v) // Questionnaire.useContext.value.ofType(CodeableConcept)
 		case *r4.Quantity:
 			quantityQuantity(x, 0x71b0050d1334e690, v) // Questionnaire.useContext.value.ofType(Quantity)
 		case *r4.Range:
 			quantityRange(x, 0xfcff14eec62828ab, v) // Questionnaire.useContext.value.ofType(Range)
 		}
 	}
-	x.Code(0x5e80957a609844d9, r.Version.Text) // Questionnaire.version
+	x.Code(0x7a609844d9, r.Version.Text) // Questionnaire.version
 }
 
 var parametersQuestionnaire = []fhir.Parameter{
@@ -83,29 +83,29 @@ var parametersQuestionnaire = []fhir.Parameter{
 	{Code: "_filter", Base: "Questionnaire", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Questionnaire", Type: fhir.SearchToken, Single: true, Expression: "Questionnaire.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Questionnaire", Type: fhir.SearchDate, Single: true, Expression: "Questionnaire.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "Questionnaire", Type: fhir.SearchURI, Keys: []fhir.Key{0x443129e9b6c85cac}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "Questionnaire", Type: fhir.SearchURI, Keys: []fhir.Key{0xe9b6c85cac}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "Questionnaire", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "Questionnaire", Type: fhir.SearchToken, Keys: []fhir.Key{0x80f69eed3a79a828}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "Questionnaire", Type: fhir.SearchURI, Keys: []fhir.Key{0xa3209eee566eddcb}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "Questionnaire", Type: fhir.SearchToken, Keys: []fhir.Key{0x47834b4181f3c77d}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "Questionnaire", Type: fhir.SearchToken, Keys: []fhir.Key{0xed3a79a828}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "Questionnaire", Type: fhir.SearchURI, Keys: []fhir.Key{0xee566eddcb}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "Questionnaire", Type: fhir.SearchToken, Keys: []fhir.Key{0x4181f3c77d}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "Questionnaire", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "code", Base: "Questionnaire", Type: fhir.SearchToken, Keys: []fhir.Key{0xfdf1606cd8931922}, Expression: "Questionnaire.item.code", URL: "http://hl7.org/fhir/SearchParameter/Questionnaire-code", Description: "A code that corresponds to one of its items in the questionnaire"},
-	{Code: "context", Base: "Questionnaire", Type: fhir.SearchToken, Keys: []fhir.Key{0xd4cf192c0d011b64}, Expression: "Questionnaire.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/Questionnaire-context", Description: "A use context assigned to the questionnaire"},
+	{Code: "code", Base: "Questionnaire", Type: fhir.SearchToken, Keys: []fhir.Key{0x6cd8931922}, Expression: "Questionnaire.item.code", URL: "http://hl7.org/fhir/SearchParameter/Questionnaire-code", Description: "A code that corresponds to one of its items in the questionnaire"},
+	{Code: "context", Base: "Questionnaire", Type: fhir.SearchToken, Keys: []fhir.Key{0x2c0d011b64}, Expression: "Questionnaire.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/Questionnaire-context", Description: "A use context assigned to the questionnaire"},
 	{Code: "context-quantity", Base: "Questionnaire", Type: fhir.SearchQuantity, Keys: []fhir.Key{0x71b0050d1334e690, 0xfcff14eec62828ab}, Expression: "Questionnaire.useContext.value as Quantity | Questionnaire.useContext.value as Range", URL: "http://hl7.org/fhir/SearchParameter/Questionnaire-context-quantity", Description: "A quantity- or range-valued use context assigned to the questionnaire"},
-	{Code: "context-type", Base: "Questionnaire", Type: fhir.SearchToken, Keys: []fhir.Key{0x9e90e35b7f53ff7d}, Expression: "Questionnaire.useContext.code", URL: "http://hl7.org/fhir/SearchParameter/Questionnaire-context-type", Description: "A type of use context assigned to the questionnaire"},
+	{Code: "context-type", Base: "Questionnaire", Type: fhir.SearchToken, Keys: []fhir.Key{0x5b7f53ff7d}, Expression: "Questionnaire.useContext.code", URL: "http://hl7.org/fhir/SearchParameter/Questionnaire-context-type", Description: "A type of use context assigned to the questionnaire"},
 	{Code: "context-type-quantity", Base: "Questionnaire", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0x794b62fbfa89b512, Parts: []fhir.Part{{Code: "context-type", Type: fhir.SearchToken}, {Code: "context-quantity", Type: fhir.SearchQuantity}}}}, Expression: "Questionnaire.useContext", URL: "http://hl7.org/fhir/SearchParameter/Questionnaire-context-type-quantity", Description: "A use context type and quantity- or range-based value assigned to the questionnaire"},
 	{Code: "context-type-value", Base: "Questionnaire", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0x48aa0825561114d7, Parts: []fhir.Part{{Code: "context-type", Type: fhir.SearchToken}, {Code: "context", Type: fhir.SearchToken}}}}, Expression: "Questionnaire.useContext", URL: "http://hl7.org/fhir/SearchParameter/Questionnaire-context-type-value", Description: "A use context type and value assigned to the questionnaire"},
 	{Code: "date", Base: "Questionnaire", Type: fhir.SearchDate, Keys: []fhir.Key{0xb82f3b4de42c5807}, Single: true, Expression: "Questionnaire.date", URL: "http://hl7.org/fhir/SearchParameter/Questionnaire-date", Description: "The questionnaire publication date"},
-	{Code: "definition", Base: "Questionnaire", Type: fhir.SearchURI, Keys: []fhir.Key{0x9e353c2e2a138913}, Expression: "Questionnaire.item.definition", URL: "http://hl7.org/fhir/SearchParameter/Questionnaire-definition", Description: "ElementDefinition - details for the item"},
-	{Code: "description", Base: "Questionnaire", Type: fhir.SearchString, Keys: []fhir.Key{0x095debd983678f67}, Single: true, Expression: "Questionnaire.description", URL: "http://hl7.org/fhir/SearchParameter/Questionnaire-description", Description: "The description of the questionnaire"},
-	{Code: "effective", Base: "Questionnaire", Type: fhir.SearchDate, Keys: []fhir.Key{0x00cd4a38934d1600}, Single: true, Expression: "Questionnaire.effectivePeriod", URL: "http://hl7.org/fhir/SearchParameter/Questionnaire-effective", Description: "The time during which the questionnaire is intended to be in use"},
-	{Code: "identifier", Base: "Questionnaire", Type: fhir.SearchToken, Keys: []fhir.Key{0x5466e1e32a40bef2}, Expression: "Questionnaire.identifier", URL: "http://hl7.org/fhir/SearchParameter/Questionnaire-identifier", Description: "External identifier for the questionnaire"},
-	{Code: "jurisdiction", Base: "Questionnaire", Type: fhir.SearchToken, Keys: []fhir.Key{0x7383983a6f6573b9}, Expression: "Questionnaire.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/Questionnaire-jurisdiction", Description: "Intended jurisdiction for the questionnaire"},
-	{Code: "name", Base: "Questionnaire", Type: fhir.SearchString, Keys: []fhir.Key{0x0bfca158453465c2}, Single: true, Expression: "Questionnaire.name", URL: "http://hl7.org/fhir/SearchParameter/Questionnaire-name", Description: "Computationally friendly name of the questionnaire"},
+	{Code: "definition", Base: "Questionnaire", Type: fhir.SearchURI, Keys: []fhir.Key{0x2e2a138913}, Expression: "Questionnaire.item.definition", URL: "http://hl7.org/fhir/SearchParameter/Questionnaire-definition", Description: "ElementDefinition - details for the item"},
+	{Code: "description", Base: "Questionnaire", Type: fhir.SearchString, Keys: []fhir.Key{0x95debd983678f67}, Single: true, Expression: "Questionnaire.description", URL: "http://hl7.org/fhir/SearchParameter/Questionnaire-description", Description: "The description of the questionnaire"},
+	{Code: "effective", Base: "Questionnaire", Type: fhir.SearchDate, Keys: []fhir.Key{0xcd4a38934d1600}, Single: true, Expression: "Questionnaire.effectivePeriod", URL: "http://hl7.org/fhir/SearchParameter/Questionnaire-effective", Description: "The time during which the questionnaire is intended to be in use"},
+	{Code: "identifier", Base: "Questionnaire", Type: fhir.SearchToken, Keys: []fhir.Key{0xe32a40bef2}, Expression: "Questionnaire.identifier", URL: "http://hl7.org/fhir/SearchParameter/Questionnaire-identifier", Description: "External identifier for the questionnaire"},
+	{Code: "jurisdiction", Base: "Questionnaire", Type: fhir.SearchToken, Keys: []fhir.Key{0x3a6f6573b9}, Expression: "Questionnaire.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/Questionnaire-jurisdiction", Description: "Intended jurisdiction for the questionnaire"},
+	{Code: "name", Base: "Questionnaire", Type: fhir.SearchString, Keys: []fhir.Key{0xbfca158453465c2}, Single: true, Expression: "Questionnaire.name", URL: "http://hl7.org/fhir/SearchParameter/Questionnaire-name", Description: "Computationally friendly name of the questionnaire"},
 	{Code: "publisher", Base: "Questionnaire", Type: fhir.SearchString, Keys: []fhir.Key{0x2edabfb865858389}, Single: true, Expression: "Questionnaire.publisher", URL: "http://hl7.org/fhir/SearchParameter/Questionnaire-publisher", Description: "Name of the publisher of the questionnaire"},
-	{Code: "status", Base: "Questionnaire", Type: fhir.SearchToken, Keys: []fhir.Key{0x7bb5b411a4797aba}, Single: true, Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "Questionnaire.status", URL: "http://hl7.org/fhir/SearchParameter/Questionnaire-status", Description: "The current status of the questionnaire"},
-	{Code: "subject-type", Base: "Questionnaire", Type: fhir.SearchToken, Keys: []fhir.Key{0xb46eb886529ec19b}, Systems: []string{"http://hl7.org/fhir/resource-types"}, Expression: "Questionnaire.subjectType", URL: "http://hl7.org/fhir/SearchParameter/Questionnaire-subject-type", Description: "Resource that can be subject of QuestionnaireResponse"},
+	{Code: "status", Base: "Questionnaire", Type: fhir.SearchToken, Keys: []fhir.Key{0x11a4797aba}, Single: true, Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "Questionnaire.status", URL: "http://hl7.org/fhir/SearchParameter/Questionnaire-status", Description: "The current status of the questionnaire"},
+	{Code: "subject-type", Base: "Questionnaire", Type: fhir.SearchToken, Keys: []fhir.Key{0x86529ec19b}, Systems: []string{"http://hl7.org/fhir/resource-types"}, Expression: "Questionnaire.subjectType", URL: "http://hl7.org/fhir/SearchParameter/Questionnaire-subject-type", Description: "Resource that can be subject of QuestionnaireResponse"},
 	{Code: "title", Base: "Questionnaire", Type: fhir.SearchString, Keys: []fhir.Key{0x9286d7ff2105fa3c}, Single: true, Expression: "Questionnaire.title", URL: "http://hl7.org/fhir/SearchParameter/Questionnaire-title", Description: "The human-friendly name of the questionnaire"},
-	{Code: "url", Base: "Questionnaire", Type: fhir.SearchURI, Keys: []fhir.Key{0x611123feceebeef0}, Single: true, Expression: "Questionnaire.url", URL: "http://hl7.org/fhir/SearchParameter/Questionnaire-url", Description: "The uri that identifies the questionnaire"},
-	{Code: "version", Base: "Questionnaire", Type: fhir.SearchToken, Keys: []fhir.Key{0x5e80957a609844d9}, Single: true, Expression: "Questionnaire.version", URL: "http://hl7.org/fhir/SearchParameter/Questionnaire-version", Description: "The business version of the questionnaire"},
+	{Code: "url", Base: "Questionnaire", Type: fhir.SearchURI, Keys: []fhir.Key{0xfeceebeef0}, Single: true, Expression: "Questionnaire.url", URL: "http://hl7.org/fhir/SearchParameter/Questionnaire-url", Description: "The uri that identifies the questionnaire"},
+	{Code: "version", Base: "Questionnaire", Type: fhir.SearchToken, Keys: []fhir.Key{0x7a609844d9}, Single: true, Expression: "Questionnaire.version", URL: "http://hl7.org/fhir/SearchParameter/Questionnaire-version", Description: "The business version of the questionnaire"},
 }

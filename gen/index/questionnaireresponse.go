@@ -9,13 +9,13 @@ import (
 
 // questionnaireResponse adds what the search parameters say of r to x.
 func questionnaireResponse(x *fhir.Index, r *r4.QuestionnaireResponse) {
-	referenceReference(x, 0x3c11268b6addb22f, r.Author) // QuestionnaireResponse.author
-	x.Date(0x94f0eb28804786a0, r.Authored.Text)         // QuestionnaireResponse.authored
+	referenceReference(x, 0x8b6addb22f, r.Author) // QuestionnaireResponse.author
+	x.Date(0x94f0eb28804786a0, r.Authored.Text)   // QuestionnaireResponse.authored
 	for i := range r.BasedOn {
-		referenceReference(x, 0xf211302d2d4fe6dd, &r.BasedOn[i]) // QuestionnaireResponse.basedOn
+		referenceReference(x, 0x2d2d4fe6dd, &r.BasedOn[i]) // QuestionnaireResponse.basedOn
 	}
-	referenceReference(x, 0x8422c9d7a1b35da4, r.Encounter) // QuestionnaireResponse.encounter
-	tokenIdentifier(x, 0xcb10d511b9edd8bb, r.Identifier)   // QuestionnaireResponse.identifier
+	referenceReference(x, 0xd7a1b35da4, r.Encounter) // QuestionnaireResponse.encounter
+	tokenIdentifier(x, 0x11b9edd8bb, r.Identifier)   // QuestionnaireResponse.identifier
 	for i := range r.Item {
 		item := &r.Item[i]
 		if hasExtension(item.Extension, "http://hl7.org/fhir/StructureDefinition/questionnaireresponse-isSubject") {
@@ -23,30 +23,30 @@ func questionnaireResponse(x *fhir.Index, r *r4.QuestionnaireResponse) {
 				answer := &item.Answer[i]
 				switch v := answer.Value.(type) {
 				case *r4.Reference:
-					referenceReference(x, 0x468b094cbccc2f69, v) // QuestionnaireResponse.item.where(hasExtension('http://hl7.org/fhir/StructureDefinition/questionnaireresponse-isSubject')).answer.value.ofType(Reference)
+					referenceReference(x, 0x4cbccc2f69, v) // QuestionnaireResponse.item.where(hasExtension('http://hl7.org/fhir/StructureDefinition/questionnaireresponse-isSubject')).answer.value.ofType(Reference)
 				}
 			}
 		}
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x707a8bed178e4d64, meta.Profile[i].Text) // QuestionnaireResponse.meta.profile
+			x.URI(0xed178e4d64, meta.Profile[i].Text) // QuestionnaireResponse.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0xd8e00daaeb261923, &meta.Security[i]) // QuestionnaireResponse.meta.security
+			tokenCoding(x, 0xaaeb261923, &meta.Security[i]) // QuestionnaireResponse.meta.security
 		}
-		x.URI(0xfd072446d7cd5796, meta.Source.Text) // QuestionnaireResponse.meta.source
+		x.URI(0x46d7cd5796, meta.Source.Text) // QuestionnaireResponse.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0xa055f66ccd575880, &meta.Tag[i]) // QuestionnaireResponse.meta.tag
+			tokenCoding(x, 0x6ccd575880, &meta.Tag[i]) // QuestionnaireResponse.meta.tag
 		}
 	}
 	for i := range r.PartOf {
-		referenceReference(x, 0x1bf5d2d2f44cf8f7, &r.PartOf[i]) // QuestionnaireResponse.partOf
+		referenceReference(x, 0xd2f44cf8f7, &r.PartOf[i]) // QuestionnaireResponse.partOf
 	}
-	x.Canonical(0x4de7e4cf27e72f6b, r.Questionnaire.Text)                                           // QuestionnaireResponse.questionnaire
-	referenceReference(x, 0xe9c963651dbaef50, r.Source)                                             // QuestionnaireResponse.source
-	x.CodeOf(0x7ec32b31c649b7ae, "http://hl7.org/fhir/questionnaire-answers-status", r.Status.Text) // QuestionnaireResponse.status
-	referenceReference(x, 0x2164cf373e4f5cf4, r.Subject)                                            // QuestionnaireResponse.subject
+	x.Canonical(0xcf27e72f6b, r.Questionnaire.Text)                                           // QuestionnaireResponse.questionnaire
+	referenceReference(x, 0x651dbaef50, r.Source)                                             // QuestionnaireResponse.source
+	x.CodeOf(0x31c649b7ae, "http://hl7.org/fhir/questionnaire-answers-status", r.Status.Text) // QuestionnaireResponse.status
+	referenceReference(x, 0x373e4f5cf4, r.Subject)                                            // QuestionnaireResponse.subject
 }
 
 var parametersQuestionnaireResponse = []fhir.Parameter{
@@ -54,22 +54,22 @@ var parametersQuestionnaireResponse = []fhir.Parameter{
 	{Code: "_filter", Base: "QuestionnaireResponse", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "QuestionnaireResponse", Type: fhir.SearchToken, Single: true, Expression: "QuestionnaireResponse.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "QuestionnaireResponse", Type: fhir.SearchDate, Single: true, Expression: "QuestionnaireResponse.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "QuestionnaireResponse", Type: fhir.SearchURI, Keys: []fhir.Key{0x707a8bed178e4d64}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "QuestionnaireResponse", Type: fhir.SearchURI, Keys: []fhir.Key{0xed178e4d64}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "QuestionnaireResponse", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "QuestionnaireResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0xd8e00daaeb261923}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "QuestionnaireResponse", Type: fhir.SearchURI, Keys: []fhir.Key{0xfd072446d7cd5796}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "QuestionnaireResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0xa055f66ccd575880}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "QuestionnaireResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0xaaeb261923}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "QuestionnaireResponse", Type: fhir.SearchURI, Keys: []fhir.Key{0x46d7cd5796}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "QuestionnaireResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0x6ccd575880}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "QuestionnaireResponse", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "author", Base: "QuestionnaireResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0x3c11268b6addb22f}, Targets: []string{"Device", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "QuestionnaireResponse.author", URL: "http://hl7.org/fhir/SearchParameter/QuestionnaireResponse-author", Description: "The author of the questionnaire response"},
+	{Code: "author", Base: "QuestionnaireResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0x8b6addb22f}, Targets: []string{"Device", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "QuestionnaireResponse.author", URL: "http://hl7.org/fhir/SearchParameter/QuestionnaireResponse-author", Description: "The author of the questionnaire response"},
 	{Code: "authored", Base: "QuestionnaireResponse", Type: fhir.SearchDate, Keys: []fhir.Key{0x94f0eb28804786a0}, Single: true, Expression: "QuestionnaireResponse.authored", URL: "http://hl7.org/fhir/SearchParameter/QuestionnaireResponse-authored", Description: "When the questionnaire response was last changed"},
-	{Code: "based-on", Base: "QuestionnaireResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0xf211302d2d4fe6dd}, Targets: []string{"CarePlan", "ServiceRequest"}, Expression: "QuestionnaireResponse.basedOn", URL: "http://hl7.org/fhir/SearchParameter/QuestionnaireResponse-based-on", Description: "Plan/proposal/order fulfilled by this questionnaire response"},
-	{Code: "encounter", Base: "QuestionnaireResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0x8422c9d7a1b35da4}, Targets: []string{"Encounter"}, Single: true, Expression: "QuestionnaireResponse.encounter", URL: "http://hl7.org/fhir/SearchParameter/QuestionnaireResponse-encounter", Description: "Encounter associated with the questionnaire response"},
-	{Code: "identifier", Base: "QuestionnaireResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0xcb10d511b9edd8bb}, Single: true, Expression: "QuestionnaireResponse.identifier", URL: "http://hl7.org/fhir/SearchParameter/QuestionnaireResponse-identifier", Description: "The unique identifier for the questionnaire response"},
-	{Code: "item-subject", Base: "QuestionnaireResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0x468b094cbccc2f69}, Targets: anyType, Expression: "QuestionnaireResponse.item.where(hasExtension('http://hl7.org/fhir/StructureDefinition/questionnaireresponse-isSubject')).answer.value.ofType(Reference)", URL: "http://hl7.org/fhir/SearchParameter/questionnaireresponse-extensions-QuestionnaireResponse-item-subject", Description: "Allows searching for QuestionnaireResponses by item value where the item has isSubject=true"},
-	{Code: "part-of", Base: "QuestionnaireResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0x1bf5d2d2f44cf8f7}, Targets: []string{"Observation", "Procedure"}, Expression: "QuestionnaireResponse.partOf", URL: "http://hl7.org/fhir/SearchParameter/QuestionnaireResponse-part-of", Description: "Procedure or observation this questionnaire response was performed as a part of"},
-	{Code: "patient", Base: "QuestionnaireResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0x2164cf373e4f5cf4}, Targets: []string{"Patient"}, Single: true, Expression: "QuestionnaireResponse.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/QuestionnaireResponse-patient", Description: "The patient that is the subject of the questionnaire response"},
-	{Code: "questionnaire", Base: "QuestionnaireResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0x4de7e4cf27e72f6b}, Targets: []string{"Questionnaire"}, Single: true, Expression: "QuestionnaireResponse.questionnaire", URL: "http://hl7.org/fhir/SearchParameter/QuestionnaireResponse-questionnaire", Description: "The questionnaire the answers are provided for"},
-	{Code: "source", Base: "QuestionnaireResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0xe9c963651dbaef50}, Targets: []string{"Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "QuestionnaireResponse.source", URL: "http://hl7.org/fhir/SearchParameter/QuestionnaireResponse-source", Description: "The individual providing the information reflected in the questionnaire respose"},
-	{Code: "status", Base: "QuestionnaireResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0x7ec32b31c649b7ae}, Single: true, Systems: []string{"http://hl7.org/fhir/questionnaire-answers-status"}, Expression: "QuestionnaireResponse.status", URL: "http://hl7.org/fhir/SearchParameter/QuestionnaireResponse-status", Description: "The status of the questionnaire response"},
-	{Code: "subject", Base: "QuestionnaireResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0x2164cf373e4f5cf4}, Targets: anyType, Single: true, Expression: "QuestionnaireResponse.subject", URL: "http://hl7.org/fhir/SearchParameter/QuestionnaireResponse-subject", Description: "The subject of the questionnaire response"},
+	{Code: "based-on", Base: "QuestionnaireResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0x2d2d4fe6dd}, Targets: []string{"CarePlan", "ServiceRequest"}, Expression: "QuestionnaireResponse.basedOn", URL: "http://hl7.org/fhir/SearchParameter/QuestionnaireResponse-based-on", Description: "Plan/proposal/order fulfilled by this questionnaire response"},
+	{Code: "encounter", Base: "QuestionnaireResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0xd7a1b35da4}, Targets: []string{"Encounter"}, Single: true, Expression: "QuestionnaireResponse.encounter", URL: "http://hl7.org/fhir/SearchParameter/QuestionnaireResponse-encounter", Description: "Encounter associated with the questionnaire response"},
+	{Code: "identifier", Base: "QuestionnaireResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0x11b9edd8bb}, Single: true, Expression: "QuestionnaireResponse.identifier", URL: "http://hl7.org/fhir/SearchParameter/QuestionnaireResponse-identifier", Description: "The unique identifier for the questionnaire response"},
+	{Code: "item-subject", Base: "QuestionnaireResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0x4cbccc2f69}, Targets: anyType, Expression: "QuestionnaireResponse.item.where(hasExtension('http://hl7.org/fhir/StructureDefinition/questionnaireresponse-isSubject')).answer.value.ofType(Reference)", URL: "http://hl7.org/fhir/SearchParameter/questionnaireresponse-extensions-QuestionnaireResponse-item-subject", Description: "Allows searching for QuestionnaireResponses by item value where the item has isSubject=true"},
+	{Code: "part-of", Base: "QuestionnaireResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0xd2f44cf8f7}, Targets: []string{"Observation", "Procedure"}, Expression: "QuestionnaireResponse.partOf", URL: "http://hl7.org/fhir/SearchParameter/QuestionnaireResponse-part-of", Description: "Procedure or observation this questionnaire response was performed as a part of"},
+	{Code: "patient", Base: "QuestionnaireResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0x373e4f5cf4}, Targets: []string{"Patient"}, Single: true, Expression: "QuestionnaireResponse.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/QuestionnaireResponse-patient", Description: "The patient that is the subject of the questionnaire response"},
+	{Code: "questionnaire", Base: "QuestionnaireResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0xcf27e72f6b}, Targets: []string{"Questionnaire"}, Single: true, Expression: "QuestionnaireResponse.questionnaire", URL: "http://hl7.org/fhir/SearchParameter/QuestionnaireResponse-questionnaire", Description: "The questionnaire the answers are provided for"},
+	{Code: "source", Base: "QuestionnaireResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0x651dbaef50}, Targets: []string{"Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "QuestionnaireResponse.source", URL: "http://hl7.org/fhir/SearchParameter/QuestionnaireResponse-source", Description: "The individual providing the information reflected in the questionnaire respose"},
+	{Code: "status", Base: "QuestionnaireResponse", Type: fhir.SearchToken, Keys: []fhir.Key{0x31c649b7ae}, Single: true, Systems: []string{"http://hl7.org/fhir/questionnaire-answers-status"}, Expression: "QuestionnaireResponse.status", URL: "http://hl7.org/fhir/SearchParameter/QuestionnaireResponse-status", Description: "The status of the questionnaire response"},
+	{Code: "subject", Base: "QuestionnaireResponse", Type: fhir.SearchReference, Keys: []fhir.Key{0x373e4f5cf4}, Targets: anyType, Single: true, Expression: "QuestionnaireResponse.subject", URL: "http://hl7.org/fhir/SearchParameter/QuestionnaireResponse-subject", Description: "The subject of the questionnaire response"},
 }

@@ -9,7 +9,7 @@ import (
 
 // relatedPerson adds what the search parameters say of r to x.
 func relatedPerson(x *fhir.Index, r *r4.RelatedPerson) {
-	x.Boolean(0xfa83c4ea56d40c9d, r.Active.Text) // RelatedPerson.active
+	x.Boolean(0xea56d40c9d, r.Active.Text) // RelatedPerson.active
 	for i := range r.Address {
 		address := &r.Address[i]
 		stringAddressExcept(x, 0x8860c55db4f3aa01, address, cityElsewhere|countryElsewhere|postalCodeElsewhere|stateElsewhere) // RelatedPerson.address
@@ -17,40 +17,40 @@ func relatedPerson(x *fhir.Index, r *r4.RelatedPerson) {
 		x.String(0x1c9fd80d3a6c6bc7, address.Country.Text)                                                                     // RelatedPerson.address.country
 		x.String(0x25bb23a256cf25ab, address.PostalCode.Text)                                                                  // RelatedPerson.address.postalCode
 		x.String(0xc777e94e8d046da1, address.State.Text)                                                                       // RelatedPerson.address.state
-		x.CodeOf(0x05c431e0db83049a, "http://hl7.org/fhir/address-use", address.Use.Text)                                      // RelatedPerson.address.use
+		x.CodeOf(0xe0db83049a, "http://hl7.org/fhir/address-use", address.Use.Text)                                            // RelatedPerson.address.use
 	}
-	x.Date(0x4b3f5c9ef0508c97, r.BirthDate.Text)                                             // RelatedPerson.birthDate
-	x.CodeOf(0x30bd8dc733503cdf, "http://hl7.org/fhir/administrative-gender", r.Gender.Text) // RelatedPerson.gender
+	x.Date(0x4b3f5c9ef0508c97, r.BirthDate.Text)                                       // RelatedPerson.birthDate
+	x.CodeOf(0xc733503cdf, "http://hl7.org/fhir/administrative-gender", r.Gender.Text) // RelatedPerson.gender
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0x988d4bc9012efee2, &r.Identifier[i]) // RelatedPerson.identifier
+		tokenIdentifier(x, 0xc9012efee2, &r.Identifier[i]) // RelatedPerson.identifier
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xa995d7504596205a, meta.Profile[i].Text) // RelatedPerson.meta.profile
+			x.URI(0x504596205a, meta.Profile[i].Text) // RelatedPerson.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0xb42ac6bc511f7b30, &meta.Security[i]) // RelatedPerson.meta.security
+			tokenCoding(x, 0xbc511f7b30, &meta.Security[i]) // RelatedPerson.meta.security
 		}
-		x.URI(0x45fb0bf3713d4e8b, meta.Source.Text) // RelatedPerson.meta.source
+		x.URI(0xf3713d4e8b, meta.Source.Text) // RelatedPerson.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0xca78d24e96bb123c, &meta.Tag[i]) // RelatedPerson.meta.tag
+			tokenCoding(x, 0x4e96bb123c, &meta.Tag[i]) // RelatedPerson.meta.tag
 		}
 	}
 	for i := range r.Name {
 		stringHumanName(x, 0x91f5c731aeded92d, &r.Name[i]) // RelatedPerson.name
 	}
-	referenceReference(x, 0x389b20783376556f, r.Patient) // RelatedPerson.patient
+	referenceReference(x, 0x783376556f, r.Patient) // RelatedPerson.patient
 	for i := range r.Relationship {
-		tokenCodeableConcept(x, 0xfad268e74005ee92, &r.Relationship[i]) // RelatedPerson.relationship
+		tokenCodeableConcept(x, 0xe74005ee92, &r.Relationship[i]) // RelatedPerson.relationship
 	}
 	for i := range r.Telecom {
 		telecom := &r.Telecom[i]
-		tokenContactPoint(x, 0x361b06d159705bf3, telecom) // RelatedPerson.telecom
+		tokenContactPoint(x, 0xd159705bf3, telecom) // RelatedPerson.telecom
 		if telecom.System.Text == "email" {
-			tokenContactPoint(x, 0x2fd4ba0c4af0520d, telecom) // RelatedPerson.telecom.where(system='email')
+			tokenContactPoint(x, 0xc4af0520d, telecom) // RelatedPerson.telecom.where(system='email')
 		}
 		if telecom.System.Text == "phone" {
-			tokenContactPoint(x, 0xd0de7408bb70ed81, telecom) // RelatedPerson.telecom.where(system='phone')
+			tokenContactPoint(x, 0x8bb70ed81, telecom) // RelatedPerson.telecom.where(system='phone')
 		}
 	}
 }
@@ -60,27 +60,27 @@ var parametersRelatedPerson = []fhir.Parameter{
 	{Code: "_filter", Base: "RelatedPerson", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "RelatedPerson", Type: fhir.SearchToken, Single: true, Expression: "RelatedPerson.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "RelatedPerson", Type: fhir.SearchDate, Single: true, Expression: "RelatedPerson.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "RelatedPerson", Type: fhir.SearchURI, Keys: []fhir.Key{0xa995d7504596205a}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "RelatedPerson", Type: fhir.SearchURI, Keys: []fhir.Key{0x504596205a}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "RelatedPerson", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "RelatedPerson", Type: fhir.SearchToken, Keys: []fhir.Key{0xb42ac6bc511f7b30}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "RelatedPerson", Type: fhir.SearchURI, Keys: []fhir.Key{0x45fb0bf3713d4e8b}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "RelatedPerson", Type: fhir.SearchToken, Keys: []fhir.Key{0xca78d24e96bb123c}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "RelatedPerson", Type: fhir.SearchToken, Keys: []fhir.Key{0xbc511f7b30}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "RelatedPerson", Type: fhir.SearchURI, Keys: []fhir.Key{0xf3713d4e8b}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "RelatedPerson", Type: fhir.SearchToken, Keys: []fhir.Key{0x4e96bb123c}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "RelatedPerson", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "active", Base: "RelatedPerson", Type: fhir.SearchToken, Keys: []fhir.Key{0xfa83c4ea56d40c9d}, Single: true, Expression: "RelatedPerson.active", URL: "http://hl7.org/fhir/SearchParameter/RelatedPerson-active", Description: "Indicates if the related person record is active"},
+	{Code: "active", Base: "RelatedPerson", Type: fhir.SearchToken, Keys: []fhir.Key{0xea56d40c9d}, Single: true, Expression: "RelatedPerson.active", URL: "http://hl7.org/fhir/SearchParameter/RelatedPerson-active", Description: "Indicates if the related person record is active"},
 	{Code: "address", Base: "RelatedPerson", Type: fhir.SearchString, Keys: []fhir.Key{0x8860c55db4f3aa01, 0x2a5ab34edcf5b251, 0x1c9fd80d3a6c6bc7, 0x25bb23a256cf25ab, 0xc777e94e8d046da1}, PartOf: []fhir.Key{0, 0x8860c55db4f3aa01, 0x8860c55db4f3aa01, 0x8860c55db4f3aa01, 0x8860c55db4f3aa01}, Expression: "RelatedPerson.address", URL: "http://hl7.org/fhir/SearchParameter/individual-address", Description: "A server defined search that may match any of the string fields in the Address, including line, city, district, state, country, postalCode, and/or text"},
 	{Code: "address-city", Base: "RelatedPerson", Type: fhir.SearchString, Keys: []fhir.Key{0x2a5ab34edcf5b251}, Expression: "RelatedPerson.address.city", URL: "http://hl7.org/fhir/SearchParameter/individual-address-city", Description: "A city specified in an address"},
 	{Code: "address-country", Base: "RelatedPerson", Type: fhir.SearchString, Keys: []fhir.Key{0x1c9fd80d3a6c6bc7}, Expression: "RelatedPerson.address.country", URL: "http://hl7.org/fhir/SearchParameter/individual-address-country", Description: "A country specified in an address"},
 	{Code: "address-postalcode", Base: "RelatedPerson", Type: fhir.SearchString, Keys: []fhir.Key{0x25bb23a256cf25ab}, Expression: "RelatedPerson.address.postalCode", URL: "http://hl7.org/fhir/SearchParameter/individual-address-postalcode", Description: "A postal code specified in an address"},
 	{Code: "address-state", Base: "RelatedPerson", Type: fhir.SearchString, Keys: []fhir.Key{0xc777e94e8d046da1}, Expression: "RelatedPerson.address.state", URL: "http://hl7.org/fhir/SearchParameter/individual-address-state", Description: "A state specified in an address"},
-	{Code: "address-use", Base: "RelatedPerson", Type: fhir.SearchToken, Keys: []fhir.Key{0x05c431e0db83049a}, Systems: []string{"http://hl7.org/fhir/address-use"}, Expression: "RelatedPerson.address.use", URL: "http://hl7.org/fhir/SearchParameter/individual-address-use", Description: "A use code specified in an address"},
+	{Code: "address-use", Base: "RelatedPerson", Type: fhir.SearchToken, Keys: []fhir.Key{0xe0db83049a}, Systems: []string{"http://hl7.org/fhir/address-use"}, Expression: "RelatedPerson.address.use", URL: "http://hl7.org/fhir/SearchParameter/individual-address-use", Description: "A use code specified in an address"},
 	{Code: "birthdate", Base: "RelatedPerson", Type: fhir.SearchDate, Keys: []fhir.Key{0x4b3f5c9ef0508c97}, Single: true, Expression: "RelatedPerson.birthDate", URL: "http://hl7.org/fhir/SearchParameter/individual-birthdate", Description: "The Related Person's date of birth"},
-	{Code: "email", Base: "RelatedPerson", Type: fhir.SearchToken, Keys: []fhir.Key{0x2fd4ba0c4af0520d}, Expression: "RelatedPerson.telecom.where(system = 'email')", URL: "http://hl7.org/fhir/SearchParameter/individual-email", Description: "A value in an email contact"},
-	{Code: "gender", Base: "RelatedPerson", Type: fhir.SearchToken, Keys: []fhir.Key{0x30bd8dc733503cdf}, Single: true, Systems: []string{"http://hl7.org/fhir/administrative-gender"}, Expression: "RelatedPerson.gender", URL: "http://hl7.org/fhir/SearchParameter/individual-gender", Description: "Gender of the related person"},
-	{Code: "identifier", Base: "RelatedPerson", Type: fhir.SearchToken, Keys: []fhir.Key{0x988d4bc9012efee2}, Expression: "RelatedPerson.identifier", URL: "http://hl7.org/fhir/SearchParameter/RelatedPerson-identifier", Description: "An Identifier of the RelatedPerson"},
+	{Code: "email", Base: "RelatedPerson", Type: fhir.SearchToken, Keys: []fhir.Key{0xc4af0520d}, Expression: "RelatedPerson.telecom.where(system = 'email')", URL: "http://hl7.org/fhir/SearchParameter/individual-email", Description: "A value in an email contact"},
+	{Code: "gender", Base: "RelatedPerson", Type: fhir.SearchToken, Keys: []fhir.Key{0xc733503cdf}, Single: true, Systems: []string{"http://hl7.org/fhir/administrative-gender"}, Expression: "RelatedPerson.gender", URL: "http://hl7.org/fhir/SearchParameter/individual-gender", Description: "Gender of the related person"},
+	{Code: "identifier", Base: "RelatedPerson", Type: fhir.SearchToken, Keys: []fhir.Key{0xc9012efee2}, Expression: "RelatedPerson.identifier", URL: "http://hl7.org/fhir/SearchParameter/RelatedPerson-identifier", Description: "An Identifier of the RelatedPerson"},
 	{Code: "name", Base: "RelatedPerson", Type: fhir.SearchString, Keys: []fhir.Key{0x91f5c731aeded92d}, Words: []fhir.Key{0x91f5c731aeded92d}, Expression: "RelatedPerson.name", URL: "http://hl7.org/fhir/SearchParameter/RelatedPerson-name", Description: "A server defined search that may match any of the string fields in the HumanName, including family, give, prefix, suffix, suffix, and/or text"},
-	{Code: "patient", Base: "RelatedPerson", Type: fhir.SearchReference, Keys: []fhir.Key{0x389b20783376556f}, Targets: []string{"Patient"}, Single: true, Expression: "RelatedPerson.patient", URL: "http://hl7.org/fhir/SearchParameter/RelatedPerson-patient", Description: "The patient this related person is related to"},
-	{Code: "phone", Base: "RelatedPerson", Type: fhir.SearchToken, Keys: []fhir.Key{0xd0de7408bb70ed81}, Expression: "RelatedPerson.telecom.where(system = 'phone')", URL: "http://hl7.org/fhir/SearchParameter/individual-phone", Description: "A value in a phone contact"},
+	{Code: "patient", Base: "RelatedPerson", Type: fhir.SearchReference, Keys: []fhir.Key{0x783376556f}, Targets: []string{"Patient"}, Single: true, Expression: "RelatedPerson.patient", URL: "http://hl7.org/fhir/SearchParameter/RelatedPerson-patient", Description: "The patient this related person is related to"},
+	{Code: "phone", Base: "RelatedPerson", Type: fhir.SearchToken, Keys: []fhir.Key{0x8bb70ed81}, Expression: "RelatedPerson.telecom.where(system = 'phone')", URL: "http://hl7.org/fhir/SearchParameter/individual-phone", Description: "A value in a phone contact"},
 	{Code: "phonetic", Base: "RelatedPerson", Type: fhir.SearchString, Keys: []fhir.Key{0x91f5c731aeded92d}, Words: []fhir.Key{0x91f5c731aeded92d}, Expression: "RelatedPerson.name", URL: "http://hl7.org/fhir/SearchParameter/individual-phonetic", Description: "A portion of name using some kind of phonetic matching algorithm"},
-	{Code: "relationship", Base: "RelatedPerson", Type: fhir.SearchToken, Keys: []fhir.Key{0xfad268e74005ee92}, Expression: "RelatedPerson.relationship", URL: "http://hl7.org/fhir/SearchParameter/RelatedPerson-relationship", Description: "The relationship between the patient and the relatedperson"},
-	{Code: "telecom", Base: "RelatedPerson", Type: fhir.SearchToken, Keys: []fhir.Key{0x361b06d159705bf3}, Expression: "RelatedPerson.telecom", URL: "http://hl7.org/fhir/SearchParameter/individual-telecom", Description: "The value in any kind of contact"},
+	{Code: "relationship", Base: "RelatedPerson", Type: fhir.SearchToken, Keys: []fhir.Key{0xe74005ee92}, Expression: "RelatedPerson.relationship", URL: "http://hl7.org/fhir/SearchParameter/RelatedPerson-relationship", Description: "The relationship between the patient and the relatedperson"},
+	{Code: "telecom", Base: "RelatedPerson", Type: fhir.SearchToken, Keys: []fhir.Key{0xd159705bf3}, Expression: "RelatedPerson.telecom", URL: "http://hl7.org/fhir/SearchParameter/individual-telecom", Description: "The value in any kind of contact"},
 }

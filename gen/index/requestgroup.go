@@ -12,39 +12,39 @@ func requestGroup(x *fhir.Index, r *r4.RequestGroup) {
 	for i := range r.Action {
 		action := &r.Action[i]
 		for i := range action.Participant {
-			referenceReference(x, 0xc96986f4e898a0a3, &action.Participant[i]) // RequestGroup.action.participant
+			referenceReference(x, 0xf4e898a0a3, &action.Participant[i]) // RequestGroup.action.participant
 		}
 	}
-	referenceReference(x, 0xdd2a64eacd061b9e, r.Author)       // RequestGroup.author
-	x.Date(0xca547614a54ebbf2, r.AuthoredOn.Text)             // RequestGroup.authoredOn
-	tokenCodeableConcept(x, 0x509e95cde2b643fd, r.Code)       // RequestGroup.code
-	referenceReference(x, 0x2f3419f984ffb6b0, r.Encounter)    // RequestGroup.encounter
-	tokenIdentifier(x, 0x75142ab50a76343b, r.GroupIdentifier) // RequestGroup.groupIdentifier
+	referenceReference(x, 0xeacd061b9e, r.Author)       // RequestGroup.author
+	x.Date(0xca547614a54ebbf2, r.AuthoredOn.Text)       // RequestGroup.authoredOn
+	tokenCodeableConcept(x, 0xcde2b643fd, r.Code)       // RequestGroup.code
+	referenceReference(x, 0xf984ffb6b0, r.Encounter)    // RequestGroup.encounter
+	tokenIdentifier(x, 0xb50a76343b, r.GroupIdentifier) // RequestGroup.groupIdentifier
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0x3ce8d62356669201, &r.Identifier[i]) // RequestGroup.identifier
+		tokenIdentifier(x, 0x2356669201, &r.Identifier[i]) // RequestGroup.identifier
 	}
 	for i := range r.InstantiatesCanonical {
-		x.Canonical(0x7e441d219e08238a, r.InstantiatesCanonical[i].Text) // RequestGroup.instantiatesCanonical
+		x.Canonical(0x219e08238a, r.InstantiatesCanonical[i].Text) // RequestGroup.instantiatesCanonical
 	}
 	for i := range r.InstantiatesURI {
-		x.URI(0x623224af88335350, r.InstantiatesURI[i].Text) // RequestGroup.instantiatesUri
+		x.URI(0xaf88335350, r.InstantiatesURI[i].Text) // RequestGroup.instantiatesUri
 	}
-	x.CodeOf(0xc55d62eba1e05b0b, "http://hl7.org/fhir/request-intent", r.Intent.Text) // RequestGroup.intent
+	x.CodeOf(0xeba1e05b0b, "http://hl7.org/fhir/request-intent", r.Intent.Text) // RequestGroup.intent
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x51915b8496d37b2b, meta.Profile[i].Text) // RequestGroup.meta.profile
+			x.URI(0x8496d37b2b, meta.Profile[i].Text) // RequestGroup.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0xd9b804ff2ced35c3, &meta.Security[i]) // RequestGroup.meta.security
+			tokenCoding(x, 0xff2ced35c3, &meta.Security[i]) // RequestGroup.meta.security
 		}
-		x.URI(0x753527793c36cca5, meta.Source.Text) // RequestGroup.meta.source
+		x.URI(0x793c36cca5, meta.Source.Text) // RequestGroup.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x08653744d60150c9, &meta.Tag[i]) // RequestGroup.meta.tag
+			tokenCoding(x, 0x44d60150c9, &meta.Tag[i]) // RequestGroup.meta.tag
 		}
 	}
-	x.CodeOf(0xb98881688c4b1ed2, "http://hl7.org/fhir/request-priority", r.Priority.Text) // RequestGroup.priority
-	x.CodeOf(0x06b21935c3f1a2e1, "http://hl7.org/fhir/request-status", r.Status.Text)     // RequestGroup.status
-	referenceReference(x, 0xc82867800fb743f5, r.Subject)                                  // RequestGroup.subject
+	x.CodeOf(0x688c4b1ed2, "http://hl7.org/fhir/request-priority", r.Priority.Text) // RequestGroup.priority
+	x.CodeOf(0x35c3f1a2e1, "http://hl7.org/fhir/request-status", r.Status.Text)     // RequestGroup.status
+	referenceReference(x, 0x800fb743f5, r.Subject)                                  // RequestGroup.subject
 }
 
 var parametersRequestGroup = []fhir.Parameter{
@@ -52,24 +52,24 @@ var parametersRequestGroup = []fhir.Parameter{
 	{Code: "_filter", Base: "RequestGroup", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "RequestGroup", Type: fhir.SearchToken, Single: true, Expression: "RequestGroup.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "RequestGroup", Type: fhir.SearchDate, Single: true, Expression: "RequestGroup.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "RequestGroup", Type: fhir.SearchURI, Keys: []fhir.Key{0x51915b8496d37b2b}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "RequestGroup", Type: fhir.SearchURI, Keys: []fhir.Key{0x8496d37b2b}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "RequestGroup", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "RequestGroup", Type: fhir.SearchToken, Keys: []fhir.Key{0xd9b804ff2ced35c3}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "RequestGroup", Type: fhir.SearchURI, Keys: []fhir.Key{0x753527793c36cca5}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "RequestGroup", Type: fhir.SearchToken, Keys: []fhir.Key{0x08653744d60150c9}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "RequestGroup", Type: fhir.SearchToken, Keys: []fhir.Key{0xff2ced35c3}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "RequestGroup", Type: fhir.SearchURI, Keys: []fhir.Key{0x793c36cca5}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "RequestGroup", Type: fhir.SearchToken, Keys: []fhir.Key{0x44d60150c9}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "RequestGroup", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "author", Base: "RequestGroup", Type: fhir.SearchReference, Keys: []fhir.Key{0xdd2a64eacd061b9e}, Targets: []string{"Device", "Practitioner", "PractitionerRole"}, Single: true, Expression: "RequestGroup.author", URL: "http://hl7.org/fhir/SearchParameter/RequestGroup-author", Description: "The author of the request group"},
+	{Code: "author", Base: "RequestGroup", Type: fhir.SearchReference, Keys: []fhir.Key{0xeacd061b9e}, Targets: []string{"Device", "Practitioner", "PractitionerRole"}, Single: true, Expression: "RequestGroup.author", URL: "http://hl7.org/fhir/SearchParameter/RequestGroup-author", Description: "The author of the request group"},
 	{Code: "authored", Base: "RequestGroup", Type: fhir.SearchDate, Keys: []fhir.Key{0xca547614a54ebbf2}, Single: true, Expression: "RequestGroup.authoredOn", URL: "http://hl7.org/fhir/SearchParameter/RequestGroup-authored", Description: "The date the request group was authored"},
-	{Code: "code", Base: "RequestGroup", Type: fhir.SearchToken, Keys: []fhir.Key{0x509e95cde2b643fd}, Expression: "RequestGroup.code", URL: "http://hl7.org/fhir/SearchParameter/RequestGroup-code", Description: "The code of the request group"},
-	{Code: "encounter", Base: "RequestGroup", Type: fhir.SearchReference, Keys: []fhir.Key{0x2f3419f984ffb6b0}, Targets: []string{"Encounter"}, Single: true, Expression: "RequestGroup.encounter", URL: "http://hl7.org/fhir/SearchParameter/RequestGroup-encounter", Description: "The encounter the request group applies to"},
-	{Code: "group-identifier", Base: "RequestGroup", Type: fhir.SearchToken, Keys: []fhir.Key{0x75142ab50a76343b}, Single: true, Expression: "RequestGroup.groupIdentifier", URL: "http://hl7.org/fhir/SearchParameter/RequestGroup-group-identifier", Description: "The group identifier for the request group"},
-	{Code: "identifier", Base: "RequestGroup", Type: fhir.SearchToken, Keys: []fhir.Key{0x3ce8d62356669201}, Expression: "RequestGroup.identifier", URL: "http://hl7.org/fhir/SearchParameter/RequestGroup-identifier", Description: "External identifiers for the request group"},
-	{Code: "instantiates-canonical", Base: "RequestGroup", Type: fhir.SearchReference, Keys: []fhir.Key{0x7e441d219e08238a}, Targets: anyType, Expression: "RequestGroup.instantiatesCanonical", URL: "http://hl7.org/fhir/SearchParameter/RequestGroup-instantiates-canonical", Description: "The FHIR-based definition from which the request group is realized"},
-	{Code: "instantiates-uri", Base: "RequestGroup", Type: fhir.SearchURI, Keys: []fhir.Key{0x623224af88335350}, Expression: "RequestGroup.instantiatesUri", URL: "http://hl7.org/fhir/SearchParameter/RequestGroup-instantiates-uri", Description: "The external definition from which the request group is realized"},
-	{Code: "intent", Base: "RequestGroup", Type: fhir.SearchToken, Keys: []fhir.Key{0xc55d62eba1e05b0b}, Single: true, Systems: []string{"http://hl7.org/fhir/request-intent"}, Expression: "RequestGroup.intent", URL: "http://hl7.org/fhir/SearchParameter/RequestGroup-intent", Description: "The intent of the request group"},
-	{Code: "participant", Base: "RequestGroup", Type: fhir.SearchReference, Keys: []fhir.Key{0xc96986f4e898a0a3}, Targets: []string{"Device", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "RequestGroup.action.participant", URL: "http://hl7.org/fhir/SearchParameter/RequestGroup-participant", Description: "The participant in the requests in the group"},
-	{Code: "patient", Base: "RequestGroup", Type: fhir.SearchReference, Keys: []fhir.Key{0xc82867800fb743f5}, Targets: []string{"Patient"}, Single: true, Expression: "RequestGroup.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/RequestGroup-patient", Description: "The identity of a patient to search for request groups"},
-	{Code: "priority", Base: "RequestGroup", Type: fhir.SearchToken, Keys: []fhir.Key{0xb98881688c4b1ed2}, Single: true, Systems: []string{"http://hl7.org/fhir/request-priority"}, Expression: "RequestGroup.priority", URL: "http://hl7.org/fhir/SearchParameter/RequestGroup-priority", Description: "The priority of the request group"},
-	{Code: "status", Base: "RequestGroup", Type: fhir.SearchToken, Keys: []fhir.Key{0x06b21935c3f1a2e1}, Single: true, Systems: []string{"http://hl7.org/fhir/request-status"}, Expression: "RequestGroup.status", URL: "http://hl7.org/fhir/SearchParameter/RequestGroup-status", Description: "The status of the request group"},
-	{Code: "subject", Base: "RequestGroup", Type: fhir.SearchReference, Keys: []fhir.Key{0xc82867800fb743f5}, Targets: []string{"Group", "Patient"}, Single: true, Expression: "RequestGroup.subject", URL: "http://hl7.org/fhir/SearchParameter/RequestGroup-subject", Description: "The subject that the request group is about"},
+	{Code: "code", Base: "RequestGroup", Type: fhir.SearchToken, Keys: []fhir.Key{0xcde2b643fd}, Expression: "RequestGroup.code", URL: "http://hl7.org/fhir/SearchParameter/RequestGroup-code", Description: "The code of the request group"},
+	{Code: "encounter", Base: "RequestGroup", Type: fhir.SearchReference, Keys: []fhir.Key{0xf984ffb6b0}, Targets: []string{"Encounter"}, Single: true, Expression: "RequestGroup.encounter", URL: "http://hl7.org/fhir/SearchParameter/RequestGroup-encounter", Description: "The encounter the request group applies to"},
+	{Code: "group-identifier", Base: "RequestGroup", Type: fhir.SearchToken, Keys: []fhir.Key{0xb50a76343b}, Single: true, Expression: "RequestGroup.groupIdentifier", URL: "http://hl7.org/fhir/SearchParameter/RequestGroup-group-identifier", Description: "The group identifier for the request group"},
+	{Code: "identifier", Base: "RequestGroup", Type: fhir.SearchToken, Keys: []fhir.Key{0x2356669201}, Expression: "RequestGroup.identifier", URL: "http://hl7.org/fhir/SearchParameter/RequestGroup-identifier", Description: "External identifiers for the request group"},
+	{Code: "instantiates-canonical", Base: "RequestGroup", Type: fhir.SearchReference, Keys: []fhir.Key{0x219e08238a}, Targets: anyType, Expression: "RequestGroup.instantiatesCanonical", URL: "http://hl7.org/fhir/SearchParameter/RequestGroup-instantiates-canonical", Description: "The FHIR-based definition from which the request group is realized"},
+	{Code: "instantiates-uri", Base: "RequestGroup", Type: fhir.SearchURI, Keys: []fhir.Key{0xaf88335350}, Expression: "RequestGroup.instantiatesUri", URL: "http://hl7.org/fhir/SearchParameter/RequestGroup-instantiates-uri", Description: "The external definition from which the request group is realized"},
+	{Code: "intent", Base: "RequestGroup", Type: fhir.SearchToken, Keys: []fhir.Key{0xeba1e05b0b}, Single: true, Systems: []string{"http://hl7.org/fhir/request-intent"}, Expression: "RequestGroup.intent", URL: "http://hl7.org/fhir/SearchParameter/RequestGroup-intent", Description: "The intent of the request group"},
+	{Code: "participant", Base: "RequestGroup", Type: fhir.SearchReference, Keys: []fhir.Key{0xf4e898a0a3}, Targets: []string{"Device", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "RequestGroup.action.participant", URL: "http://hl7.org/fhir/SearchParameter/RequestGroup-participant", Description: "The participant in the requests in the group"},
+	{Code: "patient", Base: "RequestGroup", Type: fhir.SearchReference, Keys: []fhir.Key{0x800fb743f5}, Targets: []string{"Patient"}, Single: true, Expression: "RequestGroup.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/RequestGroup-patient", Description: "The identity of a patient to search for request groups"},
+	{Code: "priority", Base: "RequestGroup", Type: fhir.SearchToken, Keys: []fhir.Key{0x688c4b1ed2}, Single: true, Systems: []string{"http://hl7.org/fhir/request-priority"}, Expression: "RequestGroup.priority", URL: "http://hl7.org/fhir/SearchParameter/RequestGroup-priority", Description: "The priority of the request group"},
+	{Code: "status", Base: "RequestGroup", Type: fhir.SearchToken, Keys: []fhir.Key{0x35c3f1a2e1}, Single: true, Systems: []string{"http://hl7.org/fhir/request-status"}, Expression: "RequestGroup.status", URL: "http://hl7.org/fhir/SearchParameter/RequestGroup-status", Description: "The status of the request group"},
+	{Code: "subject", Base: "RequestGroup", Type: fhir.SearchReference, Keys: []fhir.Key{0x800fb743f5}, Targets: []string{"Group", "Patient"}, Single: true, Expression: "RequestGroup.subject", URL: "http://hl7.org/fhir/SearchParameter/RequestGroup-subject", Description: "The subject that the request group is about"},
 }

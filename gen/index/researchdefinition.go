@@ -13,24 +13,24 @@ func researchDefinition(x *fhir.Index, r *r4.ResearchDefinition) {
 	x.String(0x4b8b04b78c37593d, r.Description.Text)     // ResearchDefinition.description
 	datePeriod(x, 0xa46abf224bd9f2b6, r.EffectivePeriod) // ResearchDefinition.effectivePeriod
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0xe09f725036a2e443, &r.Identifier[i]) // ResearchDefinition.identifier
+		tokenIdentifier(x, 0x5036a2e443, &r.Identifier[i]) // ResearchDefinition.identifier
 	}
 	for i := range r.Jurisdiction {
-		tokenCodeableConcept(x, 0xd0bd836811aca93b, &r.Jurisdiction[i]) // ResearchDefinition.jurisdiction
+		tokenCodeableConcept(x, 0x6811aca93b, &r.Jurisdiction[i]) // ResearchDefinition.jurisdiction
 	}
 	for i := range r.Library {
-		x.Canonical(0x594bcad552b6b7b1, r.Library[i].Text) // ResearchDefinition.library
+		x.Canonical(0xd552b6b7b1, r.Library[i].Text) // ResearchDefinition.library
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x85c61c63534ba2ca, meta.Profile[i].Text) // ResearchDefinition.meta.profile
+			x.URI(0x63534ba2ca, meta.Profile[i].Text) // ResearchDefinition.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x8560e3fc6a7aeae6, &meta.Security[i]) // ResearchDefinition.meta.security
+			tokenCoding(x, 0xfc6a7aeae6, &meta.Security[i]) // ResearchDefinition.meta.security
 		}
-		x.URI(0x3301cb46b90191f9, meta.Source.Text) // ResearchDefinition.meta.source
+		x.URI(0x46b90191f9, meta.Source.Text) // ResearchDefinition.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x1ed652d3c6a94118, &meta.Tag[i]) // ResearchDefinition.meta.tag
+			tokenCoding(x, 0xd3c6a94118, &meta.Tag[i]) // ResearchDefinition.meta.tag
 		}
 	}
 	x.String(0x10b6e7a38275f6a8, r.Name.Text)      // ResearchDefinition.name
@@ -38,27 +38,27 @@ func researchDefinition(x *fhir.Index, r *r4.ResearchDefinition) {
 	for i := range r.RelatedArtifact {
 		relatedArtifact := &r.RelatedArtifact[i]
 		if relatedArtifact.Type_.Text == "composed-of" {
-			x.Canonical(0x411a1b5fd702c900, relatedArtifact.Resource.Text) // ResearchDefinition.relatedArtifact.where(type='composed-of').resource
+			x.Canonical(0x5fd702c900, relatedArtifact.Resource.Text) // ResearchDefinition.relatedArtifact.where(type='composed-of').resource
 		}
 		if relatedArtifact.Type_.Text == "depends-on" {
-			x.Canonical(0x6cf7a4e43e99bf37, relatedArtifact.Resource.Text) // ResearchDefinition.relatedArtifact.where(type='depends-on').resource
+			x.Canonical(0xe43e99bf37, relatedArtifact.Resource.Text) // ResearchDefinition.relatedArtifact.where(type='depends-on').resource
 		}
 		if relatedArtifact.Type_.Text == "derived-from" {
-			x.Canonical(0xc4a7e41385b57262, relatedArtifact.Resource.Text) // ResearchDefinition.relatedArtifact.where(type='derived-from').resource
+			x.Canonical(0x1385b57262, relatedArtifact.Resource.Text) // ResearchDefinition.relatedArtifact.where(type='derived-from').resource
 		}
 		if relatedArtifact.Type_.Text == "predecessor" {
-			x.Canonical(0x71be9461652b9673, relatedArtifact.Resource.Text) // ResearchDefinition.relatedArtifact.where(type='predecessor').resource
+			x.Canonical(0x61652b9673, relatedArtifact.Resource.Text) // ResearchDefinition.relatedArtifact.where(type='predecessor').resource
 		}
 		if relatedArtifact.Type_.Text == "successor" {
-			x.Canonical(0x9dcbc4dfbbb37a6b, relatedArtifact.Resource.Text) // ResearchDefinition.relatedArtifact.where(type='successor').resource
+			x.Canonical(0xdfbbb37a6b, relatedArtifact.Resource.Text) // ResearchDefinition.relatedArtifact.where(type='successor').resource
 		}
 	}
-	x.CodeOf(0xb615339b65b68dd5, "http://hl7.org/fhir/publication-status", r.Status.Text) // ResearchDefinition.status
-	x.String(0xc9009eb6d6acbc86, r.Title.Text)                                            // ResearchDefinition.title
+	x.CodeOf(0x9b65b68dd5, "http://hl7.org/fhir/publication-status", r.Status.Text) // ResearchDefinition.status
+	x.String(0xc9009eb6d6acbc86, r.Title.Text)                                      // ResearchDefinition.title
 	for i := range r.Topic {
-		tokenCodeableConcept(x, 0x341ee83eb2d3aa6d, &r.Topic[i]) // ResearchDefinition.topic
+		tokenCodeableConcept(x, 0x3eb2d3aa6d, &r.Topic[i]) // ResearchDefinition.topic
 	}
-	x.URI(0xd1e7a2a3bcee7dd4, r.URL.Text) // ResearchDefinition.url
+	x.URI(0xa3bcee7dd4, r.URL.Text) // ResearchDefinition.url
 	for i := range r.UseContext {
 		useContext := &r.UseContext[i]
 		x.Open(0xa6c50e251d9eb4e0, 2) // ResearchDefinition.useContext: code & value.ofType(CodeableConcept)
@@ -79,17 +79,17 @@ func researchDefinition(x *fhir.Index, r *r4.ResearchDefinition) {
 			quantityRange(x, 0, v)
 		}
 		x.Close()
-		tokenCoding(x, 0xab41ac224263bd5d, useContext.Code) // ResearchDefinition.useContext.code
+		tokenCoding(x, 0x224263bd5d, useContext.Code) // ResearchDefinition.useContext.code
 		switch v := useContext.Value.(type) {
 		case *r4.CodeableConcept:
-			tokenCodeableConcept(x, 0x6f388fa852850b25, v) // ResearchDefinition.useContext.value.ofType(CodeableConcept)
+			tokenCodeableConcept(x, 0xa852850b25, v) // ResearchDefinition.useContext.value.ofType(CodeableConcept)
 		case *r4.Quantity:
 			quantityQuantity(x, 0x3c33050881af987b, v) // ResearchDefinition.useContext.value.ofType(Quantity)
 		case *r4.Range:
 			quantityRange(x, 0x3cf3a39047d86617, v) // ResearchDefinition.useContext.value.ofType(Range)
 		}
 	}
-	x.Code(0xfa135d40af1ff01b, r.Version.Text) // ResearchDefinition.version
+	x.Code(0x40af1ff01b, r.Version.Text) // ResearchDefinition.version
 }
 
 var parametersResearchDefinition = []fhir.Parameter{
@@ -97,32 +97,32 @@ var parametersResearchDefinition = []fhir.Parameter{
 	{Code: "_filter", Base: "ResearchDefinition", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "ResearchDefinition", Type: fhir.SearchToken, Single: true, Expression: "ResearchDefinition.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "ResearchDefinition", Type: fhir.SearchDate, Single: true, Expression: "ResearchDefinition.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "ResearchDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0x85c61c63534ba2ca}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "ResearchDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0x63534ba2ca}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "ResearchDefinition", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "ResearchDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x8560e3fc6a7aeae6}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "ResearchDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0x3301cb46b90191f9}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "ResearchDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x1ed652d3c6a94118}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "ResearchDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xfc6a7aeae6}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "ResearchDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0x46b90191f9}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "ResearchDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xd3c6a94118}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "ResearchDefinition", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "composed-of", Base: "ResearchDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0x411a1b5fd702c900}, Targets: anyType, Expression: "ResearchDefinition.relatedArtifact.where(type = 'composed-of').resource", URL: "http://hl7.org/fhir/SearchParameter/ResearchDefinition-composed-of", Description: "What resource is being referenced"},
-	{Code: "context", Base: "ResearchDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x6f388fa852850b25}, Expression: "ResearchDefinition.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/ResearchDefinition-context", Description: "A use context assigned to the research definition"},
+	{Code: "composed-of", Base: "ResearchDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0x5fd702c900}, Targets: anyType, Expression: "ResearchDefinition.relatedArtifact.where(type = 'composed-of').resource", URL: "http://hl7.org/fhir/SearchParameter/ResearchDefinition-composed-of", Description: "What resource is being referenced"},
+	{Code: "context", Base: "ResearchDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xa852850b25}, Expression: "ResearchDefinition.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/ResearchDefinition-context", Description: "A use context assigned to the research definition"},
 	{Code: "context-quantity", Base: "ResearchDefinition", Type: fhir.SearchQuantity, Keys: []fhir.Key{0x3c33050881af987b, 0x3cf3a39047d86617}, Expression: "ResearchDefinition.useContext.value as Quantity | ResearchDefinition.useContext.value as Range", URL: "http://hl7.org/fhir/SearchParameter/ResearchDefinition-context-quantity", Description: "A quantity- or range-valued use context assigned to the research definition"},
-	{Code: "context-type", Base: "ResearchDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xab41ac224263bd5d}, Expression: "ResearchDefinition.useContext.code", URL: "http://hl7.org/fhir/SearchParameter/ResearchDefinition-context-type", Description: "A type of use context assigned to the research definition"},
+	{Code: "context-type", Base: "ResearchDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x224263bd5d}, Expression: "ResearchDefinition.useContext.code", URL: "http://hl7.org/fhir/SearchParameter/ResearchDefinition-context-type", Description: "A type of use context assigned to the research definition"},
 	{Code: "context-type-quantity", Base: "ResearchDefinition", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0xc8ebabb0d38fe4ed, Parts: []fhir.Part{{Code: "context-type", Type: fhir.SearchToken}, {Code: "context-quantity", Type: fhir.SearchQuantity}}}}, Expression: "ResearchDefinition.useContext", URL: "http://hl7.org/fhir/SearchParameter/ResearchDefinition-context-type-quantity", Description: "A use context type and quantity- or range-based value assigned to the research definition"},
 	{Code: "context-type-value", Base: "ResearchDefinition", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0xa6c50e251d9eb4e0, Parts: []fhir.Part{{Code: "context-type", Type: fhir.SearchToken}, {Code: "context", Type: fhir.SearchToken}}}}, Expression: "ResearchDefinition.useContext", URL: "http://hl7.org/fhir/SearchParameter/ResearchDefinition-context-type-value", Description: "A use context type and value assigned to the research definition"},
 	{Code: "date", Base: "ResearchDefinition", Type: fhir.SearchDate, Keys: []fhir.Key{0x44c6170121ac4bfc}, Single: true, Expression: "ResearchDefinition.date", URL: "http://hl7.org/fhir/SearchParameter/ResearchDefinition-date", Description: "The research definition publication date"},
-	{Code: "depends-on", Base: "ResearchDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0x6cf7a4e43e99bf37, 0x594bcad552b6b7b1}, Targets: anyType, Expression: "ResearchDefinition.relatedArtifact.where(type = 'depends-on').resource | ResearchDefinition.library", URL: "http://hl7.org/fhir/SearchParameter/ResearchDefinition-depends-on", Description: "What resource is being referenced"},
-	{Code: "derived-from", Base: "ResearchDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0xc4a7e41385b57262}, Targets: anyType, Expression: "ResearchDefinition.relatedArtifact.where(type = 'derived-from').resource", URL: "http://hl7.org/fhir/SearchParameter/ResearchDefinition-derived-from", Description: "What resource is being referenced"},
+	{Code: "depends-on", Base: "ResearchDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0xe43e99bf37, 0xd552b6b7b1}, Targets: anyType, Expression: "ResearchDefinition.relatedArtifact.where(type = 'depends-on').resource | ResearchDefinition.library", URL: "http://hl7.org/fhir/SearchParameter/ResearchDefinition-depends-on", Description: "What resource is being referenced"},
+	{Code: "derived-from", Base: "ResearchDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0x1385b57262}, Targets: anyType, Expression: "ResearchDefinition.relatedArtifact.where(type = 'derived-from').resource", URL: "http://hl7.org/fhir/SearchParameter/ResearchDefinition-derived-from", Description: "What resource is being referenced"},
 	{Code: "description", Base: "ResearchDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0x4b8b04b78c37593d}, Single: true, Expression: "ResearchDefinition.description", URL: "http://hl7.org/fhir/SearchParameter/ResearchDefinition-description", Description: "The description of the research definition"},
 	{Code: "effective", Base: "ResearchDefinition", Type: fhir.SearchDate, Keys: []fhir.Key{0xa46abf224bd9f2b6}, Single: true, Expression: "ResearchDefinition.effectivePeriod", URL: "http://hl7.org/fhir/SearchParameter/ResearchDefinition-effective", Description: "The time during which the research definition is intended to be in use"},
-	{Code: "identifier", Base: "ResearchDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xe09f725036a2e443}, Expression: "ResearchDefinition.identifier", URL: "http://hl7.org/fhir/SearchParameter/ResearchDefinition-identifier", Description: "External identifier for the research definition"},
-	{Code: "jurisdiction", Base: "ResearchDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xd0bd836811aca93b}, Expression: "ResearchDefinition.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/ResearchDefinition-jurisdiction", Description: "Intended jurisdiction for the research definition"},
+	{Code: "identifier", Base: "ResearchDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x5036a2e443}, Expression: "ResearchDefinition.identifier", URL: "http://hl7.org/fhir/SearchParameter/ResearchDefinition-identifier", Description: "External identifier for the research definition"},
+	{Code: "jurisdiction", Base: "ResearchDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x6811aca93b}, Expression: "ResearchDefinition.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/ResearchDefinition-jurisdiction", Description: "Intended jurisdiction for the research definition"},
 	{Code: "name", Base: "ResearchDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0x10b6e7a38275f6a8}, Single: true, Expression: "ResearchDefinition.name", URL: "http://hl7.org/fhir/SearchParameter/ResearchDefinition-name", Description: "Computationally friendly name of the research definition"},
-	{Code: "predecessor", Base: "ResearchDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0x71be9461652b9673}, Targets: anyType, Expression: "ResearchDefinition.relatedArtifact.where(type = 'predecessor').resource", URL: "http://hl7.org/fhir/SearchParameter/ResearchDefinition-predecessor", Description: "What resource is being referenced"},
+	{Code: "predecessor", Base: "ResearchDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0x61652b9673}, Targets: anyType, Expression: "ResearchDefinition.relatedArtifact.where(type = 'predecessor').resource", URL: "http://hl7.org/fhir/SearchParameter/ResearchDefinition-predecessor", Description: "What resource is being referenced"},
 	{Code: "publisher", Base: "ResearchDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0xe5cc7e630e36d5fe}, Single: true, Expression: "ResearchDefinition.publisher", URL: "http://hl7.org/fhir/SearchParameter/ResearchDefinition-publisher", Description: "Name of the publisher of the research definition"},
-	{Code: "status", Base: "ResearchDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xb615339b65b68dd5}, Single: true, Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "ResearchDefinition.status", URL: "http://hl7.org/fhir/SearchParameter/ResearchDefinition-status", Description: "The current status of the research definition"},
-	{Code: "successor", Base: "ResearchDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0x9dcbc4dfbbb37a6b}, Targets: anyType, Expression: "ResearchDefinition.relatedArtifact.where(type = 'successor').resource", URL: "http://hl7.org/fhir/SearchParameter/ResearchDefinition-successor", Description: "What resource is being referenced"},
+	{Code: "status", Base: "ResearchDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x9b65b68dd5}, Single: true, Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "ResearchDefinition.status", URL: "http://hl7.org/fhir/SearchParameter/ResearchDefinition-status", Description: "The current status of the research definition"},
+	{Code: "successor", Base: "ResearchDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0xdfbbb37a6b}, Targets: anyType, Expression: "ResearchDefinition.relatedArtifact.where(type = 'successor').resource", URL: "http://hl7.org/fhir/SearchParameter/ResearchDefinition-successor", Description: "What resource is being referenced"},
 	{Code: "title", Base: "ResearchDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0xc9009eb6d6acbc86}, Single: true, Expression: "ResearchDefinition.title", URL: "http://hl7.org/fhir/SearchParameter/ResearchDefinition-title", Description: "The human-friendly name of the research definition"},
-	{Code: "topic", Base: "ResearchDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x341ee83eb2d3aa6d}, Expression: "ResearchDefinition.topic", URL: "http://hl7.org/fhir/SearchParameter/ResearchDefinition-topic", Description: "Topics associated with the ResearchDefinition"},
-	{Code: "url", Base: "ResearchDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0xd1e7a2a3bcee7dd4}, Single: true, Expression: "ResearchDefinition.url", URL: "http://hl7.org/fhir/SearchParameter/ResearchDefinition-url", Description: "The uri that identifies the research definition"},
-	{Code: "version", Base: "ResearchDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xfa135d40af1ff01b}, Single: true, Expression: "ResearchDefinition.version", URL: "http://hl7.org/fhir/SearchParameter/ResearchDefinition-version", Description: "The business version of the research definition"},
+	{Code: "topic", Base: "ResearchDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x3eb2d3aa6d}, Expression: "ResearchDefinition.topic", URL: "http://hl7.org/fhir/SearchParameter/ResearchDefinition-topic", Description: "Topics associated with the ResearchDefinition"},
+	{Code: "url", Base: "ResearchDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0xa3bcee7dd4}, Single: true, Expression: "ResearchDefinition.url", URL: "http://hl7.org/fhir/SearchParameter/ResearchDefinition-url", Description: "The uri that identifies the research definition"},
+	{Code: "version", Base: "ResearchDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x40af1ff01b}, Single: true, Expression: "ResearchDefinition.version", URL: "http://hl7.org/fhir/SearchParameter/ResearchDefinition-version", Description: "The business version of the research definition"},
 }

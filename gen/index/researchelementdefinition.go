@@ -13,24 +13,24 @@ func researchElementDefinition(x *fhir.Index, r *r4.ResearchElementDefinition) {
 	x.String(0x4f43e3b1e506e446, r.Description.Text)     // ResearchElementDefinition.description
 	datePeriod(x, 0x34af7193c94e3f63, r.EffectivePeriod) // ResearchElementDefinition.effectivePeriod
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0x3d2ebd19ea7d1cfe, &r.Identifier[i]) // ResearchElementDefinition.identifier
+		tokenIdentifier(x, 0x19ea7d1cfe, &r.Identifier[i]) // ResearchElementDefinition.identifier
 	}
 	for i := range r.Jurisdiction {
-		tokenCodeableConcept(x, 0x2f9030b3252b5087, &r.Jurisdiction[i]) // ResearchElementDefinition.jurisdiction
+		tokenCodeableConcept(x, 0xb3252b5087, &r.Jurisdiction[i]) // ResearchElementDefinition.jurisdiction
 	}
 	for i := range r.Library {
-		x.Canonical(0x4e6a1d527d463782, r.Library[i].Text) // ResearchElementDefinition.library
+		x.Canonical(0x527d463782, r.Library[i].Text) // ResearchElementDefinition.library
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x10c52f418dcff56e, meta.Profile[i].Text) // ResearchElementDefinition.meta.profile
+			x.URI(0x418dcff56e, meta.Profile[i].Text) // ResearchElementDefinition.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x578a47d18840a837, &meta.Security[i]) // ResearchElementDefinition.meta.security
+			tokenCoding(x, 0xd18840a837, &meta.Security[i]) // ResearchElementDefinition.meta.security
 		}
-		x.URI(0xe14c29034bc8236f, meta.Source.Text) // ResearchElementDefinition.meta.source
+		x.URI(0x34bc8236f, meta.Source.Text) // ResearchElementDefinition.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0xd1a3a01c5556cc48, &meta.Tag[i]) // ResearchElementDefinition.meta.tag
+			tokenCoding(x, 0x1c5556cc48, &meta.Tag[i]) // ResearchElementDefinition.meta.tag
 		}
 	}
 	x.String(0x45cea6713882d591, r.Name.Text)      // ResearchElementDefinition.name
@@ -38,27 +38,27 @@ func researchElementDefinition(x *fhir.Index, r *r4.ResearchElementDefinition) {
 	for i := range r.RelatedArtifact {
 		relatedArtifact := &r.RelatedArtifact[i]
 		if relatedArtifact.Type_.Text == "composed-of" {
-			x.Canonical(0x7c979cbebb0bafa9, relatedArtifact.Resource.Text) // ResearchElementDefinition.relatedArtifact.where(type='composed-of').resource
+			x.Canonical(0xbebb0bafa9, relatedArtifact.Resource.Text) // ResearchElementDefinition.relatedArtifact.where(type='composed-of').resource
 		}
 		if relatedArtifact.Type_.Text == "depends-on" {
-			x.Canonical(0x7fffa89f6ce57958, relatedArtifact.Resource.Text) // ResearchElementDefinition.relatedArtifact.where(type='depends-on').resource
+			x.Canonical(0x9f6ce57958, relatedArtifact.Resource.Text) // ResearchElementDefinition.relatedArtifact.where(type='depends-on').resource
 		}
 		if relatedArtifact.Type_.Text == "derived-from" {
-			x.Canonical(0x83c9639bccfd585e, relatedArtifact.Resource.Text) // ResearchElementDefinition.relatedArtifact.where(type='derived-from').resource
+			x.Canonical(0x9bccfd585e, relatedArtifact.Resource.Text) // ResearchElementDefinition.relatedArtifact.where(type='derived-from').resource
 		}
 		if relatedArtifact.Type_.Text == "predecessor" {
-			x.Canonical(0xb7e4e9c95a0655ae, relatedArtifact.Resource.Text) // ResearchElementDefinition.relatedArtifact.where(type='predecessor').resource
+			x.Canonical(0xc95a0655ae, relatedArtifact.Resource.Text) // ResearchElementDefinition.relatedArtifact.where(type='predecessor').resource
 		}
 		if relatedArtifact.Type_.Text == "successor" {
-			x.Canonical(0xf7e2e01bee32f85e, relatedArtifact.Resource.Text) // ResearchElementDefinition.relatedArtifact.where(type='successor').resource
+			x.Canonical(0x1bee32f85e, relatedArtifact.Resource.Text) // ResearchElementDefinition.relatedArtifact.where(type='successor').resource
 		}
 	}
-	x.CodeOf(0xd4d55c8fbfd97f6c, "http://hl7.org/fhir/publication-status", r.Status.Text) // ResearchElementDefinition.status
-	x.String(0x840763365497ba97, r.Title.Text)                                            // ResearchElementDefinition.title
+	x.CodeOf(0x8fbfd97f6c, "http://hl7.org/fhir/publication-status", r.Status.Text) // ResearchElementDefinition.status
+	x.String(0x840763365497ba97, r.Title.Text)                                      // ResearchElementDefinition.title
 	for i := range r.Topic {
-		tokenCodeableConcept(x, 0xa82751d0e04bd366, &r.Topic[i]) // ResearchElementDefinition.topic
+		tokenCodeableConcept(x, 0xd0e04bd366, &r.Topic[i]) // ResearchElementDefinition.topic
 	}
-	x.URI(0x6273355c73799953, r.URL.Text) // ResearchElementDefinition.url
+	x.URI(0x5c73799953, r.URL.Text) // ResearchElementDefinition.url
 	for i := range r.UseContext {
 		useContext := &r.UseContext[i]
 		x.Open(0x76c63dee25c3790a, 2) // ResearchElementDefinition.useContext: code & value.ofType(CodeableConcept)
@@ -79,17 +79,17 @@ func researchElementDefinition(x *fhir.Index, r *r4.ResearchElementDefinition) {
 			quantityRange(x, 0, v)
 		}
 		x.Close()
-		tokenCoding(x, 0x15a979f95c8a0f4e, useContext.Code) // ResearchElementDefinition.useContext.code
+		tokenCoding(x, 0xf95c8a0f4e, useContext.Code) // ResearchElementDefinition.useContext.code
 		switch v := useContext.Value.(type) {
 		case *r4.CodeableConcept:
-			tokenCodeableConcept(x, 0x296e3d65caf5b599, v) // ResearchElementDefinition.useContext.value.ofType(CodeableConcept)
+			tokenCodeableConcept(x, 0x65caf5b599, v) // ResearchElementDefinition.useContext.value.ofType(CodeableConcept)
 		case *r4.Quantity:
 			quantityQuantity(x, 0xe3817970ac437804, v) // ResearchElementDefinition.useContext.value.ofType(Quantity)
 		case *r4.Range:
-			quantityRange(x, 0x01170f6b14d07064, v) // ResearchElementDefinition.useContext.value.ofType(Range)
+			quantityRange(x, 0x1170f6b14d07064, v) // ResearchElementDefinition.useContext.value.ofType(Range)
 		}
 	}
-	x.Code(0x4f906794f2e0afa8, r.Version.Text) // ResearchElementDefinition.version
+	x.Code(0x94f2e0afa8, r.Version.Text) // ResearchElementDefinition.version
 }
 
 var parametersResearchElementDefinition = []fhir.Parameter{
@@ -97,32 +97,32 @@ var parametersResearchElementDefinition = []fhir.Parameter{
 	{Code: "_filter", Base: "ResearchElementDefinition", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "ResearchElementDefinition", Type: fhir.SearchToken, Single: true, Expression: "ResearchElementDefinition.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "ResearchElementDefinition", Type: fhir.SearchDate, Single: true, Expression: "ResearchElementDefinition.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "ResearchElementDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0x10c52f418dcff56e}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "ResearchElementDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0x418dcff56e}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "ResearchElementDefinition", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "ResearchElementDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x578a47d18840a837}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "ResearchElementDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0xe14c29034bc8236f}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "ResearchElementDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xd1a3a01c5556cc48}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "ResearchElementDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xd18840a837}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "ResearchElementDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0x34bc8236f}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "ResearchElementDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x1c5556cc48}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "ResearchElementDefinition", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "composed-of", Base: "ResearchElementDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0x7c979cbebb0bafa9}, Targets: anyType, Expression: "ResearchElementDefinition.relatedArtifact.where(type = 'composed-of').resource", URL: "http://hl7.org/fhir/SearchParameter/ResearchElementDefinition-composed-of", Description: "What resource is being referenced"},
-	{Code: "context", Base: "ResearchElementDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x296e3d65caf5b599}, Expression: "ResearchElementDefinition.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/ResearchElementDefinition-context", Description: "A use context assigned to the research element definition"},
-	{Code: "context-quantity", Base: "ResearchElementDefinition", Type: fhir.SearchQuantity, Keys: []fhir.Key{0xe3817970ac437804, 0x01170f6b14d07064}, Expression: "ResearchElementDefinition.useContext.value as Quantity | ResearchElementDefinition.useContext.value as Range", URL: "http://hl7.org/fhir/SearchParameter/ResearchElementDefinition-context-quantity", Description: "A quantity- or range-valued use context assigned to the research element definition"},
-	{Code: "context-type", Base: "ResearchElementDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x15a979f95c8a0f4e}, Expression: "ResearchElementDefinition.useContext.code", URL: "http://hl7.org/fhir/SearchParameter/ResearchElementDefinition-context-type", Description: "A type of use context assigned to the research element definition"},
+	{Code: "composed-of", Base: "ResearchElementDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0xbebb0bafa9}, Targets: anyType, Expression: "ResearchElementDefinition.relatedArtifact.where(type = 'composed-of').resource", URL: "http://hl7.org/fhir/SearchParameter/ResearchElementDefinition-composed-of", Description: "What resource is being referenced"},
+	{Code: "context", Base: "ResearchElementDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x65caf5b599}, Expression: "ResearchElementDefinition.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/ResearchElementDefinition-context", Description: "A use context assigned to the research element definition"},
+	{Code: "context-quantity", Base: "ResearchElementDefinition", Type: fhir.SearchQuantity, Keys: []fhir.Key{0xe3817970ac437804, 0x1170f6b14d07064}, Expression: "ResearchElementDefinition.useContext.value as Quantity | ResearchElementDefinition.useContext.value as Range", URL: "http://hl7.org/fhir/SearchParameter/ResearchElementDefinition-context-quantity", Description: "A quantity- or range-valued use context assigned to the research element definition"},
+	{Code: "context-type", Base: "ResearchElementDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xf95c8a0f4e}, Expression: "ResearchElementDefinition.useContext.code", URL: "http://hl7.org/fhir/SearchParameter/ResearchElementDefinition-context-type", Description: "A type of use context assigned to the research element definition"},
 	{Code: "context-type-quantity", Base: "ResearchElementDefinition", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0x640d8831a07f2b0f, Parts: []fhir.Part{{Code: "context-type", Type: fhir.SearchToken}, {Code: "context-quantity", Type: fhir.SearchQuantity}}}}, Expression: "ResearchElementDefinition.useContext", URL: "http://hl7.org/fhir/SearchParameter/ResearchElementDefinition-context-type-quantity", Description: "A use context type and quantity- or range-based value assigned to the research element definition"},
 	{Code: "context-type-value", Base: "ResearchElementDefinition", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0x76c63dee25c3790a, Parts: []fhir.Part{{Code: "context-type", Type: fhir.SearchToken}, {Code: "context", Type: fhir.SearchToken}}}}, Expression: "ResearchElementDefinition.useContext", URL: "http://hl7.org/fhir/SearchParameter/ResearchElementDefinition-context-type-value", Description: "A use context type and value assigned to the research element definition"},
 	{Code: "date", Base: "ResearchElementDefinition", Type: fhir.SearchDate, Keys: []fhir.Key{0x47d7b7b9879d5bf9}, Single: true, Expression: "ResearchElementDefinition.date", URL: "http://hl7.org/fhir/SearchParameter/ResearchElementDefinition-date", Description: "The research element definition publication date"},
-	{Code: "depends-on", Base: "ResearchElementDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0x7fffa89f6ce57958, 0x4e6a1d527d463782}, Targets: anyType, Expression: "ResearchElementDefinition.relatedArtifact.where(type = 'depends-on').resource | ResearchElementDefinition.library", URL: "http://hl7.org/fhir/SearchParameter/ResearchElementDefinition-depends-on", Description: "What resource is being referenced"},
-	{Code: "derived-from", Base: "ResearchElementDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0x83c9639bccfd585e}, Targets: anyType, Expression: "ResearchElementDefinition.relatedArtifact.where(type = 'derived-from').resource", URL: "http://hl7.org/fhir/SearchParameter/ResearchElementDefinition-derived-from", Description: "What resource is being referenced"},
+	{Code: "depends-on", Base: "ResearchElementDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0x9f6ce57958, 0x527d463782}, Targets: anyType, Expression: "ResearchElementDefinition.relatedArtifact.where(type = 'depends-on').resource | ResearchElementDefinition.library", URL: "http://hl7.org/fhir/SearchParameter/ResearchElementDefinition-depends-on", Description: "What resource is being referenced"},
+	{Code: "derived-from", Base: "ResearchElementDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0x9bccfd585e}, Targets: anyType, Expression: "ResearchElementDefinition.relatedArtifact.where(type = 'derived-from').resource", URL: "http://hl7.org/fhir/SearchParameter/ResearchElementDefinition-derived-from", Description: "What resource is being referenced"},
 	{Code: "description", Base: "ResearchElementDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0x4f43e3b1e506e446}, Single: true, Expression: "ResearchElementDefinition.description", URL: "http://hl7.org/fhir/SearchParameter/ResearchElementDefinition-description", Description: "The description of the research element definition"},
 	{Code: "effective", Base: "ResearchElementDefinition", Type: fhir.SearchDate, Keys: []fhir.Key{0x34af7193c94e3f63}, Single: true, Expression: "ResearchElementDefinition.effectivePeriod", URL: "http://hl7.org/fhir/SearchParameter/ResearchElementDefinition-effective", Description: "The time during which the research element definition is intended to be in use"},
-	{Code: "identifier", Base: "ResearchElementDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x3d2ebd19ea7d1cfe}, Expression: "ResearchElementDefinition.identifier", URL: "http://hl7.org/fhir/SearchParameter/ResearchElementDefinition-identifier", Description: "External identifier for the research element definition"},
-	{Code: "jurisdiction", Base: "ResearchElementDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x2f9030b3252b5087}, Expression: "ResearchElementDefinition.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/ResearchElementDefinition-jurisdiction", Description: "Intended jurisdiction for the research element definition"},
+	{Code: "identifier", Base: "ResearchElementDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x19ea7d1cfe}, Expression: "ResearchElementDefinition.identifier", URL: "http://hl7.org/fhir/SearchParameter/ResearchElementDefinition-identifier", Description: "External identifier for the research element definition"},
+	{Code: "jurisdiction", Base: "ResearchElementDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xb3252b5087}, Expression: "ResearchElementDefinition.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/ResearchElementDefinition-jurisdiction", Description: "Intended jurisdiction for the research element definition"},
 	{Code: "name", Base: "ResearchElementDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0x45cea6713882d591}, Single: true, Expression: "ResearchElementDefinition.name", URL: "http://hl7.org/fhir/SearchParameter/ResearchElementDefinition-name", Description: "Computationally friendly name of the research element definition"},
-	{Code: "predecessor", Base: "ResearchElementDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0xb7e4e9c95a0655ae}, Targets: anyType, Expression: "ResearchElementDefinition.relatedArtifact.where(type = 'predecessor').resource", URL: "http://hl7.org/fhir/SearchParameter/ResearchElementDefinition-predecessor", Description: "What resource is being referenced"},
+	{Code: "predecessor", Base: "ResearchElementDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0xc95a0655ae}, Targets: anyType, Expression: "ResearchElementDefinition.relatedArtifact.where(type = 'predecessor').resource", URL: "http://hl7.org/fhir/SearchParameter/ResearchElementDefinition-predecessor", Description: "What resource is being referenced"},
 	{Code: "publisher", Base: "ResearchElementDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0xff5999bf57079544}, Single: true, Expression: "ResearchElementDefinition.publisher", URL: "http://hl7.org/fhir/SearchParameter/ResearchElementDefinition-publisher", Description: "Name of the publisher of the research element definition"},
-	{Code: "status", Base: "ResearchElementDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xd4d55c8fbfd97f6c}, Single: true, Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "ResearchElementDefinition.status", URL: "http://hl7.org/fhir/SearchParameter/ResearchElementDefinition-status", Description: "The current status of the research element definition"},
-	{Code: "successor", Base: "ResearchElementDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0xf7e2e01bee32f85e}, Targets: anyType, Expression: "ResearchElementDefinition.relatedArtifact.where(type = 'successor').resource", URL: "http://hl7.org/fhir/SearchParameter/ResearchElementDefinition-successor", Description: "What resource is being referenced"},
+	{Code: "status", Base: "ResearchElementDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x8fbfd97f6c}, Single: true, Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "ResearchElementDefinition.status", URL: "http://hl7.org/fhir/SearchParameter/ResearchElementDefinition-status", Description: "The current status of the research element definition"},
+	{Code: "successor", Base: "ResearchElementDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0x1bee32f85e}, Targets: anyType, Expression: "ResearchElementDefinition.relatedArtifact.where(type = 'successor').resource", URL: "http://hl7.org/fhir/SearchParameter/ResearchElementDefinition-successor", Description: "What resource is being referenced"},
 	{Code: "title", Base: "ResearchElementDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0x840763365497ba97}, Single: true, Expression: "ResearchElementDefinition.title", URL: "http://hl7.org/fhir/SearchParameter/ResearchElementDefinition-title", Description: "The human-friendly name of the research element definition"},
-	{Code: "topic", Base: "ResearchElementDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xa82751d0e04bd366}, Expression: "ResearchElementDefinition.topic", URL: "http://hl7.org/fhir/SearchParameter/ResearchElementDefinition-topic", Description: "Topics associated with the ResearchElementDefinition"},
-	{Code: "url", Base: "ResearchElementDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0x6273355c73799953}, Single: true, Expression: "ResearchElementDefinition.url", URL: "http://hl7.org/fhir/SearchParameter/ResearchElementDefinition-url", Description: "The uri that identifies the research element definition"},
-	{Code: "version", Base: "ResearchElementDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x4f906794f2e0afa8}, Single: true, Expression: "ResearchElementDefinition.version", URL: "http://hl7.org/fhir/SearchParameter/ResearchElementDefinition-version", Description: "The business version of the research element definition"},
+	{Code: "topic", Base: "ResearchElementDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xd0e04bd366}, Expression: "ResearchElementDefinition.topic", URL: "http://hl7.org/fhir/SearchParameter/ResearchElementDefinition-topic", Description: "Topics associated with the ResearchElementDefinition"},
+	{Code: "url", Base: "ResearchElementDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0x5c73799953}, Single: true, Expression: "ResearchElementDefinition.url", URL: "http://hl7.org/fhir/SearchParameter/ResearchElementDefinition-url", Description: "The uri that identifies the research element definition"},
+	{Code: "version", Base: "ResearchElementDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x94f2e0afa8}, Single: true, Expression: "ResearchElementDefinition.version", URL: "http://hl7.org/fhir/SearchParameter/ResearchElementDefinition-version", Description: "The business version of the research element definition"},
 }

@@ -10,46 +10,46 @@ import (
 // researchStudy adds what the search parameters say of r to x.
 func researchStudy(x *fhir.Index, r *r4.ResearchStudy) {
 	for i := range r.Category {
-		tokenCodeableConcept(x, 0x4552ec7fad2fc32a, &r.Category[i]) // ResearchStudy.category
+		tokenCodeableConcept(x, 0x7fad2fc32a, &r.Category[i]) // ResearchStudy.category
 	}
 	for i := range r.Focus {
-		tokenCodeableConcept(x, 0x047acf1ac567c647, &r.Focus[i]) // ResearchStudy.focus
+		tokenCodeableConcept(x, 0x1ac567c647, &r.Focus[i]) // ResearchStudy.focus
 	}
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0xb13ce4d498be80cf, &r.Identifier[i]) // ResearchStudy.identifier
+		tokenIdentifier(x, 0xd498be80cf, &r.Identifier[i]) // ResearchStudy.identifier
 	}
 	for i := range r.Keyword {
-		tokenCodeableConcept(x, 0x13c84a63b6057401, &r.Keyword[i]) // ResearchStudy.keyword
+		tokenCodeableConcept(x, 0x63b6057401, &r.Keyword[i]) // ResearchStudy.keyword
 	}
 	for i := range r.Location {
-		tokenCodeableConcept(x, 0x1b7285495e6dd15e, &r.Location[i]) // ResearchStudy.location
+		tokenCodeableConcept(x, 0x495e6dd15e, &r.Location[i]) // ResearchStudy.location
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x34d9b2bb4b13b28f, meta.Profile[i].Text) // ResearchStudy.meta.profile
+			x.URI(0xbb4b13b28f, meta.Profile[i].Text) // ResearchStudy.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x6457e020cda9f8d9, &meta.Security[i]) // ResearchStudy.meta.security
+			tokenCoding(x, 0x20cda9f8d9, &meta.Security[i]) // ResearchStudy.meta.security
 		}
-		x.URI(0x047b75060068bc3d, meta.Source.Text) // ResearchStudy.meta.source
+		x.URI(0x60068bc3d, meta.Source.Text) // ResearchStudy.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0xc98a55f395681c1e, &meta.Tag[i]) // ResearchStudy.meta.tag
+			tokenCoding(x, 0xf395681c1e, &meta.Tag[i]) // ResearchStudy.meta.tag
 		}
 	}
 	for i := range r.PartOf {
-		referenceReference(x, 0xdc3bc936f3840987, &r.PartOf[i]) // ResearchStudy.partOf
+		referenceReference(x, 0x36f3840987, &r.PartOf[i]) // ResearchStudy.partOf
 	}
-	datePeriod(x, 0xd780b3ca568e7c6d, r.Period)                        // ResearchStudy.period
-	referenceReference(x, 0x2caac6d3ecbe86e6, r.PrincipalInvestigator) // ResearchStudy.principalInvestigator
+	datePeriod(x, 0xd780b3ca568e7c6d, r.Period)                  // ResearchStudy.period
+	referenceReference(x, 0xd3ecbe86e6, r.PrincipalInvestigator) // ResearchStudy.principalInvestigator
 	for i := range r.Protocol {
-		referenceReference(x, 0x7383d71f25b2c309, &r.Protocol[i]) // ResearchStudy.protocol
+		referenceReference(x, 0x1f25b2c309, &r.Protocol[i]) // ResearchStudy.protocol
 	}
 	for i := range r.Site {
-		referenceReference(x, 0xc58afda910a3dae8, &r.Site[i]) // ResearchStudy.site
+		referenceReference(x, 0xa910a3dae8, &r.Site[i]) // ResearchStudy.site
 	}
-	referenceReference(x, 0x5977d388a35d248c, r.Sponsor)                                     // ResearchStudy.sponsor
-	x.CodeOf(0x2746733bfd97a819, "http://hl7.org/fhir/research-study-status", r.Status.Text) // ResearchStudy.status
-	x.String(0x3833443f0ee5762d, r.Title.Text)                                               // ResearchStudy.title
+	referenceReference(x, 0x88a35d248c, r.Sponsor)                                     // ResearchStudy.sponsor
+	x.CodeOf(0x3bfd97a819, "http://hl7.org/fhir/research-study-status", r.Status.Text) // ResearchStudy.status
+	x.String(0x3833443f0ee5762d, r.Title.Text)                                         // ResearchStudy.title
 }
 
 var parametersResearchStudy = []fhir.Parameter{
@@ -57,23 +57,23 @@ var parametersResearchStudy = []fhir.Parameter{
 	{Code: "_filter", Base: "ResearchStudy", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "ResearchStudy", Type: fhir.SearchToken, Single: true, Expression: "ResearchStudy.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "ResearchStudy", Type: fhir.SearchDate, Single: true, Expression: "ResearchStudy.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "ResearchStudy", Type: fhir.SearchURI, Keys: []fhir.Key{0x34d9b2bb4b13b28f}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "ResearchStudy", Type: fhir.SearchURI, Keys: []fhir.Key{0xbb4b13b28f}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "ResearchStudy", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "ResearchStudy", Type: fhir.SearchToken, Keys: []fhir.Key{0x6457e020cda9f8d9}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "ResearchStudy", Type: fhir.SearchURI, Keys: []fhir.Key{0x047b75060068bc3d}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "ResearchStudy", Type: fhir.SearchToken, Keys: []fhir.Key{0xc98a55f395681c1e}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "ResearchStudy", Type: fhir.SearchToken, Keys: []fhir.Key{0x20cda9f8d9}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "ResearchStudy", Type: fhir.SearchURI, Keys: []fhir.Key{0x60068bc3d}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "ResearchStudy", Type: fhir.SearchToken, Keys: []fhir.Key{0xf395681c1e}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "ResearchStudy", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "category", Base: "ResearchStudy", Type: fhir.SearchToken, Keys: []fhir.Key{0x4552ec7fad2fc32a}, Expression: "ResearchStudy.category", URL: "http://hl7.org/fhir/SearchParameter/ResearchStudy-category", Description: "Classifications for the study"},
+	{Code: "category", Base: "ResearchStudy", Type: fhir.SearchToken, Keys: []fhir.Key{0x7fad2fc32a}, Expression: "ResearchStudy.category", URL: "http://hl7.org/fhir/SearchParameter/ResearchStudy-category", Description: "Classifications for the study"},
 	{Code: "date", Base: "ResearchStudy", Type: fhir.SearchDate, Keys: []fhir.Key{0xd780b3ca568e7c6d}, Single: true, Expression: "ResearchStudy.period", URL: "http://hl7.org/fhir/SearchParameter/ResearchStudy-date", Description: "When the study began and ended"},
-	{Code: "focus", Base: "ResearchStudy", Type: fhir.SearchToken, Keys: []fhir.Key{0x047acf1ac567c647}, Expression: "ResearchStudy.focus", URL: "http://hl7.org/fhir/SearchParameter/ResearchStudy-focus", Description: "Drugs, devices, etc. under study"},
-	{Code: "identifier", Base: "ResearchStudy", Type: fhir.SearchToken, Keys: []fhir.Key{0xb13ce4d498be80cf}, Expression: "ResearchStudy.identifier", URL: "http://hl7.org/fhir/SearchParameter/ResearchStudy-identifier", Description: "Business Identifier for study"},
-	{Code: "keyword", Base: "ResearchStudy", Type: fhir.SearchToken, Keys: []fhir.Key{0x13c84a63b6057401}, Expression: "ResearchStudy.keyword", URL: "http://hl7.org/fhir/SearchParameter/ResearchStudy-keyword", Description: "Used to search for the study"},
-	{Code: "location", Base: "ResearchStudy", Type: fhir.SearchToken, Keys: []fhir.Key{0x1b7285495e6dd15e}, Expression: "ResearchStudy.location", URL: "http://hl7.org/fhir/SearchParameter/ResearchStudy-location", Description: "Geographic region(s) for study"},
-	{Code: "partof", Base: "ResearchStudy", Type: fhir.SearchReference, Keys: []fhir.Key{0xdc3bc936f3840987}, Targets: []string{"ResearchStudy"}, Expression: "ResearchStudy.partOf", URL: "http://hl7.org/fhir/SearchParameter/ResearchStudy-partof", Description: "Part of larger study"},
-	{Code: "principalinvestigator", Base: "ResearchStudy", Type: fhir.SearchReference, Keys: []fhir.Key{0x2caac6d3ecbe86e6}, Targets: []string{"Practitioner", "PractitionerRole"}, Single: true, Expression: "ResearchStudy.principalInvestigator", URL: "http://hl7.org/fhir/SearchParameter/ResearchStudy-principalinvestigator", Description: "Researcher who oversees multiple aspects of the study"},
-	{Code: "protocol", Base: "ResearchStudy", Type: fhir.SearchReference, Keys: []fhir.Key{0x7383d71f25b2c309}, Targets: []string{"PlanDefinition"}, Expression: "ResearchStudy.protocol", URL: "http://hl7.org/fhir/SearchParameter/ResearchStudy-protocol", Description: "Steps followed in executing study"},
-	{Code: "site", Base: "ResearchStudy", Type: fhir.SearchReference, Keys: []fhir.Key{0xc58afda910a3dae8}, Targets: []string{"Location"}, Expression: "ResearchStudy.site", URL: "http://hl7.org/fhir/SearchParameter/ResearchStudy-site", Description: "Facility where study activities are conducted"},
-	{Code: "sponsor", Base: "ResearchStudy", Type: fhir.SearchReference, Keys: []fhir.Key{0x5977d388a35d248c}, Targets: []string{"Organization"}, Single: true, Expression: "ResearchStudy.sponsor", URL: "http://hl7.org/fhir/SearchParameter/ResearchStudy-sponsor", Description: "Organization that initiates and is legally responsible for the study"},
-	{Code: "status", Base: "ResearchStudy", Type: fhir.SearchToken, Keys: []fhir.Key{0x2746733bfd97a819}, Single: true, Systems: []string{"http://hl7.org/fhir/research-study-status"}, Expression: "ResearchStudy.status", URL: "http://hl7.org/fhir/SearchParameter/ResearchStudy-status", Description: "active | administratively-completed | approved | closed-to-accrual | closed-to-accrual-and-intervention | completed | disapproved | in-review | temporarily-closed-to-accrual | temporarily-closed-to-accrual-and-intervention | withdrawn"},
+	{Code: "focus", Base: "ResearchStudy", Type: fhir.SearchToken, Keys: []fhir.Key{0x1ac567c647}, Expression: "ResearchStudy.focus", URL: "http://hl7.org/fhir/SearchParameter/ResearchStudy-focus", Description: "Drugs, devices, etc. under study"},
+	{Code: "identifier", Base: "ResearchStudy", Type: fhir.SearchToken, Keys: []fhir.Key{0xd498be80cf}, Expression: "ResearchStudy.identifier", URL: "http://hl7.org/fhir/SearchParameter/ResearchStudy-identifier", Description: "Business Identifier for study"},
+	{Code: "keyword", Base: "ResearchStudy", Type: fhir.SearchToken, Keys: []fhir.Key{0x63b6057401}, Expression: "ResearchStudy.keyword", URL: "http://hl7.org/fhir/SearchParameter/ResearchStudy-keyword", Description: "Used to search for the study"},
+	{Code: "location", Base: "ResearchStudy", Type: fhir.SearchToken, Keys: []fhir.Key{0x495e6dd15e}, Expression: "ResearchStudy.location", URL: "http://hl7.org/fhir/SearchParameter/ResearchStudy-location", Description: "Geographic region(s) for study"},
+	{Code: "partof", Base: "ResearchStudy", Type: fhir.SearchReference, Keys: []fhir.Key{0x36f3840987}, Targets: []string{"ResearchStudy"}, Expression: "ResearchStudy.partOf", URL: "http://hl7.org/fhir/SearchParameter/ResearchStudy-partof", Description: "Part of larger study"},
+	{Code: "principalinvestigator", Base: "ResearchStudy", Type: fhir.SearchReference, Keys: []fhir.Key{0xd3ecbe86e6}, Targets: []string{"Practitioner", "PractitionerRole"}, Single: true, Expression: "ResearchStudy.principalInvestigator", URL: "http://hl7.org/fhir/SearchParameter/ResearchStudy-principalinvestigator", Description: "Researcher who oversees multiple aspects of the study"},
+	{Code: "protocol", Base: "ResearchStudy", Type: fhir.SearchReference, Keys: []fhir.Key{0x1f25b2c309}, Targets: []string{"PlanDefinition"}, Expression: "ResearchStudy.protocol", URL: "http://hl7.org/fhir/SearchParameter/ResearchStudy-protocol", Description: "Steps followed in executing study"},
+	{Code: "site", Base: "ResearchStudy", Type: fhir.SearchReference, Keys: []fhir.Key{0xa910a3dae8}, Targets: []string{"Location"}, Expression: "ResearchStudy.site", URL: "http://hl7.org/fhir/SearchParameter/ResearchStudy-site", Description: "Facility where study activities are conducted"},
+	{Code: "sponsor", Base: "ResearchStudy", Type: fhir.SearchReference, Keys: []fhir.Key{0x88a35d248c}, Targets: []string{"Organization"}, Single: true, Expression: "ResearchStudy.sponsor", URL: "http://hl7.org/fhir/SearchParameter/ResearchStudy-sponsor", Description: "Organization that initiates and is legally responsible for the study"},
+	{Code: "status", Base: "ResearchStudy", Type: fhir.SearchToken, Keys: []fhir.Key{0x3bfd97a819}, Single: true, Systems: []string{"http://hl7.org/fhir/research-study-status"}, Expression: "ResearchStudy.status", URL: "http://hl7.org/fhir/SearchParameter/ResearchStudy-status", Description: "active | administratively-completed | approved | closed-to-accrual | closed-to-accrual-and-intervention | completed | disapproved | in-review | temporarily-closed-to-accrual | temporarily-closed-to-accrual-and-intervention | withdrawn"},
 	{Code: "title", Base: "ResearchStudy", Type: fhir.SearchString, Keys: []fhir.Key{0x3833443f0ee5762d}, Single: true, Expression: "ResearchStudy.title", URL: "http://hl7.org/fhir/SearchParameter/ResearchStudy-title", Description: "Name for this study"},
 }

@@ -10,24 +10,24 @@ import (
 // researchSubject adds what the search parameters say of r to x.
 func researchSubject(x *fhir.Index, r *r4.ResearchSubject) {
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0x1bc2ee556b1f7400, &r.Identifier[i]) // ResearchSubject.identifier
+		tokenIdentifier(x, 0x556b1f7400, &r.Identifier[i]) // ResearchSubject.identifier
 	}
-	referenceReference(x, 0xd6529cbf4fc0fcde, r.Individual) // ResearchSubject.individual
+	referenceReference(x, 0xbf4fc0fcde, r.Individual) // ResearchSubject.individual
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x207345f3e0ecc394, meta.Profile[i].Text) // ResearchSubject.meta.profile
+			x.URI(0xf3e0ecc394, meta.Profile[i].Text) // ResearchSubject.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0xb2f2f3101c2f90fa, &meta.Security[i]) // ResearchSubject.meta.security
+			tokenCoding(x, 0x101c2f90fa, &meta.Security[i]) // ResearchSubject.meta.security
 		}
-		x.URI(0x98060bc8b94725a8, meta.Source.Text) // ResearchSubject.meta.source
+		x.URI(0xc8b94725a8, meta.Source.Text) // ResearchSubject.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0xfb9c5f6f213b00bd, &meta.Tag[i]) // ResearchSubject.meta.tag
+			tokenCoding(x, 0x6f213b00bd, &meta.Tag[i]) // ResearchSubject.meta.tag
 		}
 	}
-	datePeriod(x, 0x268f4f04fc1b0e30, r.Period)                                                // ResearchSubject.period
-	x.CodeOf(0x2d36487a6e8aec40, "http://hl7.org/fhir/research-subject-status", r.Status.Text) // ResearchSubject.status
-	referenceReference(x, 0xa2ffa89506d32650, r.Study)                                         // ResearchSubject.study
+	datePeriod(x, 0x268f4f04fc1b0e30, r.Period)                                          // ResearchSubject.period
+	x.CodeOf(0x7a6e8aec40, "http://hl7.org/fhir/research-subject-status", r.Status.Text) // ResearchSubject.status
+	referenceReference(x, 0x9506d32650, r.Study)                                         // ResearchSubject.study
 }
 
 var parametersResearchSubject = []fhir.Parameter{
@@ -35,16 +35,16 @@ var parametersResearchSubject = []fhir.Parameter{
 	{Code: "_filter", Base: "ResearchSubject", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "ResearchSubject", Type: fhir.SearchToken, Single: true, Expression: "ResearchSubject.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "ResearchSubject", Type: fhir.SearchDate, Single: true, Expression: "ResearchSubject.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "ResearchSubject", Type: fhir.SearchURI, Keys: []fhir.Key{0x207345f3e0ecc394}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "ResearchSubject", Type: fhir.SearchURI, Keys: []fhir.Key{0xf3e0ecc394}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "ResearchSubject", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "ResearchSubject", Type: fhir.SearchToken, Keys: []fhir.Key{0xb2f2f3101c2f90fa}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "ResearchSubject", Type: fhir.SearchURI, Keys: []fhir.Key{0x98060bc8b94725a8}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "ResearchSubject", Type: fhir.SearchToken, Keys: []fhir.Key{0xfb9c5f6f213b00bd}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "ResearchSubject", Type: fhir.SearchToken, Keys: []fhir.Key{0x101c2f90fa}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "ResearchSubject", Type: fhir.SearchURI, Keys: []fhir.Key{0xc8b94725a8}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "ResearchSubject", Type: fhir.SearchToken, Keys: []fhir.Key{0x6f213b00bd}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "ResearchSubject", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "date", Base: "ResearchSubject", Type: fhir.SearchDate, Keys: []fhir.Key{0x268f4f04fc1b0e30}, Single: true, Expression: "ResearchSubject.period", URL: "http://hl7.org/fhir/SearchParameter/ResearchSubject-date", Description: "Start and end of participation"},
-	{Code: "identifier", Base: "ResearchSubject", Type: fhir.SearchToken, Keys: []fhir.Key{0x1bc2ee556b1f7400}, Expression: "ResearchSubject.identifier", URL: "http://hl7.org/fhir/SearchParameter/ResearchSubject-identifier", Description: "Business Identifier for research subject in a study"},
-	{Code: "individual", Base: "ResearchSubject", Type: fhir.SearchReference, Keys: []fhir.Key{0xd6529cbf4fc0fcde}, Targets: []string{"Patient"}, Single: true, Expression: "ResearchSubject.individual", URL: "http://hl7.org/fhir/SearchParameter/ResearchSubject-individual", Description: "Who is part of study"},
-	{Code: "patient", Base: "ResearchSubject", Type: fhir.SearchReference, Keys: []fhir.Key{0xd6529cbf4fc0fcde}, Targets: []string{"Patient"}, Single: true, Expression: "ResearchSubject.individual", URL: "http://hl7.org/fhir/SearchParameter/ResearchSubject-patient", Description: "Who is part of study"},
-	{Code: "status", Base: "ResearchSubject", Type: fhir.SearchToken, Keys: []fhir.Key{0x2d36487a6e8aec40}, Single: true, Systems: []string{"http://hl7.org/fhir/research-subject-status"}, Expression: "ResearchSubject.status", URL: "http://hl7.org/fhir/SearchParameter/ResearchSubject-status", Description: "candidate | eligible | follow-up | ineligible | not-registered | off-study | on-study | on-study-intervention | on-study-observation | pending-on-study | potential-candidate | screening | withdrawn"},
-	{Code: "study", Base: "ResearchSubject", Type: fhir.SearchReference, Keys: []fhir.Key{0xa2ffa89506d32650}, Targets: []string{"ResearchStudy"}, Single: true, Expression: "ResearchSubject.study", URL: "http://hl7.org/fhir/SearchParameter/ResearchSubject-study", Description: "Study subject is part of"},
+	{Code: "identifier", Base: "ResearchSubject", Type: fhir.SearchToken, Keys: []fhir.Key{0x556b1f7400}, Expression: "ResearchSubject.identifier", URL: "http://hl7.org/fhir/SearchParameter/ResearchSubject-identifier", Description: "Business Identifier for research subject in a study"},
+	{Code: "individual", Base: "ResearchSubject", Type: fhir.SearchReference, Keys: []fhir.Key{0xbf4fc0fcde}, Targets: []string{"Patient"}, Single: true, Expression: "ResearchSubject.individual", URL: "http://hl7.org/fhir/SearchParameter/ResearchSubject-individual", Description: "Who is part of study"},
+	{Code: "patient", Base: "ResearchSubject", Type: fhir.SearchReference, Keys: []fhir.Key{0xbf4fc0fcde}, Targets: []string{"Patient"}, Single: true, Expression: "ResearchSubject.individual", URL: "http://hl7.org/fhir/SearchParameter/ResearchSubject-patient", Description: "Who is part of study"},
+	{Code: "status", Base: "ResearchSubject", Type: fhir.SearchToken, Keys: []fhir.Key{0x7a6e8aec40}, Single: true, Systems: []string{"http://hl7.org/fhir/research-subject-status"}, Expression: "ResearchSubject.status", URL: "http://hl7.org/fhir/SearchParameter/ResearchSubject-status", Description: "candidate | eligible | follow-up | ineligible | not-registered | off-study | on-study | on-study-intervention | on-study-observation | pending-on-study | potential-candidate | screening | withdrawn"},
+	{Code: "study", Base: "ResearchSubject", Type: fhir.SearchReference, Keys: []fhir.Key{0x9506d32650}, Targets: []string{"ResearchStudy"}, Single: true, Expression: "ResearchSubject.study", URL: "http://hl7.org/fhir/SearchParameter/ResearchSubject-study", Description: "Study subject is part of"},
 }

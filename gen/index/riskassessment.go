@@ -9,35 +9,35 @@ import (
 
 // riskAssessment adds what the search parameters say of r to x.
 func riskAssessment(x *fhir.Index, r *r4.RiskAssessment) {
-	referenceReference(x, 0xed0df59cdf55fb31, r.Condition) // RiskAssessment.condition
-	referenceReference(x, 0x6dc9c63efdbcbfb8, r.Encounter) // RiskAssessment.encounter
+	referenceReference(x, 0x9cdf55fb31, r.Condition) // RiskAssessment.condition
+	referenceReference(x, 0x3efdbcbfb8, r.Encounter) // RiskAssessment.encounter
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0xa2543e09414d2387, &r.Identifier[i]) // RiskAssessment.identifier
+		tokenIdentifier(x, 0x9414d2387, &r.Identifier[i]) // RiskAssessment.identifier
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xc92addbc4e03b91d, meta.Profile[i].Text) // RiskAssessment.meta.profile
+			x.URI(0xbc4e03b91d, meta.Profile[i].Text) // RiskAssessment.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0xd83252502c9409b2, &meta.Security[i]) // RiskAssessment.meta.security
+			tokenCoding(x, 0x502c9409b2, &meta.Security[i]) // RiskAssessment.meta.security
 		}
-		x.URI(0x20605dd9c9d91d7b, meta.Source.Text) // RiskAssessment.meta.source
+		x.URI(0xd9c9d91d7b, meta.Source.Text) // RiskAssessment.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x4690d4712ad95b90, &meta.Tag[i]) // RiskAssessment.meta.tag
+			tokenCoding(x, 0x712ad95b90, &meta.Tag[i]) // RiskAssessment.meta.tag
 		}
 	}
-	tokenCodeableConcept(x, 0x5e12d739d436bed5, r.Method) // RiskAssessment.method
+	tokenCodeableConcept(x, 0x39d436bed5, r.Method) // RiskAssessment.method
 	switch v := r.Occurrence.(type) {
 	case *fhir.DateTime:
 		x.Date(0x57a09d9fbeab7277, v.Text) // RiskAssessment.occurrence.ofType(dateTime)
 	}
-	referenceReference(x, 0xc1f213aad9a1ed48, r.Performer) // RiskAssessment.performer
+	referenceReference(x, 0xaad9a1ed48, r.Performer) // RiskAssessment.performer
 	for i := range r.Prediction {
 		prediction := &r.Prediction[i]
-		numberOf(x, 0xe0f73c956beac60f, prediction.Probability)                 // RiskAssessment.prediction.probability
-		tokenCodeableConcept(x, 0x5e4d89de554e6b5f, prediction.QualitativeRisk) // RiskAssessment.prediction.qualitativeRisk
+		numberOf(x, 0xe0f73c956beac60f, prediction.Probability)           // RiskAssessment.prediction.probability
+		tokenCodeableConcept(x, 0xde554e6b5f, prediction.QualitativeRisk) // RiskAssessment.prediction.qualitativeRisk
 	}
-	referenceReference(x, 0x84d44bf00ce65eea, r.Subject) // RiskAssessment.subject
+	referenceReference(x, 0xf00ce65eea, r.Subject) // RiskAssessment.subject
 }
 
 var parametersRiskAssessment = []fhir.Parameter{
@@ -45,20 +45,20 @@ var parametersRiskAssessment = []fhir.Parameter{
 	{Code: "_filter", Base: "RiskAssessment", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "RiskAssessment", Type: fhir.SearchToken, Single: true, Expression: "RiskAssessment.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "RiskAssessment", Type: fhir.SearchDate, Single: true, Expression: "RiskAssessment.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "RiskAssessment", Type: fhir.SearchURI, Keys: []fhir.Key{0xc92addbc4e03b91d}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "RiskAssessment", Type: fhir.SearchURI, Keys: []fhir.Key{0xbc4e03b91d}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "RiskAssessment", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "RiskAssessment", Type: fhir.SearchToken, Keys: []fhir.Key{0xd83252502c9409b2}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "RiskAssessment", Type: fhir.SearchURI, Keys: []fhir.Key{0x20605dd9c9d91d7b}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "RiskAssessment", Type: fhir.SearchToken, Keys: []fhir.Key{0x4690d4712ad95b90}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "RiskAssessment", Type: fhir.SearchToken, Keys: []fhir.Key{0x502c9409b2}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "RiskAssessment", Type: fhir.SearchURI, Keys: []fhir.Key{0xd9c9d91d7b}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "RiskAssessment", Type: fhir.SearchToken, Keys: []fhir.Key{0x712ad95b90}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "RiskAssessment", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "condition", Base: "RiskAssessment", Type: fhir.SearchReference, Keys: []fhir.Key{0xed0df59cdf55fb31}, Targets: []string{"Condition"}, Single: true, Expression: "RiskAssessment.condition", URL: "http://hl7.org/fhir/SearchParameter/RiskAssessment-condition", Description: "Condition assessed"},
+	{Code: "condition", Base: "RiskAssessment", Type: fhir.SearchReference, Keys: []fhir.Key{0x9cdf55fb31}, Targets: []string{"Condition"}, Single: true, Expression: "RiskAssessment.condition", URL: "http://hl7.org/fhir/SearchParameter/RiskAssessment-condition", Description: "Condition assessed"},
 	{Code: "date", Base: "RiskAssessment", Type: fhir.SearchDate, Keys: []fhir.Key{0x57a09d9fbeab7277}, Single: true, Expression: "RiskAssessment.occurrence as dateTime", URL: "http://hl7.org/fhir/SearchParameter/clinical-date", Description: "When was assessment made?"},
-	{Code: "encounter", Base: "RiskAssessment", Type: fhir.SearchReference, Keys: []fhir.Key{0x6dc9c63efdbcbfb8}, Targets: []string{"Encounter"}, Single: true, Expression: "RiskAssessment.encounter", URL: "http://hl7.org/fhir/SearchParameter/clinical-encounter", Description: "Where was assessment performed?"},
-	{Code: "identifier", Base: "RiskAssessment", Type: fhir.SearchToken, Keys: []fhir.Key{0xa2543e09414d2387}, Expression: "RiskAssessment.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "Unique identifier for the assessment"},
-	{Code: "method", Base: "RiskAssessment", Type: fhir.SearchToken, Keys: []fhir.Key{0x5e12d739d436bed5}, Expression: "RiskAssessment.method", URL: "http://hl7.org/fhir/SearchParameter/RiskAssessment-method", Description: "Evaluation mechanism"},
-	{Code: "patient", Base: "RiskAssessment", Type: fhir.SearchReference, Keys: []fhir.Key{0x84d44bf00ce65eea}, Targets: []string{"Patient"}, Single: true, Expression: "RiskAssessment.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "Who/what does assessment apply to?"},
-	{Code: "performer", Base: "RiskAssessment", Type: fhir.SearchReference, Keys: []fhir.Key{0xc1f213aad9a1ed48}, Targets: []string{"Device", "Practitioner", "PractitionerRole"}, Single: true, Expression: "RiskAssessment.performer", URL: "http://hl7.org/fhir/SearchParameter/RiskAssessment-performer", Description: "Who did assessment?"},
+	{Code: "encounter", Base: "RiskAssessment", Type: fhir.SearchReference, Keys: []fhir.Key{0x3efdbcbfb8}, Targets: []string{"Encounter"}, Single: true, Expression: "RiskAssessment.encounter", URL: "http://hl7.org/fhir/SearchParameter/clinical-encounter", Description: "Where was assessment performed?"},
+	{Code: "identifier", Base: "RiskAssessment", Type: fhir.SearchToken, Keys: []fhir.Key{0x9414d2387}, Expression: "RiskAssessment.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "Unique identifier for the assessment"},
+	{Code: "method", Base: "RiskAssessment", Type: fhir.SearchToken, Keys: []fhir.Key{0x39d436bed5}, Expression: "RiskAssessment.method", URL: "http://hl7.org/fhir/SearchParameter/RiskAssessment-method", Description: "Evaluation mechanism"},
+	{Code: "patient", Base: "RiskAssessment", Type: fhir.SearchReference, Keys: []fhir.Key{0xf00ce65eea}, Targets: []string{"Patient"}, Single: true, Expression: "RiskAssessment.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "Who/what does assessment apply to?"},
+	{Code: "performer", Base: "RiskAssessment", Type: fhir.SearchReference, Keys: []fhir.Key{0xaad9a1ed48}, Targets: []string{"Device", "Practitioner", "PractitionerRole"}, Single: true, Expression: "RiskAssessment.performer", URL: "http://hl7.org/fhir/SearchParameter/RiskAssessment-performer", Description: "Who did assessment?"},
 	{Code: "probability", Base: "RiskAssessment", Type: fhir.SearchNumber, Keys: []fhir.Key{0xe0f73c956beac60f}, Expression: "RiskAssessment.prediction.probability", URL: "http://hl7.org/fhir/SearchParameter/RiskAssessment-probability", Description: "Likelihood of specified outcome"},
-	{Code: "risk", Base: "RiskAssessment", Type: fhir.SearchToken, Keys: []fhir.Key{0x5e4d89de554e6b5f}, Expression: "RiskAssessment.prediction.qualitativeRisk", URL: "http://hl7.org/fhir/SearchParameter/RiskAssessment-risk", Description: "Likelihood of specified outcome as a qualitative value"},
-	{Code: "subject", Base: "RiskAssessment", Type: fhir.SearchReference, Keys: []fhir.Key{0x84d44bf00ce65eea}, Targets: []string{"Group", "Patient"}, Single: true, Expression: "RiskAssessment.subject", URL: "http://hl7.org/fhir/SearchParameter/RiskAssessment-subject", Description: "Who/what does assessment apply to?"},
+	{Code: "risk", Base: "RiskAssessment", Type: fhir.SearchToken, Keys: []fhir.Key{0xde554e6b5f}, Expression: "RiskAssessment.prediction.qualitativeRisk", URL: "http://hl7.org/fhir/SearchParameter/RiskAssessment-risk", Description: "Likelihood of specified outcome as a qualitative value"},
+	{Code: "subject", Base: "RiskAssessment", Type: fhir.SearchReference, Keys: []fhir.Key{0xf00ce65eea}, Targets: []string{"Group", "Patient"}, Single: true, Expression: "RiskAssessment.subject", URL: "http://hl7.org/fhir/SearchParameter/RiskAssessment-subject", Description: "Who/what does assessment apply to?"},
 }

@@ -13,28 +13,28 @@ func riskEvidenceSynthesis(x *fhir.Index, r *r4.RiskEvidenceSynthesis) {
 	x.String(0xb28bce2c231ad2ba, r.Description.Text)     // RiskEvidenceSynthesis.description
 	datePeriod(x, 0xe370a9644e3bf594, r.EffectivePeriod) // RiskEvidenceSynthesis.effectivePeriod
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0x0b39d220bba63414, &r.Identifier[i]) // RiskEvidenceSynthesis.identifier
+		tokenIdentifier(x, 0x20bba63414, &r.Identifier[i]) // RiskEvidenceSynthesis.identifier
 	}
 	for i := range r.Jurisdiction {
-		tokenCodeableConcept(x, 0xb8a341ffeb1a30aa, &r.Jurisdiction[i]) // RiskEvidenceSynthesis.jurisdiction
+		tokenCodeableConcept(x, 0xffeb1a30aa, &r.Jurisdiction[i]) // RiskEvidenceSynthesis.jurisdiction
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x63031fb9b7f0e395, meta.Profile[i].Text) // RiskEvidenceSynthesis.meta.profile
+			x.URI(0xb9b7f0e395, meta.Profile[i].Text) // RiskEvidenceSynthesis.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0xa3db926365c6fefb, &meta.Security[i]) // RiskEvidenceSynthesis.meta.security
+			tokenCoding(x, 0x6365c6fefb, &meta.Security[i]) // RiskEvidenceSynthesis.meta.security
 		}
-		x.URI(0x70da0394f5f2215c, meta.Source.Text) // RiskEvidenceSynthesis.meta.source
+		x.URI(0x94f5f2215c, meta.Source.Text) // RiskEvidenceSynthesis.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0xa33bbb4238ad558a, &meta.Tag[i]) // RiskEvidenceSynthesis.meta.tag
+			tokenCoding(x, 0x4238ad558a, &meta.Tag[i]) // RiskEvidenceSynthesis.meta.tag
 		}
 	}
-	x.String(0x05ecac5d9f75ee0e, r.Name.Text)                                             // RiskEvidenceSynthesis.name
-	x.String(0x89fa2da36e832e51, r.Publisher.Text)                                        // RiskEvidenceSynthesis.publisher
-	x.CodeOf(0xba44b98e98e2dfba, "http://hl7.org/fhir/publication-status", r.Status.Text) // RiskEvidenceSynthesis.status
-	x.String(0x8a3f3bb18a018786, r.Title.Text)                                            // RiskEvidenceSynthesis.title
-	x.URI(0xf1091d9ace90ac97, r.URL.Text)                                                 // RiskEvidenceSynthesis.url
+	x.String(0x5ecac5d9f75ee0e, r.Name.Text)                                        // RiskEvidenceSynthesis.name
+	x.String(0x89fa2da36e832e51, r.Publisher.Text)                                  // RiskEvidenceSynthesis.publisher
+	x.CodeOf(0x8e98e2dfba, "http://hl7.org/fhir/publication-status", r.Status.Text) // RiskEvidenceSynthesis.status
+	x.String(0x8a3f3bb18a018786, r.Title.Text)                                      // RiskEvidenceSynthesis.title
+	x.URI(0x9ace90ac97, r.URL.Text)                                                 // RiskEvidenceSynthesis.url
 	for i := range r.UseContext {
 		useContext := &r.UseContext[i]
 		x.Open(0xbbad4b88b064f4eb, 2) // RiskEvidenceSynthesis.useContext: code & value.ofType(CodeableConcept)
@@ -55,17 +55,17 @@ func riskEvidenceSynthesis(x *fhir.Index, r *r4.RiskEvidenceSynthesis) {
 			quantityRange(x, 0, v)
 		}
 		x.Close()
-		tokenCoding(x, 0xabfa0b11780e949d, useContext.Code) // RiskEvidenceSynthesis.useContext.code
+		tokenCoding(x, 0x11780e949d, useContext.Code) // RiskEvidenceSynthesis.useContext.code
 		switch v := useContext.Value.(type) {
 		case *r4.CodeableConcept:
-			tokenCodeableConcept(x, 0x76dba7ccc3db1ea0, v) // RiskEvidenceSynthesis.useContext.value.ofType(CodeableConcept)
+			tokenCodeableConcept(x, 0xccc3db1ea0, v) // RiskEvidenceSynthesis.useContext.value.ofType(CodeableConcept)
 		case *r4.Quantity:
 			quantityQuantity(x, 0xa47ea33bda91bbca, v) // RiskEvidenceSynthesis.useContext.value.ofType(Quantity)
 		case *r4.Range:
 			quantityRange(x, 0xedd37894160e7941, v) // RiskEvidenceSynthesis.useContext.value.ofType(Range)
 		}
 	}
-	x.Code(0xcbd95d7c70f21f82, r.Version.Text) // RiskEvidenceSynthesis.version
+	x.Code(0x7c70f21f82, r.Version.Text) // RiskEvidenceSynthesis.version
 }
 
 var parametersRiskEvidenceSynthesis = []fhir.Parameter{
@@ -73,26 +73,26 @@ var parametersRiskEvidenceSynthesis = []fhir.Parameter{
 	{Code: "_filter", Base: "RiskEvidenceSynthesis", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "RiskEvidenceSynthesis", Type: fhir.SearchToken, Single: true, Expression: "RiskEvidenceSynthesis.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "RiskEvidenceSynthesis", Type: fhir.SearchDate, Single: true, Expression: "RiskEvidenceSynthesis.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "RiskEvidenceSynthesis", Type: fhir.SearchURI, Keys: []fhir.Key{0x63031fb9b7f0e395}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "RiskEvidenceSynthesis", Type: fhir.SearchURI, Keys: []fhir.Key{0xb9b7f0e395}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "RiskEvidenceSynthesis", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "RiskEvidenceSynthesis", Type: fhir.SearchToken, Keys: []fhir.Key{0xa3db926365c6fefb}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "RiskEvidenceSynthesis", Type: fhir.SearchURI, Keys: []fhir.Key{0x70da0394f5f2215c}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "RiskEvidenceSynthesis", Type: fhir.SearchToken, Keys: []fhir.Key{0xa33bbb4238ad558a}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "RiskEvidenceSynthesis", Type: fhir.SearchToken, Keys: []fhir.Key{0x6365c6fefb}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "RiskEvidenceSynthesis", Type: fhir.SearchURI, Keys: []fhir.Key{0x94f5f2215c}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "RiskEvidenceSynthesis", Type: fhir.SearchToken, Keys: []fhir.Key{0x4238ad558a}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "RiskEvidenceSynthesis", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "context", Base: "RiskEvidenceSynthesis", Type: fhir.SearchToken, Keys: []fhir.Key{0x76dba7ccc3db1ea0}, Expression: "RiskEvidenceSynthesis.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/RiskEvidenceSynthesis-context", Description: "A use context assigned to the risk evidence synthesis"},
+	{Code: "context", Base: "RiskEvidenceSynthesis", Type: fhir.SearchToken, Keys: []fhir.Key{0xccc3db1ea0}, Expression: "RiskEvidenceSynthesis.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/RiskEvidenceSynthesis-context", Description: "A use context assigned to the risk evidence synthesis"},
 	{Code: "context-quantity", Base: "RiskEvidenceSynthesis", Type: fhir.SearchQuantity, Keys: []fhir.Key{0xa47ea33bda91bbca, 0xedd37894160e7941}, Expression: "RiskEvidenceSynthesis.useContext.value as Quantity | RiskEvidenceSynthesis.useContext.value as Range", URL: "http://hl7.org/fhir/SearchParameter/RiskEvidenceSynthesis-context-quantity", Description: "A quantity- or range-valued use context assigned to the risk evidence synthesis"},
-	{Code: "context-type", Base: "RiskEvidenceSynthesis", Type: fhir.SearchToken, Keys: []fhir.Key{0xabfa0b11780e949d}, Expression: "RiskEvidenceSynthesis.useContext.code", URL: "http://hl7.org/fhir/SearchParameter/RiskEvidenceSynthesis-context-type", Description: "A type of use context assigned to the risk evidence synthesis"},
+	{Code: "context-type", Base: "RiskEvidenceSynthesis", Type: fhir.SearchToken, Keys: []fhir.Key{0x11780e949d}, Expression: "RiskEvidenceSynthesis.useContext.code", URL: "http://hl7.org/fhir/SearchParameter/RiskEvidenceSynthesis-context-type", Description: "A type of use context assigned to the risk evidence synthesis"},
 	{Code: "context-type-quantity", Base: "RiskEvidenceSynthesis", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0xbc221567c1ebf045, Parts: []fhir.Part{{Code: "context-type", Type: fhir.SearchToken}, {Code: "context-quantity", Type: fhir.SearchQuantity}}}}, Expression: "RiskEvidenceSynthesis.useContext", URL: "http://hl7.org/fhir/SearchParameter/RiskEvidenceSynthesis-context-type-quantity", Description: "A use context type and quantity- or range-based value assigned to the risk evidence synthesis"},
 	{Code: "context-type-value", Base: "RiskEvidenceSynthesis", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0xbbad4b88b064f4eb, Parts: []fhir.Part{{Code: "context-type", Type: fhir.SearchToken}, {Code: "context", Type: fhir.SearchToken}}}}, Expression: "RiskEvidenceSynthesis.useContext", URL: "http://hl7.org/fhir/SearchParameter/RiskEvidenceSynthesis-context-type-value", Description: "A use context type and value assigned to the risk evidence synthesis"},
 	{Code: "date", Base: "RiskEvidenceSynthesis", Type: fhir.SearchDate, Keys: []fhir.Key{0x10cf828fa5e86b39}, Single: true, Expression: "RiskEvidenceSynthesis.date", URL: "http://hl7.org/fhir/SearchParameter/RiskEvidenceSynthesis-date", Description: "The risk evidence synthesis publication date"},
 	{Code: "description", Base: "RiskEvidenceSynthesis", Type: fhir.SearchString, Keys: []fhir.Key{0xb28bce2c231ad2ba}, Single: true, Expression: "RiskEvidenceSynthesis.description", URL: "http://hl7.org/fhir/SearchParameter/RiskEvidenceSynthesis-description", Description: "The description of the risk evidence synthesis"},
 	{Code: "effective", Base: "RiskEvidenceSynthesis", Type: fhir.SearchDate, Keys: []fhir.Key{0xe370a9644e3bf594}, Single: true, Expression: "RiskEvidenceSynthesis.effectivePeriod", URL: "http://hl7.org/fhir/SearchParameter/RiskEvidenceSynthesis-effective", Description: "The time during which the risk evidence synthesis is intended to be in use"},
-	{Code: "identifier", Base: "RiskEvidenceSynthesis", Type: fhir.SearchToken, Keys: []fhir.Key{0x0b39d220bba63414}, Expression: "RiskEvidenceSynthesis.identifier", URL: "http://hl7.org/fhir/SearchParameter/RiskEvidenceSynthesis-identifier", Description: "External identifier for the risk evidence synthesis"},
-	{Code: "jurisdiction", Base: "RiskEvidenceSynthesis", Type: fhir.SearchToken, Keys: []fhir.Key{0xb8a341ffeb1a30aa}, Expression: "RiskEvidenceSynthesis.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/RiskEvidenceSynthesis-jurisdiction", Description: "Intended jurisdiction for the risk evidence synthesis"},
-	{Code: "name", Base: "RiskEvidenceSynthesis", Type: fhir.SearchString, Keys: []fhir.Key{0x05ecac5d9f75ee0e}, Single: true, Expression: "RiskEvidenceSynthesis.name", URL: "http://hl7.org/fhir/SearchParameter/RiskEvidenceSynthesis-name", Description: "Computationally friendly name of the risk evidence synthesis"},
+	{Code: "identifier", Base: "RiskEvidenceSynthesis", Type: fhir.SearchToken, Keys: []fhir.Key{0x20bba63414}, Expression: "RiskEvidenceSynthesis.identifier", URL: "http://hl7.org/fhir/SearchParameter/RiskEvidenceSynthesis-identifier", Description: "External identifier for the risk evidence synthesis"},
+	{Code: "jurisdiction", Base: "RiskEvidenceSynthesis", Type: fhir.SearchToken, Keys: []fhir.Key{0xffeb1a30aa}, Expression: "RiskEvidenceSynthesis.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/RiskEvidenceSynthesis-jurisdiction", Description: "Intended jurisdiction for the risk evidence synthesis"},
+	{Code: "name", Base: "RiskEvidenceSynthesis", Type: fhir.SearchString, Keys: []fhir.Key{0x5ecac5d9f75ee0e}, Single: true, Expression: "RiskEvidenceSynthesis.name", URL: "http://hl7.org/fhir/SearchParameter/RiskEvidenceSynthesis-name", Description: "Computationally friendly name of the risk evidence synthesis"},
 	{Code: "publisher", Base: "RiskEvidenceSynthesis", Type: fhir.SearchString, Keys: []fhir.Key{0x89fa2da36e832e51}, Single: true, Expression: "RiskEvidenceSynthesis.publisher", URL: "http://hl7.org/fhir/SearchParameter/RiskEvidenceSynthesis-publisher", Description: "Name of the publisher of the risk evidence synthesis"},
-	{Code: "status", Base: "RiskEvidenceSynthesis", Type: fhir.SearchToken, Keys: []fhir.Key{0xba44b98e98e2dfba}, Single: true, Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "RiskEvidenceSynthesis.status", URL: "http://hl7.org/fhir/SearchParameter/RiskEvidenceSynthesis-status", Description: "The current status of the risk evidence synthesis"},
+	{Code: "status", Base: "RiskEvidenceSynthesis", Type: fhir.SearchToken, Keys: []fhir.Key{0x8e98e2dfba}, Single: true, Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "RiskEvidenceSynthesis.status", URL: "http://hl7.org/fhir/SearchParameter/RiskEvidenceSynthesis-status", Description: "The current status of the risk evidence synthesis"},
 	{Code: "title", Base: "RiskEvidenceSynthesis", Type: fhir.SearchString, Keys: []fhir.Key{0x8a3f3bb18a018786}, Single: true, Expression: "RiskEvidenceSynthesis.title", URL: "http://hl7.org/fhir/SearchParameter/RiskEvidenceSynthesis-title", Description: "The human-friendly name of the risk evidence synthesis"},
-	{Code: "url", Base: "RiskEvidenceSynthesis", Type: fhir.SearchURI, Keys: []fhir.Key{0xf1091d9ace90ac97}, Single: true, Expression: "RiskEvidenceSynthesis.url", URL: "http://hl7.org/fhir/SearchParameter/RiskEvidenceSynthesis-url", Description: "The uri that identifies the risk evidence synthesis"},
-	{Code: "version", Base: "RiskEvidenceSynthesis", Type: fhir.SearchToken, Keys: []fhir.Key{0xcbd95d7c70f21f82}, Single: true, Expression: "RiskEvidenceSynthesis.version", URL: "http://hl7.org/fhir/SearchParameter/RiskEvidenceSynthesis-version", Description: "The business version of the risk evidence synthesis"},
+	{Code: "url", Base: "RiskEvidenceSynthesis", Type: fhir.SearchURI, Keys: []fhir.Key{0x9ace90ac97}, Single: true, Expression: "RiskEvidenceSynthesis.url", URL: "http://hl7.org/fhir/SearchParameter/RiskEvidenceSynthesis-url", Description: "The uri that identifies the risk evidence synthesis"},
+	{Code: "version", Base: "RiskEvidenceSynthesis", Type: fhir.SearchToken, Keys: []fhir.Key{0x7c70f21f82}, Single: true, Expression: "RiskEvidenceSynthesis.version", URL: "http://hl7.org/fhir/SearchParameter/RiskEvidenceSynthesis-version", Description: "The business version of the risk evidence synthesis"},
 }

@@ -9,34 +9,34 @@ import (
 
 // schedule adds what the search parameters say of r to x.
 func schedule(x *fhir.Index, r *r4.Schedule) {
-	x.Boolean(0xecc385b9883fa343, r.Active.Text) // Schedule.active
+	x.Boolean(0xb9883fa343, r.Active.Text) // Schedule.active
 	for i := range r.Actor {
-		referenceReference(x, 0x6c8e3ed3f8ee5f48, &r.Actor[i]) // Schedule.actor
+		referenceReference(x, 0xd3f8ee5f48, &r.Actor[i]) // Schedule.actor
 	}
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0x1dc51078ef93ad4e, &r.Identifier[i]) // Schedule.identifier
+		tokenIdentifier(x, 0x78ef93ad4e, &r.Identifier[i]) // Schedule.identifier
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x12afba610635ac36, meta.Profile[i].Text) // Schedule.meta.profile
+			x.URI(0x610635ac36, meta.Profile[i].Text) // Schedule.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0xe44fa5f5516c602a, &meta.Security[i]) // Schedule.meta.security
+			tokenCoding(x, 0xf5516c602a, &meta.Security[i]) // Schedule.meta.security
 		}
-		x.URI(0xf3f8199c557d21a9, meta.Source.Text) // Schedule.meta.source
+		x.URI(0x9c557d21a9, meta.Source.Text) // Schedule.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0xbc0920d0abaafe07, &meta.Tag[i]) // Schedule.meta.tag
+			tokenCoding(x, 0xd0abaafe07, &meta.Tag[i]) // Schedule.meta.tag
 		}
 	}
 	datePeriod(x, 0x35127d7cc75f4ba6, r.PlanningHorizon) // Schedule.planningHorizon
 	for i := range r.ServiceCategory {
-		tokenCodeableConcept(x, 0x4540f478fe51507b, &r.ServiceCategory[i]) // Schedule.serviceCategory
+		tokenCodeableConcept(x, 0x78fe51507b, &r.ServiceCategory[i]) // Schedule.serviceCategory
 	}
 	for i := range r.ServiceType {
-		tokenCodeableConcept(x, 0xf6e6acd161444b33, &r.ServiceType[i]) // Schedule.serviceType
+		tokenCodeableConcept(x, 0xd161444b33, &r.ServiceType[i]) // Schedule.serviceType
 	}
 	for i := range r.Specialty {
-		tokenCodeableConcept(x, 0x2e3eedcae784bb97, &r.Specialty[i]) // Schedule.specialty
+		tokenCodeableConcept(x, 0xcae784bb97, &r.Specialty[i]) // Schedule.specialty
 	}
 }
 
@@ -45,17 +45,17 @@ var parametersSchedule = []fhir.Parameter{
 	{Code: "_filter", Base: "Schedule", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Schedule", Type: fhir.SearchToken, Single: true, Expression: "Schedule.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Schedule", Type: fhir.SearchDate, Single: true, Expression: "Schedule.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "Schedule", Type: fhir.SearchURI, Keys: []fhir.Key{0x12afba610635ac36}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "Schedule", Type: fhir.SearchURI, Keys: []fhir.Key{0x610635ac36}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "Schedule", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "Schedule", Type: fhir.SearchToken, Keys: []fhir.Key{0xe44fa5f5516c602a}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "Schedule", Type: fhir.SearchURI, Keys: []fhir.Key{0xf3f8199c557d21a9}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "Schedule", Type: fhir.SearchToken, Keys: []fhir.Key{0xbc0920d0abaafe07}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "Schedule", Type: fhir.SearchToken, Keys: []fhir.Key{0xf5516c602a}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "Schedule", Type: fhir.SearchURI, Keys: []fhir.Key{0x9c557d21a9}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "Schedule", Type: fhir.SearchToken, Keys: []fhir.Key{0xd0abaafe07}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "Schedule", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "active", Base: "Schedule", Type: fhir.SearchToken, Keys: []fhir.Key{0xecc385b9883fa343}, Single: true, Expression: "Schedule.active", URL: "http://hl7.org/fhir/SearchParameter/Schedule-active", Description: "Is the schedule in active use"},
-	{Code: "actor", Base: "Schedule", Type: fhir.SearchReference, Keys: []fhir.Key{0x6c8e3ed3f8ee5f48}, Targets: []string{"Device", "HealthcareService", "Location", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "Schedule.actor", URL: "http://hl7.org/fhir/SearchParameter/Schedule-actor", Description: "The individual(HealthcareService, Practitioner, Location, ...) to find a Schedule for"},
+	{Code: "active", Base: "Schedule", Type: fhir.SearchToken, Keys: []fhir.Key{0xb9883fa343}, Single: true, Expression: "Schedule.active", URL: "http://hl7.org/fhir/SearchParameter/Schedule-active", Description: "Is the schedule in active use"},
+	{Code: "actor", Base: "Schedule", Type: fhir.SearchReference, Keys: []fhir.Key{0xd3f8ee5f48}, Targets: []string{"Device", "HealthcareService", "Location", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "Schedule.actor", URL: "http://hl7.org/fhir/SearchParameter/Schedule-actor", Description: "The individual(HealthcareService, Practitioner, Location, ...) to find a Schedule for"},
 	{Code: "date", Base: "Schedule", Type: fhir.SearchDate, Keys: []fhir.Key{0x35127d7cc75f4ba6}, Single: true, Expression: "Schedule.planningHorizon", URL: "http://hl7.org/fhir/SearchParameter/Schedule-date", Description: "Search for Schedule resources that have a period that contains this date specified"},
-	{Code: "identifier", Base: "Schedule", Type: fhir.SearchToken, Keys: []fhir.Key{0x1dc51078ef93ad4e}, Expression: "Schedule.identifier", URL: "http://hl7.org/fhir/SearchParameter/Schedule-identifier", Description: "A Schedule Identifier"},
-	{Code: "service-category", Base: "Schedule", Type: fhir.SearchToken, Keys: []fhir.Key{0x4540f478fe51507b}, Expression: "Schedule.serviceCategory", URL: "http://hl7.org/fhir/SearchParameter/Schedule-service-category", Description: "High-level category"},
-	{Code: "service-type", Base: "Schedule", Type: fhir.SearchToken, Keys: []fhir.Key{0xf6e6acd161444b33}, Expression: "Schedule.serviceType", URL: "http://hl7.org/fhir/SearchParameter/Schedule-service-type", Description: "The type of appointments that can be booked into associated slot(s)"},
-	{Code: "specialty", Base: "Schedule", Type: fhir.SearchToken, Keys: []fhir.Key{0x2e3eedcae784bb97}, Expression: "Schedule.specialty", URL: "http://hl7.org/fhir/SearchParameter/Schedule-specialty", Description: "Type of specialty needed"},
+	{Code: "identifier", Base: "Schedule", Type: fhir.SearchToken, Keys: []fhir.Key{0x78ef93ad4e}, Expression: "Schedule.identifier", URL: "http://hl7.org/fhir/SearchParameter/Schedule-identifier", Description: "A Schedule Identifier"},
+	{Code: "service-category", Base: "Schedule", Type: fhir.SearchToken, Keys: []fhir.Key{0x78fe51507b}, Expression: "Schedule.serviceCategory", URL: "http://hl7.org/fhir/SearchParameter/Schedule-service-category", Description: "High-level category"},
+	{Code: "service-type", Base: "Schedule", Type: fhir.SearchToken, Keys: []fhir.Key{0xd161444b33}, Expression: "Schedule.serviceType", URL: "http://hl7.org/fhir/SearchParameter/Schedule-service-type", Description: "The type of appointments that can be booked into associated slot(s)"},
+	{Code: "specialty", Base: "Schedule", Type: fhir.SearchToken, Keys: []fhir.Key{0xcae784bb97}, Expression: "Schedule.specialty", URL: "http://hl7.org/fhir/SearchParameter/Schedule-specialty", Description: "Type of specialty needed"},
 }

@@ -10,39 +10,39 @@ import (
 // searchParameter adds what the search parameters say of r to x.
 func searchParameter(x *fhir.Index, r *r4.SearchParameter) {
 	for i := range r.Base {
-		x.CodeOf(0x6681cc9b72b17207, "http://hl7.org/fhir/resource-types", r.Base[i].Text) // SearchParameter.base
+		x.CodeOf(0x9b72b17207, "http://hl7.org/fhir/resource-types", r.Base[i].Text) // SearchParameter.base
 	}
-	x.Code(0x94c406eeab543863, r.Code.Text) // SearchParameter.code
+	x.Code(0xeeab543863, r.Code.Text) // SearchParameter.code
 	for i := range r.Component {
 		component := &r.Component[i]
-		x.Canonical(0x887a87023b41afed, component.Definition.Text) // SearchParameter.component.definition
+		x.Canonical(0x23b41afed, component.Definition.Text) // SearchParameter.component.definition
 	}
-	x.Date(0x55d37d63021421fe, r.Date.Text)             // SearchParameter.date
-	x.Canonical(0xea2fc03e05cd7484, r.DerivedFrom.Text) // SearchParameter.derivedFrom
-	x.String(0xd004c893f2c98ea3, r.Description.Text)    // SearchParameter.description
+	x.Date(0x55d37d63021421fe, r.Date.Text)          // SearchParameter.date
+	x.Canonical(0x3e05cd7484, r.DerivedFrom.Text)    // SearchParameter.derivedFrom
+	x.String(0xd004c893f2c98ea3, r.Description.Text) // SearchParameter.description
 	for i := range r.Jurisdiction {
-		tokenCodeableConcept(x, 0xbfc3572737c7cca2, &r.Jurisdiction[i]) // SearchParameter.jurisdiction
+		tokenCodeableConcept(x, 0x2737c7cca2, &r.Jurisdiction[i]) // SearchParameter.jurisdiction
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xc2d2cc4ac296bb7a, meta.Profile[i].Text) // SearchParameter.meta.profile
+			x.URI(0x4ac296bb7a, meta.Profile[i].Text) // SearchParameter.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x81bb85c7721dd92b, &meta.Security[i]) // SearchParameter.meta.security
+			tokenCoding(x, 0xc7721dd92b, &meta.Security[i]) // SearchParameter.meta.security
 		}
-		x.URI(0xb9399959185d842f, meta.Source.Text) // SearchParameter.meta.source
+		x.URI(0x59185d842f, meta.Source.Text) // SearchParameter.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x864efe1b2f594c5d, &meta.Tag[i]) // SearchParameter.meta.tag
+			tokenCoding(x, 0x1b2f594c5d, &meta.Tag[i]) // SearchParameter.meta.tag
 		}
 	}
-	x.String(0x1a6ae44a28291e7d, r.Name.Text)                                             // SearchParameter.name
-	x.String(0x986e4e7046804471, r.Publisher.Text)                                        // SearchParameter.publisher
-	x.CodeOf(0xec77e36edfa68449, "http://hl7.org/fhir/publication-status", r.Status.Text) // SearchParameter.status
+	x.String(0x1a6ae44a28291e7d, r.Name.Text)                                       // SearchParameter.name
+	x.String(0x986e4e7046804471, r.Publisher.Text)                                  // SearchParameter.publisher
+	x.CodeOf(0x6edfa68449, "http://hl7.org/fhir/publication-status", r.Status.Text) // SearchParameter.status
 	for i := range r.Target {
-		x.CodeOf(0x156be8e60f106c72, "http://hl7.org/fhir/resource-types", r.Target[i].Text) // SearchParameter.target
+		x.CodeOf(0xe60f106c72, "http://hl7.org/fhir/resource-types", r.Target[i].Text) // SearchParameter.target
 	}
-	x.CodeOf(0x86bcb239bdb0174d, "http://hl7.org/fhir/search-param-type", r.Type_.Text) // SearchParameter.type
-	x.URI(0xafc8b40f291215b8, r.URL.Text)                                               // SearchParameter.url
+	x.CodeOf(0x39bdb0174d, "http://hl7.org/fhir/search-param-type", r.Type_.Text) // SearchParameter.type
+	x.URI(0xf291215b8, r.URL.Text)                                                // SearchParameter.url
 	for i := range r.UseContext {
 		useContext := &r.UseContext[i]
 		x.Open(0xfd154998e2981ca2, 2) // SearchParameter.useContext: code & value.ofType(CodeableConcept)
@@ -63,17 +63,17 @@ func searchParameter(x *fhir.Index, r *r4.SearchParameter) {
 			quantityRange(x, 0, v)
 		}
 		x.Close()
-		tokenCoding(x, 0x97b0fdc7000e884a, useContext.Code) // SearchParameter.useContext.code
+		tokenCoding(x, 0xc7000e884a, useContext.Code) // SearchParameter.useContext.code
 		switch v := useContext.Value.(type) {
 		case *r4.CodeableConcept:
-			tokenCodeableConcept(x, 0x2177936db8b7d85e, v) // SearchParameter.useContext.value.ofType(CodeableConcept)
+			tokenCodeableConcept(x, 0x6db8b7d85e, v) // SearchParameter.useContext.value.ofType(CodeableConcept)
 		case *r4.Quantity:
 			quantityQuantity(x, 0x811654d9b276b8d4, v) // SearchParameter.useContext.value.ofType(Quantity)
 		case *r4.Range:
 			quantityRange(x, 0xfad16ae0e069c8c0, v) // SearchParameter.useContext.value.ofType(Range)
 		}
 	}
-	x.Code(0xb3e6351da5298e15, r.Version.Text) // SearchParameter.version
+	x.Code(0x1da5298e15, r.Version.Text) // SearchParameter.version
 }
 
 var parametersSearchParameter = []fhir.Parameter{
@@ -81,29 +81,29 @@ var parametersSearchParameter = []fhir.Parameter{
 	{Code: "_filter", Base: "SearchParameter", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "SearchParameter", Type: fhir.SearchToken, Single: true, Expression: "SearchParameter.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "SearchParameter", Type: fhir.SearchDate, Single: true, Expression: "SearchParameter.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "SearchParameter", Type: fhir.SearchURI, Keys: []fhir.Key{0xc2d2cc4ac296bb7a}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "SearchParameter", Type: fhir.SearchURI, Keys: []fhir.Key{0x4ac296bb7a}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "SearchParameter", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "SearchParameter", Type: fhir.SearchToken, Keys: []fhir.Key{0x81bb85c7721dd92b}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "SearchParameter", Type: fhir.SearchURI, Keys: []fhir.Key{0xb9399959185d842f}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "SearchParameter", Type: fhir.SearchToken, Keys: []fhir.Key{0x864efe1b2f594c5d}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "SearchParameter", Type: fhir.SearchToken, Keys: []fhir.Key{0xc7721dd92b}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "SearchParameter", Type: fhir.SearchURI, Keys: []fhir.Key{0x59185d842f}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "SearchParameter", Type: fhir.SearchToken, Keys: []fhir.Key{0x1b2f594c5d}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "SearchParameter", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "base", Base: "SearchParameter", Type: fhir.SearchToken, Keys: []fhir.Key{0x6681cc9b72b17207}, Systems: []string{"http://hl7.org/fhir/resource-types"}, Expression: "SearchParameter.base", URL: "http://hl7.org/fhir/SearchParameter/SearchParameter-base", Description: "The resource type(s) this search parameter applies to"},
-	{Code: "code", Base: "SearchParameter", Type: fhir.SearchToken, Keys: []fhir.Key{0x94c406eeab543863}, Single: true, Expression: "SearchParameter.code", URL: "http://hl7.org/fhir/SearchParameter/SearchParameter-code", Description: "Code used in URL"},
-	{Code: "component", Base: "SearchParameter", Type: fhir.SearchReference, Keys: []fhir.Key{0x887a87023b41afed}, Targets: []string{"SearchParameter"}, Expression: "SearchParameter.component.definition", URL: "http://hl7.org/fhir/SearchParameter/SearchParameter-component", Description: "Defines how the part works"},
-	{Code: "context", Base: "SearchParameter", Type: fhir.SearchToken, Keys: []fhir.Key{0x2177936db8b7d85e}, Expression: "SearchParameter.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/conformance-context", Description: "A use context assigned to the search parameter"},
+	{Code: "base", Base: "SearchParameter", Type: fhir.SearchToken, Keys: []fhir.Key{0x9b72b17207}, Systems: []string{"http://hl7.org/fhir/resource-types"}, Expression: "SearchParameter.base", URL: "http://hl7.org/fhir/SearchParameter/SearchParameter-base", Description: "The resource type(s) this search parameter applies to"},
+	{Code: "code", Base: "SearchParameter", Type: fhir.SearchToken, Keys: []fhir.Key{0xeeab543863}, Single: true, Expression: "SearchParameter.code", URL: "http://hl7.org/fhir/SearchParameter/SearchParameter-code", Description: "Code used in URL"},
+	{Code: "component", Base: "SearchParameter", Type: fhir.SearchReference, Keys: []fhir.Key{0x23b41afed}, Targets: []string{"SearchParameter"}, Expression: "SearchParameter.component.definition", URL: "http://hl7.org/fhir/SearchParameter/SearchParameter-component", Description: "Defines how the part works"},
+	{Code: "context", Base: "SearchParameter", Type: fhir.SearchToken, Keys: []fhir.Key{0x6db8b7d85e}, Expression: "SearchParameter.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/conformance-context", Description: "A use context assigned to the search parameter"},
 	{Code: "context-quantity", Base: "SearchParameter", Type: fhir.SearchQuantity, Keys: []fhir.Key{0x811654d9b276b8d4, 0xfad16ae0e069c8c0}, Expression: "SearchParameter.useContext.value as Quantity | SearchParameter.useContext.value as Range", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-quantity", Description: "A quantity- or range-valued use context assigned to the search parameter"},
-	{Code: "context-type", Base: "SearchParameter", Type: fhir.SearchToken, Keys: []fhir.Key{0x97b0fdc7000e884a}, Expression: "SearchParameter.useContext.code", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-type", Description: "A type of use context assigned to the search parameter"},
+	{Code: "context-type", Base: "SearchParameter", Type: fhir.SearchToken, Keys: []fhir.Key{0xc7000e884a}, Expression: "SearchParameter.useContext.code", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-type", Description: "A type of use context assigned to the search parameter"},
 	{Code: "context-type-quantity", Base: "SearchParameter", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0xc945a213246838af, Parts: []fhir.Part{{Code: "context-type", Type: fhir.SearchToken}, {Code: "context-quantity", Type: fhir.SearchQuantity}}}}, Expression: "SearchParameter.useContext", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-type-quantity", Description: "A use context type and quantity- or range-based value assigned to the search parameter"},
 	{Code: "context-type-value", Base: "SearchParameter", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0xfd154998e2981ca2, Parts: []fhir.Part{{Code: "context-type", Type: fhir.SearchToken}, {Code: "context", Type: fhir.SearchToken}}}}, Expression: "SearchParameter.useContext", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-type-value", Description: "A use context type and value assigned to the search parameter"},
 	{Code: "date", Base: "SearchParameter", Type: fhir.SearchDate, Keys: []fhir.Key{0x55d37d63021421fe}, Single: true, Expression: "SearchParameter.date", URL: "http://hl7.org/fhir/SearchParameter/conformance-date", Description: "The search parameter publication date"},
-	{Code: "derived-from", Base: "SearchParameter", Type: fhir.SearchReference, Keys: []fhir.Key{0xea2fc03e05cd7484}, Targets: []string{"SearchParameter"}, Single: true, Expression: "SearchParameter.derivedFrom", URL: "http://hl7.org/fhir/SearchParameter/SearchParameter-derived-from", Description: "Original definition for the search parameter"},
+	{Code: "derived-from", Base: "SearchParameter", Type: fhir.SearchReference, Keys: []fhir.Key{0x3e05cd7484}, Targets: []string{"SearchParameter"}, Single: true, Expression: "SearchParameter.derivedFrom", URL: "http://hl7.org/fhir/SearchParameter/SearchParameter-derived-from", Description: "Original definition for the search parameter"},
 	{Code: "description", Base: "SearchParameter", Type: fhir.SearchString, Keys: []fhir.Key{0xd004c893f2c98ea3}, Single: true, Expression: "SearchParameter.description", URL: "http://hl7.org/fhir/SearchParameter/conformance-description", Description: "The description of the search parameter"},
-	{Code: "jurisdiction", Base: "SearchParameter", Type: fhir.SearchToken, Keys: []fhir.Key{0xbfc3572737c7cca2}, Expression: "SearchParameter.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/conformance-jurisdiction", Description: "Intended jurisdiction for the search parameter"},
+	{Code: "jurisdiction", Base: "SearchParameter", Type: fhir.SearchToken, Keys: []fhir.Key{0x2737c7cca2}, Expression: "SearchParameter.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/conformance-jurisdiction", Description: "Intended jurisdiction for the search parameter"},
 	{Code: "name", Base: "SearchParameter", Type: fhir.SearchString, Keys: []fhir.Key{0x1a6ae44a28291e7d}, Single: true, Expression: "SearchParameter.name", URL: "http://hl7.org/fhir/SearchParameter/conformance-name", Description: "Computationally friendly name of the search parameter"},
 	{Code: "publisher", Base: "SearchParameter", Type: fhir.SearchString, Keys: []fhir.Key{0x986e4e7046804471}, Single: true, Expression: "SearchParameter.publisher", URL: "http://hl7.org/fhir/SearchParameter/conformance-publisher", Description: "Name of the publisher of the search parameter"},
-	{Code: "status", Base: "SearchParameter", Type: fhir.SearchToken, Keys: []fhir.Key{0xec77e36edfa68449}, Single: true, Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "SearchParameter.status", URL: "http://hl7.org/fhir/SearchParameter/conformance-status", Description: "The current status of the search parameter"},
-	{Code: "target", Base: "SearchParameter", Type: fhir.SearchToken, Keys: []fhir.Key{0x156be8e60f106c72}, Systems: []string{"http://hl7.org/fhir/resource-types"}, Expression: "SearchParameter.target", URL: "http://hl7.org/fhir/SearchParameter/SearchParameter-target", Description: "Types of resource (if a resource reference)"},
-	{Code: "type", Base: "SearchParameter", Type: fhir.SearchToken, Keys: []fhir.Key{0x86bcb239bdb0174d}, Single: true, Systems: []string{"http://hl7.org/fhir/search-param-type"}, Expression: "SearchParameter.type", URL: "http://hl7.org/fhir/SearchParameter/SearchParameter-type", Description: "number | date | string | token | reference | composite | quantity | uri | special"},
-	{Code: "url", Base: "SearchParameter", Type: fhir.SearchURI, Keys: []fhir.Key{0xafc8b40f291215b8}, Single: true, Expression: "SearchParameter.url", URL: "http://hl7.org/fhir/SearchParameter/conformance-url", Description: "The uri that identifies the search parameter"},
-	{Code: "version", Base: "SearchParameter", Type: fhir.SearchToken, Keys: []fhir.Key{0xb3e6351da5298e15}, Single: true, Expression: "SearchParameter.version", URL: "http://hl7.org/fhir/SearchParameter/conformance-version", Description: "The business version of the search parameter"},
+	{Code: "status", Base: "SearchParameter", Type: fhir.SearchToken, Keys: []fhir.Key{0x6edfa68449}, Single: true, Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "SearchParameter.status", URL: "http://hl7.org/fhir/SearchParameter/conformance-status", Description: "The current status of the search parameter"},
+	{Code: "target", Base: "SearchParameter", Type: fhir.SearchToken, Keys: []fhir.Key{0xe60f106c72}, Systems: []string{"http://hl7.org/fhir/resource-types"}, Expression: "SearchParameter.target", URL: "http://hl7.org/fhir/SearchParameter/SearchParameter-target", Description: "Types of resource (if a resource reference)"},
+	{Code: "type", Base: "SearchParameter", Type: fhir.SearchToken, Keys: []fhir.Key{0x39bdb0174d}, Single: true, Systems: []string{"http://hl7.org/fhir/search-param-type"}, Expression: "SearchParameter.type", URL: "http://hl7.org/fhir/SearchParameter/SearchParameter-type", Description: "number | date | string | token | reference | composite | quantity | uri | special"},
+	{Code: "url", Base: "SearchParameter", Type: fhir.SearchURI, Keys: []fhir.Key{0xf291215b8}, Single: true, Expression: "SearchParameter.url", URL: "http://hl7.org/fhir/SearchParameter/conformance-url", Description: "The uri that identifies the search parameter"},
+	{Code: "version", Base: "SearchParameter", Type: fhir.SearchToken, Keys: []fhir.Key{0x1da5298e15}, Single: true, Expression: "SearchParameter.version", URL: "http://hl7.org/fhir/SearchParameter/conformance-version", Description: "The business version of the search parameter"},
 }

@@ -11,54 +11,54 @@ import (
 func serviceRequest(x *fhir.Index, r *r4.ServiceRequest) {
 	x.Date(0x5beb3a25dac1b646, r.AuthoredOn.Text) // ServiceRequest.authoredOn
 	for i := range r.BasedOn {
-		referenceReference(x, 0xfec980e6d22c6f02, &r.BasedOn[i]) // ServiceRequest.basedOn
+		referenceReference(x, 0xe6d22c6f02, &r.BasedOn[i]) // ServiceRequest.basedOn
 	}
 	for i := range r.BodySite {
-		tokenCodeableConcept(x, 0xf9fbdeabcda3c35a, &r.BodySite[i]) // ServiceRequest.bodySite
+		tokenCodeableConcept(x, 0xabcda3c35a, &r.BodySite[i]) // ServiceRequest.bodySite
 	}
 	for i := range r.Category {
-		tokenCodeableConcept(x, 0x6b21af25e6a2f757, &r.Category[i]) // ServiceRequest.category
+		tokenCodeableConcept(x, 0x25e6a2f757, &r.Category[i]) // ServiceRequest.category
 	}
-	tokenCodeableConcept(x, 0xba7e38b3e2620190, r.Code)    // ServiceRequest.code
-	referenceReference(x, 0x45d9f622e47089af, r.Encounter) // ServiceRequest.encounter
+	tokenCodeableConcept(x, 0xb3e2620190, r.Code)    // ServiceRequest.code
+	referenceReference(x, 0x22e47089af, r.Encounter) // ServiceRequest.encounter
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0x1ca149ad528ffb4b, &r.Identifier[i]) // ServiceRequest.identifier
+		tokenIdentifier(x, 0xad528ffb4b, &r.Identifier[i]) // ServiceRequest.identifier
 	}
 	for i := range r.InstantiatesCanonical {
-		x.Canonical(0x7b5229eb2f931e1c, r.InstantiatesCanonical[i].Text) // ServiceRequest.instantiatesCanonical
+		x.Canonical(0xeb2f931e1c, r.InstantiatesCanonical[i].Text) // ServiceRequest.instantiatesCanonical
 	}
 	for i := range r.InstantiatesURI {
-		x.URI(0x9ae4a336216b26f2, r.InstantiatesURI[i].Text) // ServiceRequest.instantiatesUri
+		x.URI(0x36216b26f2, r.InstantiatesURI[i].Text) // ServiceRequest.instantiatesUri
 	}
-	x.CodeOf(0x8459597eb467d270, "http://hl7.org/fhir/request-intent", r.Intent.Text) // ServiceRequest.intent
+	x.CodeOf(0x7eb467d270, "http://hl7.org/fhir/request-intent", r.Intent.Text) // ServiceRequest.intent
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xa9a2faf0adb83406, meta.Profile[i].Text) // ServiceRequest.meta.profile
+			x.URI(0xf0adb83406, meta.Profile[i].Text) // ServiceRequest.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0xc49100a524b38250, &meta.Security[i]) // ServiceRequest.meta.security
+			tokenCoding(x, 0xa524b38250, &meta.Security[i]) // ServiceRequest.meta.security
 		}
-		x.URI(0x54cd02d51805e513, meta.Source.Text) // ServiceRequest.meta.source
+		x.URI(0xd51805e513, meta.Source.Text) // ServiceRequest.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x801a5632ffb68cbf, &meta.Tag[i]) // ServiceRequest.meta.tag
+			tokenCoding(x, 0x32ffb68cbf, &meta.Tag[i]) // ServiceRequest.meta.tag
 		}
 	}
 	dateOf(x, 0xbba315bbb43d074a, r.Occurrence) // ServiceRequest.occurrence
 	for i := range r.Performer {
-		referenceReference(x, 0x756d295a80d6cee7, &r.Performer[i]) // ServiceRequest.performer
+		referenceReference(x, 0x5a80d6cee7, &r.Performer[i]) // ServiceRequest.performer
 	}
-	tokenCodeableConcept(x, 0x990e99aa7a573062, r.PerformerType)                          // ServiceRequest.performerType
-	x.CodeOf(0x4cc8148521673fd0, "http://hl7.org/fhir/request-priority", r.Priority.Text) // ServiceRequest.priority
+	tokenCodeableConcept(x, 0xaa7a573062, r.PerformerType)                          // ServiceRequest.performerType
+	x.CodeOf(0x8521673fd0, "http://hl7.org/fhir/request-priority", r.Priority.Text) // ServiceRequest.priority
 	for i := range r.Replaces {
-		referenceReference(x, 0xc536b7a7497d46cb, &r.Replaces[i]) // ServiceRequest.replaces
+		referenceReference(x, 0xa7497d46cb, &r.Replaces[i]) // ServiceRequest.replaces
 	}
-	referenceReference(x, 0x439d1930f1db23b7, r.Requester) // ServiceRequest.requester
-	tokenIdentifier(x, 0xde6df8803a1441db, r.Requisition)  // ServiceRequest.requisition
+	referenceReference(x, 0x30f1db23b7, r.Requester) // ServiceRequest.requester
+	tokenIdentifier(x, 0x803a1441db, r.Requisition)  // ServiceRequest.requisition
 	for i := range r.Specimen {
-		referenceReference(x, 0x86de3b861f913f77, &r.Specimen[i]) // ServiceRequest.specimen
+		referenceReference(x, 0x861f913f77, &r.Specimen[i]) // ServiceRequest.specimen
 	}
-	x.CodeOf(0xc9f1e89a123c93b1, "http://hl7.org/fhir/request-status", r.Status.Text) // ServiceRequest.status
-	referenceReference(x, 0xd0a028dd7adb6888, r.Subject)                              // ServiceRequest.subject
+	x.CodeOf(0x9a123c93b1, "http://hl7.org/fhir/request-status", r.Status.Text) // ServiceRequest.status
+	referenceReference(x, 0xdd7adb6888, r.Subject)                              // ServiceRequest.subject
 }
 
 var parametersServiceRequest = []fhir.Parameter{
@@ -66,31 +66,31 @@ var parametersServiceRequest = []fhir.Parameter{
 	{Code: "_filter", Base: "ServiceRequest", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "ServiceRequest", Type: fhir.SearchToken, Single: true, Expression: "ServiceRequest.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "ServiceRequest", Type: fhir.SearchDate, Single: true, Expression: "ServiceRequest.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "ServiceRequest", Type: fhir.SearchURI, Keys: []fhir.Key{0xa9a2faf0adb83406}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "ServiceRequest", Type: fhir.SearchURI, Keys: []fhir.Key{0xf0adb83406}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "ServiceRequest", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "ServiceRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0xc49100a524b38250}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "ServiceRequest", Type: fhir.SearchURI, Keys: []fhir.Key{0x54cd02d51805e513}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "ServiceRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x801a5632ffb68cbf}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "ServiceRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0xa524b38250}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "ServiceRequest", Type: fhir.SearchURI, Keys: []fhir.Key{0xd51805e513}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "ServiceRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x32ffb68cbf}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "ServiceRequest", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "authored", Base: "ServiceRequest", Type: fhir.SearchDate, Keys: []fhir.Key{0x5beb3a25dac1b646}, Single: true, Expression: "ServiceRequest.authoredOn", URL: "http://hl7.org/fhir/SearchParameter/ServiceRequest-authored", Description: "Date request signed"},
-	{Code: "based-on", Base: "ServiceRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0xfec980e6d22c6f02}, Targets: []string{"CarePlan", "MedicationRequest", "ServiceRequest"}, Expression: "ServiceRequest.basedOn", URL: "http://hl7.org/fhir/SearchParameter/ServiceRequest-based-on", Description: "What request fulfills"},
-	{Code: "body-site", Base: "ServiceRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0xf9fbdeabcda3c35a}, Expression: "ServiceRequest.bodySite", URL: "http://hl7.org/fhir/SearchParameter/ServiceRequest-body-site", Description: "Where procedure is going to be done"},
-	{Code: "category", Base: "ServiceRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x6b21af25e6a2f757}, Expression: "ServiceRequest.category", URL: "http://hl7.org/fhir/SearchParameter/ServiceRequest-category", Description: "Classification of service"},
-	{Code: "code", Base: "ServiceRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0xba7e38b3e2620190}, Expression: "ServiceRequest.code", URL: "http://hl7.org/fhir/SearchParameter/clinical-code", Description: "What is being requested/ordered"},
-	{Code: "encounter", Base: "ServiceRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x45d9f622e47089af}, Targets: []string{"Encounter"}, Single: true, Expression: "ServiceRequest.encounter", URL: "http://hl7.org/fhir/SearchParameter/clinical-encounter", Description: "An encounter in which this request is made"},
-	{Code: "identifier", Base: "ServiceRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x1ca149ad528ffb4b}, Expression: "ServiceRequest.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "Identifiers assigned to this order"},
-	{Code: "instantiates-canonical", Base: "ServiceRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x7b5229eb2f931e1c}, Targets: []string{"ActivityDefinition", "PlanDefinition"}, Expression: "ServiceRequest.instantiatesCanonical", URL: "http://hl7.org/fhir/SearchParameter/ServiceRequest-instantiates-canonical", Description: "Instantiates FHIR protocol or definition"},
-	{Code: "instantiates-uri", Base: "ServiceRequest", Type: fhir.SearchURI, Keys: []fhir.Key{0x9ae4a336216b26f2}, Expression: "ServiceRequest.instantiatesUri", URL: "http://hl7.org/fhir/SearchParameter/ServiceRequest-instantiates-uri", Description: "Instantiates external protocol or definition"},
-	{Code: "intent", Base: "ServiceRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x8459597eb467d270}, Single: true, Systems: []string{"http://hl7.org/fhir/request-intent"}, Expression: "ServiceRequest.intent", URL: "http://hl7.org/fhir/SearchParameter/ServiceRequest-intent", Description: "proposal | plan | directive | order | original-order | reflex-order | filler-order | instance-order | option"},
+	{Code: "based-on", Base: "ServiceRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0xe6d22c6f02}, Targets: []string{"CarePlan", "MedicationRequest", "ServiceRequest"}, Expression: "ServiceRequest.basedOn", URL: "http://hl7.org/fhir/SearchParameter/ServiceRequest-based-on", Description: "What request fulfills"},
+	{Code: "body-site", Base: "ServiceRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0xabcda3c35a}, Expression: "ServiceRequest.bodySite", URL: "http://hl7.org/fhir/SearchParameter/ServiceRequest-body-site", Description: "Where procedure is going to be done"},
+	{Code: "category", Base: "ServiceRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x25e6a2f757}, Expression: "ServiceRequest.category", URL: "http://hl7.org/fhir/SearchParameter/ServiceRequest-category", Description: "Classification of service"},
+	{Code: "code", Base: "ServiceRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0xb3e2620190}, Expression: "ServiceRequest.code", URL: "http://hl7.org/fhir/SearchParameter/clinical-code", Description: "What is being requested/ordered"},
+	{Code: "encounter", Base: "ServiceRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x22e47089af}, Targets: []string{"Encounter"}, Single: true, Expression: "ServiceRequest.encounter", URL: "http://hl7.org/fhir/SearchParameter/clinical-encounter", Description: "An encounter in which this request is made"},
+	{Code: "identifier", Base: "ServiceRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0xad528ffb4b}, Expression: "ServiceRequest.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "Identifiers assigned to this order"},
+	{Code: "instantiates-canonical", Base: "ServiceRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0xeb2f931e1c}, Targets: []string{"ActivityDefinition", "PlanDefinition"}, Expression: "ServiceRequest.instantiatesCanonical", URL: "http://hl7.org/fhir/SearchParameter/ServiceRequest-instantiates-canonical", Description: "Instantiates FHIR protocol or definition"},
+	{Code: "instantiates-uri", Base: "ServiceRequest", Type: fhir.SearchURI, Keys: []fhir.Key{0x36216b26f2}, Expression: "ServiceRequest.instantiatesUri", URL: "http://hl7.org/fhir/SearchParameter/ServiceRequest-instantiates-uri", Description: "Instantiates external protocol or definition"},
+	{Code: "intent", Base: "ServiceRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x7eb467d270}, Single: true, Systems: []string{"http://hl7.org/fhir/request-intent"}, Expression: "ServiceRequest.intent", URL: "http://hl7.org/fhir/SearchParameter/ServiceRequest-intent", Description: "proposal | plan | directive | order | original-order | reflex-order | filler-order | instance-order | option"},
 	{Code: "occurrence", Base: "ServiceRequest", Type: fhir.SearchDate, Keys: []fhir.Key{0xbba315bbb43d074a}, Single: true, Expression: "ServiceRequest.occurrence", URL: "http://hl7.org/fhir/SearchParameter/ServiceRequest-occurrence", Description: "When service should occur"},
-	{Code: "patient", Base: "ServiceRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0xd0a028dd7adb6888}, Targets: []string{"Patient"}, Single: true, Expression: "ServiceRequest.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "Search by subject - a patient"},
-	{Code: "performer", Base: "ServiceRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x756d295a80d6cee7}, Targets: []string{"CareTeam", "Device", "HealthcareService", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "ServiceRequest.performer", URL: "http://hl7.org/fhir/SearchParameter/ServiceRequest-performer", Description: "Requested performer"},
-	{Code: "performer-type", Base: "ServiceRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x990e99aa7a573062}, Expression: "ServiceRequest.performerType", URL: "http://hl7.org/fhir/SearchParameter/ServiceRequest-performer-type", Description: "Performer role"},
-	{Code: "priority", Base: "ServiceRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x4cc8148521673fd0}, Single: true, Systems: []string{"http://hl7.org/fhir/request-priority"}, Expression: "ServiceRequest.priority", URL: "http://hl7.org/fhir/SearchParameter/ServiceRequest-priority", Description: "routine | urgent | asap | stat"},
-	{Code: "replaces", Base: "ServiceRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0xc536b7a7497d46cb}, Targets: []string{"ServiceRequest"}, Expression: "ServiceRequest.replaces", URL: "http://hl7.org/fhir/SearchParameter/ServiceRequest-replaces", Description: "What request replaces"},
-	{Code: "requester", Base: "ServiceRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x439d1930f1db23b7}, Targets: []string{"Device", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "ServiceRequest.requester", URL: "http://hl7.org/fhir/SearchParameter/ServiceRequest-requester", Description: "Who/what is requesting service"},
-	{Code: "requisition", Base: "ServiceRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0xde6df8803a1441db}, Single: true, Expression: "ServiceRequest.requisition", URL: "http://hl7.org/fhir/SearchParameter/ServiceRequest-requisition", Description: "Composite Request ID"},
-	{Code: "specimen", Base: "ServiceRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x86de3b861f913f77}, Targets: []string{"Specimen"}, Expression: "ServiceRequest.specimen", URL: "http://hl7.org/fhir/SearchParameter/ServiceRequest-specimen", Description: "Specimen to be tested"},
-	{Code: "status", Base: "ServiceRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0xc9f1e89a123c93b1}, Single: true, Systems: []string{"http://hl7.org/fhir/request-status"}, Expression: "ServiceRequest.status", URL: "http://hl7.org/fhir/SearchParameter/ServiceRequest-status", Description: "draft | active | on-hold | revoked | completed | entered-in-error | unknown"},
-	{Code: "subject", Base: "ServiceRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0xd0a028dd7adb6888}, Targets: []string{"Device", "Group", "Location", "Patient"}, Single: true, Expression: "ServiceRequest.subject", URL: "http://hl7.org/fhir/SearchParameter/ServiceRequest-subject", Description: "Search by subject"},
+	{Code: "patient", Base: "ServiceRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0xdd7adb6888}, Targets: []string{"Patient"}, Single: true, Expression: "ServiceRequest.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "Search by subject - a patient"},
+	{Code: "performer", Base: "ServiceRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x5a80d6cee7}, Targets: []string{"CareTeam", "Device", "HealthcareService", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Expression: "ServiceRequest.performer", URL: "http://hl7.org/fhir/SearchParameter/ServiceRequest-performer", Description: "Requested performer"},
+	{Code: "performer-type", Base: "ServiceRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0xaa7a573062}, Expression: "ServiceRequest.performerType", URL: "http://hl7.org/fhir/SearchParameter/ServiceRequest-performer-type", Description: "Performer role"},
+	{Code: "priority", Base: "ServiceRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x8521673fd0}, Single: true, Systems: []string{"http://hl7.org/fhir/request-priority"}, Expression: "ServiceRequest.priority", URL: "http://hl7.org/fhir/SearchParameter/ServiceRequest-priority", Description: "routine | urgent | asap | stat"},
+	{Code: "replaces", Base: "ServiceRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0xa7497d46cb}, Targets: []string{"ServiceRequest"}, Expression: "ServiceRequest.replaces", URL: "http://hl7.org/fhir/SearchParameter/ServiceRequest-replaces", Description: "What request replaces"},
+	{Code: "requester", Base: "ServiceRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x30f1db23b7}, Targets: []string{"Device", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "ServiceRequest.requester", URL: "http://hl7.org/fhir/SearchParameter/ServiceRequest-requester", Description: "Who/what is requesting service"},
+	{Code: "requisition", Base: "ServiceRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x803a1441db}, Single: true, Expression: "ServiceRequest.requisition", URL: "http://hl7.org/fhir/SearchParameter/ServiceRequest-requisition", Description: "Composite Request ID"},
+	{Code: "specimen", Base: "ServiceRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x861f913f77}, Targets: []string{"Specimen"}, Expression: "ServiceRequest.specimen", URL: "http://hl7.org/fhir/SearchParameter/ServiceRequest-specimen", Description: "Specimen to be tested"},
+	{Code: "status", Base: "ServiceRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x9a123c93b1}, Single: true, Systems: []string{"http://hl7.org/fhir/request-status"}, Expression: "ServiceRequest.status", URL: "http://hl7.org/fhir/SearchParameter/ServiceRequest-status", Description: "draft | active | on-hold | revoked | completed | entered-in-error | unknown"},
+	{Code: "subject", Base: "ServiceRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0xdd7adb6888}, Targets: []string{"Device", "Group", "Location", "Patient"}, Single: true, Expression: "ServiceRequest.subject", URL: "http://hl7.org/fhir/SearchParameter/ServiceRequest-subject", Description: "Search by subject"},
 }

@@ -9,34 +9,34 @@ import (
 
 // slot adds what the search parameters say of r to x.
 func slot(x *fhir.Index, r *r4.Slot) {
-	tokenCodeableConcept(x, 0x7797b3278bb59ebc, r.AppointmentType) // Slot.appointmentType
+	tokenCodeableConcept(x, 0x278bb59ebc, r.AppointmentType) // Slot.appointmentType
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0x9112fbbd0e08583d, &r.Identifier[i]) // Slot.identifier
+		tokenIdentifier(x, 0xbd0e08583d, &r.Identifier[i]) // Slot.identifier
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x786b5ff1ef407ca4, meta.Profile[i].Text) // Slot.meta.profile
+			x.URI(0xf1ef407ca4, meta.Profile[i].Text) // Slot.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x85265c1ba8f22a1c, &meta.Security[i]) // Slot.meta.security
+			tokenCoding(x, 0x1ba8f22a1c, &meta.Security[i]) // Slot.meta.security
 		}
-		x.URI(0xe5d653312b8b6d0f, meta.Source.Text) // Slot.meta.source
+		x.URI(0x312b8b6d0f, meta.Source.Text) // Slot.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0xc8906ee269a9f27e, &meta.Tag[i]) // Slot.meta.tag
+			tokenCoding(x, 0xe269a9f27e, &meta.Tag[i]) // Slot.meta.tag
 		}
 	}
-	referenceReference(x, 0x5049f33153984259, r.Schedule) // Slot.schedule
+	referenceReference(x, 0x3153984259, r.Schedule) // Slot.schedule
 	for i := range r.ServiceCategory {
-		tokenCodeableConcept(x, 0x49980e7e52a19c91, &r.ServiceCategory[i]) // Slot.serviceCategory
+		tokenCodeableConcept(x, 0x7e52a19c91, &r.ServiceCategory[i]) // Slot.serviceCategory
 	}
 	for i := range r.ServiceType {
-		tokenCodeableConcept(x, 0xcef7198fc0dbc006, &r.ServiceType[i]) // Slot.serviceType
+		tokenCodeableConcept(x, 0x8fc0dbc006, &r.ServiceType[i]) // Slot.serviceType
 	}
 	for i := range r.Specialty {
-		tokenCodeableConcept(x, 0x2d82c5a53ed1710a, &r.Specialty[i]) // Slot.specialty
+		tokenCodeableConcept(x, 0xa53ed1710a, &r.Specialty[i]) // Slot.specialty
 	}
-	x.Date(0x73e1a3b171c9b217, r.Start.Text)                                      // Slot.start
-	x.CodeOf(0x1ae5c839bb37bd16, "http://hl7.org/fhir/slotstatus", r.Status.Text) // Slot.status
+	x.Date(0x73e1a3b171c9b217, r.Start.Text)                                // Slot.start
+	x.CodeOf(0x39bb37bd16, "http://hl7.org/fhir/slotstatus", r.Status.Text) // Slot.status
 }
 
 var parametersSlot = []fhir.Parameter{
@@ -44,18 +44,18 @@ var parametersSlot = []fhir.Parameter{
 	{Code: "_filter", Base: "Slot", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Slot", Type: fhir.SearchToken, Single: true, Expression: "Slot.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Slot", Type: fhir.SearchDate, Single: true, Expression: "Slot.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "Slot", Type: fhir.SearchURI, Keys: []fhir.Key{0x786b5ff1ef407ca4}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "Slot", Type: fhir.SearchURI, Keys: []fhir.Key{0xf1ef407ca4}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "Slot", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "Slot", Type: fhir.SearchToken, Keys: []fhir.Key{0x85265c1ba8f22a1c}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "Slot", Type: fhir.SearchURI, Keys: []fhir.Key{0xe5d653312b8b6d0f}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "Slot", Type: fhir.SearchToken, Keys: []fhir.Key{0xc8906ee269a9f27e}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "Slot", Type: fhir.SearchToken, Keys: []fhir.Key{0x1ba8f22a1c}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "Slot", Type: fhir.SearchURI, Keys: []fhir.Key{0x312b8b6d0f}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "Slot", Type: fhir.SearchToken, Keys: []fhir.Key{0xe269a9f27e}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "Slot", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "appointment-type", Base: "Slot", Type: fhir.SearchToken, Keys: []fhir.Key{0x7797b3278bb59ebc}, Expression: "Slot.appointmentType", URL: "http://hl7.org/fhir/SearchParameter/Slot-appointment-type", Description: "The style of appointment or patient that may be booked in the slot (not service type)"},
-	{Code: "identifier", Base: "Slot", Type: fhir.SearchToken, Keys: []fhir.Key{0x9112fbbd0e08583d}, Expression: "Slot.identifier", URL: "http://hl7.org/fhir/SearchParameter/Slot-identifier", Description: "A Slot Identifier"},
-	{Code: "schedule", Base: "Slot", Type: fhir.SearchReference, Keys: []fhir.Key{0x5049f33153984259}, Targets: []string{"Schedule"}, Single: true, Expression: "Slot.schedule", URL: "http://hl7.org/fhir/SearchParameter/Slot-schedule", Description: "The Schedule Resource that we are seeking a slot within"},
-	{Code: "service-category", Base: "Slot", Type: fhir.SearchToken, Keys: []fhir.Key{0x49980e7e52a19c91}, Expression: "Slot.serviceCategory", URL: "http://hl7.org/fhir/SearchParameter/Slot-service-category", Description: "A broad categorization of the service that is to be performed during this appointment"},
-	{Code: "service-type", Base: "Slot", Type: fhir.SearchToken, Keys: []fhir.Key{0xcef7198fc0dbc006}, Expression: "Slot.serviceType", URL: "http://hl7.org/fhir/SearchParameter/Slot-service-type", Description: "The type of appointments that can be booked into the slot"},
-	{Code: "specialty", Base: "Slot", Type: fhir.SearchToken, Keys: []fhir.Key{0x2d82c5a53ed1710a}, Expression: "Slot.specialty", URL: "http://hl7.org/fhir/SearchParameter/Slot-specialty", Description: "The specialty of a practitioner that would be required to perform the service requested in this appointment"},
+	{Code: "appointment-type", Base: "Slot", Type: fhir.SearchToken, Keys: []fhir.Key{0x278bb59ebc}, Expression: "Slot.appointmentType", URL: "http://hl7.org/fhir/SearchParameter/Slot-appointment-type", Description: "The style of appointment or patient that may be booked in the slot (not service type)"},
+	{Code: "identifier", Base: "Slot", Type: fhir.SearchToken, Keys: []fhir.Key{0xbd0e08583d}, Expression: "Slot.identifier", URL: "http://hl7.org/fhir/SearchParameter/Slot-identifier", Description: "A Slot Identifier"},
+	{Code: "schedule", Base: "Slot", Type: fhir.SearchReference, Keys: []fhir.Key{0x3153984259}, Targets: []string{"Schedule"}, Single: true, Expression: "Slot.schedule", URL: "http://hl7.org/fhir/SearchParameter/Slot-schedule", Description: "The Schedule Resource that we are seeking a slot within"},
+	{Code: "service-category", Base: "Slot", Type: fhir.SearchToken, Keys: []fhir.Key{0x7e52a19c91}, Expression: "Slot.serviceCategory", URL: "http://hl7.org/fhir/SearchParameter/Slot-service-category", Description: "A broad categorization of the service that is to be performed during this appointment"},
+	{Code: "service-type", Base: "Slot", Type: fhir.SearchToken, Keys: []fhir.Key{0x8fc0dbc006}, Expression: "Slot.serviceType", URL: "http://hl7.org/fhir/SearchParameter/Slot-service-type", Description: "The type of appointments that can be booked into the slot"},
+	{Code: "specialty", Base: "Slot", Type: fhir.SearchToken, Keys: []fhir.Key{0xa53ed1710a}, Expression: "Slot.specialty", URL: "http://hl7.org/fhir/SearchParameter/Slot-specialty", Description: "The specialty of a practitioner that would be required to perform the service requested in this appointment"},
 	{Code: "start", Base: "Slot", Type: fhir.SearchDate, Keys: []fhir.Key{0x73e1a3b171c9b217}, Single: true, Expression: "Slot.start", URL: "http://hl7.org/fhir/SearchParameter/Slot-start", Description: "Appointment date/time."},
-	{Code: "status", Base: "Slot", Type: fhir.SearchToken, Keys: []fhir.Key{0x1ae5c839bb37bd16}, Single: true, Systems: []string{"http://hl7.org/fhir/slotstatus"}, Expression: "Slot.status", URL: "http://hl7.org/fhir/SearchParameter/Slot-status", Description: "The free/busy status of the appointment"},
+	{Code: "status", Base: "Slot", Type: fhir.SearchToken, Keys: []fhir.Key{0x39bb37bd16}, Single: true, Systems: []string{"http://hl7.org/fhir/slotstatus"}, Expression: "Slot.status", URL: "http://hl7.org/fhir/SearchParameter/Slot-status", Description: "The free/busy status of the appointment"},
 }

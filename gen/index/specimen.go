@@ -9,40 +9,40 @@ import (
 
 // specimen adds what the search parameters say of r to x.
 func specimen(x *fhir.Index, r *r4.Specimen) {
-	tokenIdentifier(x, 0x7ea5fffb72a99495, r.AccessionIdentifier) // Specimen.accessionIdentifier
+	tokenIdentifier(x, 0xfb72a99495, r.AccessionIdentifier) // Specimen.accessionIdentifier
 	if collection := r.Collection; collection != nil {
-		tokenCodeableConcept(x, 0x13c52068a16e2cf9, collection.BodySite) // Specimen.collection.bodySite
-		dateOf(x, 0x7ae8f1a331694749, collection.Collected)              // Specimen.collection.collected
-		referenceReference(x, 0x9c01e04e33a69397, collection.Collector)  // Specimen.collection.collector
+		tokenCodeableConcept(x, 0x68a16e2cf9, collection.BodySite) // Specimen.collection.bodySite
+		dateOf(x, 0x7ae8f1a331694749, collection.Collected)        // Specimen.collection.collected
+		referenceReference(x, 0x4e33a69397, collection.Collector)  // Specimen.collection.collector
 	}
 	for i := range r.Container {
 		container := &r.Container[i]
 		for i := range container.Identifier {
-			tokenIdentifier(x, 0x4d29c5194c82b0b8, &container.Identifier[i]) // Specimen.container.identifier
+			tokenIdentifier(x, 0x194c82b0b8, &container.Identifier[i]) // Specimen.container.identifier
 		}
-		tokenCodeableConcept(x, 0x3d901842372dc15a, container.Type_) // Specimen.container.type
+		tokenCodeableConcept(x, 0x42372dc15a, container.Type_) // Specimen.container.type
 	}
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0xe6eb90b3e5c9a2cb, &r.Identifier[i]) // Specimen.identifier
+		tokenIdentifier(x, 0xb3e5c9a2cb, &r.Identifier[i]) // Specimen.identifier
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x39d994b73b928674, meta.Profile[i].Text) // Specimen.meta.profile
+			x.URI(0xb73b928674, meta.Profile[i].Text) // Specimen.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x61804661736389f3, &meta.Security[i]) // Specimen.meta.security
+			tokenCoding(x, 0x61736389f3, &meta.Security[i]) // Specimen.meta.security
 		}
-		x.URI(0x54d307bd9b02b0dc, meta.Source.Text) // Specimen.meta.source
+		x.URI(0xbd9b02b0dc, meta.Source.Text) // Specimen.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x9478ac65caf920b9, &meta.Tag[i]) // Specimen.meta.tag
+			tokenCoding(x, 0x65caf920b9, &meta.Tag[i]) // Specimen.meta.tag
 		}
 	}
 	for i := range r.Parent {
-		referenceReference(x, 0xf2f8a3b36cb19b65, &r.Parent[i]) // Specimen.parent
+		referenceReference(x, 0xb36cb19b65, &r.Parent[i]) // Specimen.parent
 	}
-	x.CodeOf(0xe1927c5bb393b54c, "http://hl7.org/fhir/specimen-status", r.Status.Text) // Specimen.status
-	referenceReference(x, 0x4e79e4c2e3680c73, r.Subject)                               // Specimen.subject
-	tokenCodeableConcept(x, 0x26e8ed871fa59a46, r.Type_)                               // Specimen.type
+	x.CodeOf(0x5bb393b54c, "http://hl7.org/fhir/specimen-status", r.Status.Text) // Specimen.status
+	referenceReference(x, 0xc2e3680c73, r.Subject)                               // Specimen.subject
+	tokenCodeableConcept(x, 0x871fa59a46, r.Type_)                               // Specimen.type
 }
 
 var parametersSpecimen = []fhir.Parameter{
@@ -50,22 +50,22 @@ var parametersSpecimen = []fhir.Parameter{
 	{Code: "_filter", Base: "Specimen", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Specimen", Type: fhir.SearchToken, Single: true, Expression: "Specimen.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Specimen", Type: fhir.SearchDate, Single: true, Expression: "Specimen.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "Specimen", Type: fhir.SearchURI, Keys: []fhir.Key{0x39d994b73b928674}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "Specimen", Type: fhir.SearchURI, Keys: []fhir.Key{0xb73b928674}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "Specimen", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "Specimen", Type: fhir.SearchToken, Keys: []fhir.Key{0x61804661736389f3}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "Specimen", Type: fhir.SearchURI, Keys: []fhir.Key{0x54d307bd9b02b0dc}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "Specimen", Type: fhir.SearchToken, Keys: []fhir.Key{0x9478ac65caf920b9}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "Specimen", Type: fhir.SearchToken, Keys: []fhir.Key{0x61736389f3}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "Specimen", Type: fhir.SearchURI, Keys: []fhir.Key{0xbd9b02b0dc}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "Specimen", Type: fhir.SearchToken, Keys: []fhir.Key{0x65caf920b9}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "Specimen", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "accession", Base: "Specimen", Type: fhir.SearchToken, Keys: []fhir.Key{0x7ea5fffb72a99495}, Single: true, Expression: "Specimen.accessionIdentifier", URL: "http://hl7.org/fhir/SearchParameter/Specimen-accession", Description: "The accession number associated with the specimen"},
-	{Code: "bodysite", Base: "Specimen", Type: fhir.SearchToken, Keys: []fhir.Key{0x13c52068a16e2cf9}, Expression: "Specimen.collection.bodySite", URL: "http://hl7.org/fhir/SearchParameter/Specimen-bodysite", Description: "The code for the body site from where the specimen originated"},
+	{Code: "accession", Base: "Specimen", Type: fhir.SearchToken, Keys: []fhir.Key{0xfb72a99495}, Single: true, Expression: "Specimen.accessionIdentifier", URL: "http://hl7.org/fhir/SearchParameter/Specimen-accession", Description: "The accession number associated with the specimen"},
+	{Code: "bodysite", Base: "Specimen", Type: fhir.SearchToken, Keys: []fhir.Key{0x68a16e2cf9}, Expression: "Specimen.collection.bodySite", URL: "http://hl7.org/fhir/SearchParameter/Specimen-bodysite", Description: "The code for the body site from where the specimen originated"},
 	{Code: "collected", Base: "Specimen", Type: fhir.SearchDate, Keys: []fhir.Key{0x7ae8f1a331694749}, Single: true, Expression: "Specimen.collection.collected", URL: "http://hl7.org/fhir/SearchParameter/Specimen-collected", Description: "The date the specimen was collected"},
-	{Code: "collector", Base: "Specimen", Type: fhir.SearchReference, Keys: []fhir.Key{0x9c01e04e33a69397}, Targets: []string{"Practitioner", "PractitionerRole"}, Single: true, Expression: "Specimen.collection.collector", URL: "http://hl7.org/fhir/SearchParameter/Specimen-collector", Description: "Who collected the specimen"},
-	{Code: "container", Base: "Specimen", Type: fhir.SearchToken, Keys: []fhir.Key{0x3d901842372dc15a}, Expression: "Specimen.container.type", URL: "http://hl7.org/fhir/SearchParameter/Specimen-container", Description: "The kind of specimen container"},
-	{Code: "container-id", Base: "Specimen", Type: fhir.SearchToken, Keys: []fhir.Key{0x4d29c5194c82b0b8}, Expression: "Specimen.container.identifier", URL: "http://hl7.org/fhir/SearchParameter/Specimen-container-id", Description: "The unique identifier associated with the specimen container"},
-	{Code: "identifier", Base: "Specimen", Type: fhir.SearchToken, Keys: []fhir.Key{0xe6eb90b3e5c9a2cb}, Expression: "Specimen.identifier", URL: "http://hl7.org/fhir/SearchParameter/Specimen-identifier", Description: "The unique identifier associated with the specimen"},
-	{Code: "parent", Base: "Specimen", Type: fhir.SearchReference, Keys: []fhir.Key{0xf2f8a3b36cb19b65}, Targets: []string{"Specimen"}, Expression: "Specimen.parent", URL: "http://hl7.org/fhir/SearchParameter/Specimen-parent", Description: "The parent of the specimen"},
-	{Code: "patient", Base: "Specimen", Type: fhir.SearchReference, Keys: []fhir.Key{0x4e79e4c2e3680c73}, Targets: []string{"Patient"}, Single: true, Expression: "Specimen.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/Specimen-patient", Description: "The patient the specimen comes from"},
-	{Code: "status", Base: "Specimen", Type: fhir.SearchToken, Keys: []fhir.Key{0xe1927c5bb393b54c}, Single: true, Systems: []string{"http://hl7.org/fhir/specimen-status"}, Expression: "Specimen.status", URL: "http://hl7.org/fhir/SearchParameter/Specimen-status", Description: "available | unavailable | unsatisfactory | entered-in-error"},
-	{Code: "subject", Base: "Specimen", Type: fhir.SearchReference, Keys: []fhir.Key{0x4e79e4c2e3680c73}, Targets: []string{"Device", "Group", "Location", "Patient", "Substance"}, Single: true, Expression: "Specimen.subject", URL: "http://hl7.org/fhir/SearchParameter/Specimen-subject", Description: "The subject of the specimen"},
-	{Code: "type", Base: "Specimen", Type: fhir.SearchToken, Keys: []fhir.Key{0x26e8ed871fa59a46}, Expression: "Specimen.type", URL: "http://hl7.org/fhir/SearchParameter/Specimen-type", Description: "The specimen type"},
+	{Code: "collector", Base: "Specimen", Type: fhir.SearchReference, Keys: []fhir.Key{0x4e33a69397}, Targets: []string{"Practitioner", "PractitionerRole"}, Single: true, Expression: "Specimen.collection.collector", URL: "http://hl7.org/fhir/SearchParameter/Specimen-collector", Description: "Who collected the specimen"},
+	{Code: "container", Base: "Specimen", Type: fhir.SearchToken, Keys: []fhir.Key{0x42372dc15a}, Expression: "Specimen.container.type", URL: "http://hl7.org/fhir/SearchParameter/Specimen-container", Description: "The kind of specimen container"},
+	{Code: "container-id", Base: "Specimen", Type: fhir.SearchToken, Keys: []fhir.Key{0x194c82b0b8}, Expression: "Specimen.container.identifier", URL: "http://hl7.org/fhir/SearchParameter/Specimen-container-id", Description: "The unique identifier associated with the specimen container"},
+	{Code: "identifier", Base: "Specimen", Type: fhir.SearchToken, Keys: []fhir.Key{0xb3e5c9a2cb}, Expression: "Specimen.identifier", URL: "http://hl7.org/fhir/SearchParameter/Specimen-identifier", Description: "The unique identifier associated with the specimen"},
+	{Code: "parent", Base: "Specimen", Type: fhir.SearchReference, Keys: []fhir.Key{0xb36cb19b65}, Targets: []string{"Specimen"}, Expression: "Specimen.parent", URL: "http://hl7.org/fhir/SearchParameter/Specimen-parent", Description: "The parent of the specimen"},
+	{Code: "patient", Base: "Specimen", Type: fhir.SearchReference, Keys: []fhir.Key{0xc2e3680c73}, Targets: []string{"Patient"}, Single: true, Expression: "Specimen.subject.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/Specimen-patient", Description: "The patient the specimen comes from"},
+	{Code: "status", Base: "Specimen", Type: fhir.SearchToken, Keys: []fhir.Key{0x5bb393b54c}, Single: true, Systems: []string{"http://hl7.org/fhir/specimen-status"}, Expression: "Specimen.status", URL: "http://hl7.org/fhir/SearchParameter/Specimen-status", Description: "available | unavailable | unsatisfactory | entered-in-error"},
+	{Code: "subject", Base: "Specimen", Type: fhir.SearchReference, Keys: []fhir.Key{0xc2e3680c73}, Targets: []string{"Device", "Group", "Location", "Patient", "Substance"}, Single: true, Expression: "Specimen.subject", URL: "http://hl7.org/fhir/SearchParameter/Specimen-subject", Description: "The subject of the specimen"},
+	{Code: "type", Base: "Specimen", Type: fhir.SearchToken, Keys: []fhir.Key{0x871fa59a46}, Expression: "Specimen.type", URL: "http://hl7.org/fhir/SearchParameter/Specimen-type", Description: "The specimen type"},
 }

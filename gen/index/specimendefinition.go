@@ -9,24 +9,24 @@ import (
 
 // specimenDefinition adds what the search parameters say of r to x.
 func specimenDefinition(x *fhir.Index, r *r4.SpecimenDefinition) {
-	tokenIdentifier(x, 0x947afdaaf41985be, r.Identifier) // SpecimenDefinition.identifier
+	tokenIdentifier(x, 0xaaf41985be, r.Identifier) // SpecimenDefinition.identifier
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xcff2d140b1075d7c, meta.Profile[i].Text) // SpecimenDefinition.meta.profile
+			x.URI(0x40b1075d7c, meta.Profile[i].Text) // SpecimenDefinition.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0xf860763a73596b3b, &meta.Security[i]) // SpecimenDefinition.meta.security
+			tokenCoding(x, 0x3a73596b3b, &meta.Security[i]) // SpecimenDefinition.meta.security
 		}
-		x.URI(0x482c33675a4ab21e, meta.Source.Text) // SpecimenDefinition.meta.source
+		x.URI(0x675a4ab21e, meta.Source.Text) // SpecimenDefinition.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x4b07c912d9ec5557, &meta.Tag[i]) // SpecimenDefinition.meta.tag
+			tokenCoding(x, 0x12d9ec5557, &meta.Tag[i]) // SpecimenDefinition.meta.tag
 		}
 	}
-	tokenCodeableConcept(x, 0x92f1834c2055ca27, r.TypeCollected) // SpecimenDefinition.typeCollected
+	tokenCodeableConcept(x, 0x4c2055ca27, r.TypeCollected) // SpecimenDefinition.typeCollected
 	for i := range r.TypeTested {
 		typeTested := &r.TypeTested[i]
 		if container := typeTested.Container; container != nil {
-			tokenCodeableConcept(x, 0xf175c5811bc30184, container.Type_) // SpecimenDefinition.typeTested.container.type
+			tokenCodeableConcept(x, 0x811bc30184, container.Type_) // SpecimenDefinition.typeTested.container.type
 		}
 	}
 }
@@ -36,13 +36,13 @@ var parametersSpecimenDefinition = []fhir.Parameter{
 	{Code: "_filter", Base: "SpecimenDefinition", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "SpecimenDefinition", Type: fhir.SearchToken, Single: true, Expression: "SpecimenDefinition.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "SpecimenDefinition", Type: fhir.SearchDate, Single: true, Expression: "SpecimenDefinition.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "SpecimenDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0xcff2d140b1075d7c}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "SpecimenDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0x40b1075d7c}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "SpecimenDefinition", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "SpecimenDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xf860763a73596b3b}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "SpecimenDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0x482c33675a4ab21e}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "SpecimenDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x4b07c912d9ec5557}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "SpecimenDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x3a73596b3b}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "SpecimenDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0x675a4ab21e}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "SpecimenDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x12d9ec5557}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "SpecimenDefinition", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "container", Base: "SpecimenDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xf175c5811bc30184}, Expression: "SpecimenDefinition.typeTested.container.type", URL: "http://hl7.org/fhir/SearchParameter/SpecimenDefinition-container", Description: "The type of specimen conditioned in container expected by the lab"},
-	{Code: "identifier", Base: "SpecimenDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x947afdaaf41985be}, Single: true, Expression: "SpecimenDefinition.identifier", URL: "http://hl7.org/fhir/SearchParameter/SpecimenDefinition-identifier", Description: "The unique identifier associated with the specimen"},
-	{Code: "type", Base: "SpecimenDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x92f1834c2055ca27}, Expression: "SpecimenDefinition.typeCollected", URL: "http://hl7.org/fhir/SearchParameter/SpecimenDefinition-type", Description: "The type of collected specimen"},
+	{Code: "container", Base: "SpecimenDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x811bc30184}, Expression: "SpecimenDefinition.typeTested.container.type", URL: "http://hl7.org/fhir/SearchParameter/SpecimenDefinition-container", Description: "The type of specimen conditioned in container expected by the lab"},
+	{Code: "identifier", Base: "SpecimenDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xaaf41985be}, Single: true, Expression: "SpecimenDefinition.identifier", URL: "http://hl7.org/fhir/SearchParameter/SpecimenDefinition-identifier", Description: "The unique identifier associated with the specimen"},
+	{Code: "type", Base: "SpecimenDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x4c2055ca27}, Expression: "SpecimenDefinition.typeCollected", URL: "http://hl7.org/fhir/SearchParameter/SpecimenDefinition-type", Description: "The type of collected specimen"},
 }

@@ -9,45 +9,45 @@ import (
 
 // structureDefinition adds what the search parameters say of r to x.
 func structureDefinition(x *fhir.Index, r *r4.StructureDefinition) {
-	x.Boolean(0x3a1dd24a3edf6ccc, r.Abstract.Text)         // StructureDefinition.abstract
-	x.Canonical(0x480c5fc8ea5b6d5e, r.BaseDefinition.Text) // StructureDefinition.baseDefinition
+	x.Boolean(0x4a3edf6ccc, r.Abstract.Text)         // StructureDefinition.abstract
+	x.Canonical(0xc8ea5b6d5e, r.BaseDefinition.Text) // StructureDefinition.baseDefinition
 	for i := range r.Context {
 		context := &r.Context[i]
-		x.CodeOf(0xe4387f32685aea75, "http://hl7.org/fhir/extension-context-type", context.Type_.Text) // StructureDefinition.context.type
+		x.CodeOf(0x32685aea75, "http://hl7.org/fhir/extension-context-type", context.Type_.Text) // StructureDefinition.context.type
 	}
-	x.Date(0x8f46aa5acbf604d9, r.Date.Text)                                                     // StructureDefinition.date
-	x.CodeOf(0x7c303cec9809ed14, "http://hl7.org/fhir/type-derivation-rule", r.Derivation.Text) // StructureDefinition.derivation
-	x.String(0x0c3524ebd7d554d1, r.Description.Text)                                            // StructureDefinition.description
+	x.Date(0x8f46aa5acbf604d9, r.Date.Text)                                               // StructureDefinition.date
+	x.CodeOf(0xec9809ed14, "http://hl7.org/fhir/type-derivation-rule", r.Derivation.Text) // StructureDefinition.derivation
+	x.String(0xc3524ebd7d554d1, r.Description.Text)                                       // StructureDefinition.description
 	if differential := r.Differential; differential != nil {
 		for i := range differential.Element {
 			element := &differential.Element[i]
 			if base := element.Base; base != nil {
-				x.Code(0x7ce03e3bf543cc91, base.Path.Text) // StructureDefinition.differential.element.base.path
+				x.Code(0x3bf543cc91, base.Path.Text) // StructureDefinition.differential.element.base.path
 			}
-			x.Code(0x1d02fbe53ded86e4, element.Path.Text) // StructureDefinition.differential.element.path
+			x.Code(0xe53ded86e4, element.Path.Text) // StructureDefinition.differential.element.path
 		}
 	}
-	x.Boolean(0xd811bad86a583a93, r.Experimental.Text) // StructureDefinition.experimental
+	x.Boolean(0xd86a583a93, r.Experimental.Text) // StructureDefinition.experimental
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0x88a9dada94ad617b, &r.Identifier[i]) // StructureDefinition.identifier
+		tokenIdentifier(x, 0xda94ad617b, &r.Identifier[i]) // StructureDefinition.identifier
 	}
 	for i := range r.Jurisdiction {
-		tokenCodeableConcept(x, 0x9efd1a163221971b, &r.Jurisdiction[i]) // StructureDefinition.jurisdiction
+		tokenCodeableConcept(x, 0x163221971b, &r.Jurisdiction[i]) // StructureDefinition.jurisdiction
 	}
 	for i := range r.Keyword {
-		tokenCoding(x, 0x9c16789c6dfcc0ee, &r.Keyword[i]) // StructureDefinition.keyword
+		tokenCoding(x, 0x9c6dfcc0ee, &r.Keyword[i]) // StructureDefinition.keyword
 	}
-	x.CodeOf(0xa3e1cfd913d3efa8, "http://hl7.org/fhir/structure-definition-kind", r.Kind.Text) // StructureDefinition.kind
+	x.CodeOf(0xd913d3efa8, "http://hl7.org/fhir/structure-definition-kind", r.Kind.Text) // StructureDefinition.kind
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xfcbfb768cd93bdbb, meta.Profile[i].Text) // StructureDefinition.meta.profile
+			x.URI(0x68cd93bdbb, meta.Profile[i].Text) // StructureDefinition.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x80731cda799ba14a, &meta.Security[i]) // StructureDefinition.meta.security
+			tokenCoding(x, 0xda799ba14a, &meta.Security[i]) // StructureDefinition.meta.security
 		}
-		x.URI(0xbb4b025eab0ffaa7, meta.Source.Text) // StructureDefinition.meta.source
+		x.URI(0x5eab0ffaa7, meta.Source.Text) // StructureDefinition.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0xf42245b7109b2669, &meta.Tag[i]) // StructureDefinition.meta.tag
+			tokenCoding(x, 0xb7109b2669, &meta.Tag[i]) // StructureDefinition.meta.tag
 		}
 	}
 	x.String(0x845baf45d0817f10, r.Name.Text)      // StructureDefinition.name
@@ -56,18 +56,18 @@ func structureDefinition(x *fhir.Index, r *r4.StructureDefinition) {
 		for i := range snapshot.Element {
 			element := &snapshot.Element[i]
 			if base := element.Base; base != nil {
-				x.Code(0xd05ebb063dabb010, base.Path.Text) // StructureDefinition.snapshot.element.base.path
+				x.Code(0x63dabb010, base.Path.Text) // StructureDefinition.snapshot.element.base.path
 			}
 			if binding := element.Binding; binding != nil {
-				x.Canonical(0x20cff534e86327b6, binding.ValueSet.Text) // StructureDefinition.snapshot.element.binding.valueSet
+				x.Canonical(0x34e86327b6, binding.ValueSet.Text) // StructureDefinition.snapshot.element.binding.valueSet
 			}
-			x.Code(0xf1f8591f98788a18, element.Path.Text) // StructureDefinition.snapshot.element.path
+			x.Code(0x1f98788a18, element.Path.Text) // StructureDefinition.snapshot.element.path
 		}
 	}
-	x.CodeOf(0x5bb27b1c78b99d5b, "http://hl7.org/fhir/publication-status", r.Status.Text) // StructureDefinition.status
-	x.String(0xb2619ff9f1aa3533, r.Title.Text)                                            // StructureDefinition.title
-	x.URI(0x132f151f4937339d, r.Type_.Text)                                               // StructureDefinition.type
-	x.URI(0x3cc03eff82c7de81, r.URL.Text)                                                 // StructureDefinition.url
+	x.CodeOf(0x1c78b99d5b, "http://hl7.org/fhir/publication-status", r.Status.Text) // StructureDefinition.status
+	x.String(0xb2619ff9f1aa3533, r.Title.Text)                                      // StructureDefinition.title
+	x.URI(0x1f4937339d, r.Type_.Text)                                               // StructureDefinition.type
+	x.URI(0xff82c7de81, r.URL.Text)                                                 // StructureDefinition.url
 	for i := range r.UseContext {
 		useContext := &r.UseContext[i]
 		x.Open(0xe924d54c0fb2cc00, 2) // StructureDefinition.useContext: code & value.ofType(CodeableConcept)
@@ -88,17 +88,17 @@ func structureDefinition(x *fhir.Index, r *r4.StructureDefinition) {
 			quantityRange(x, 0, v)
 		}
 		x.Close()
-		tokenCoding(x, 0x99d9fdeea4cd308b, useContext.Code) // StructureDefinition.useContext.code
+		tokenCoding(x, 0xeea4cd308b, useContext.Code) // StructureDefinition.useContext.code
 		switch v := useContext.Value.(type) {
 		case *r4.CodeableConcept:
-			tokenCodeableConcept(x, 0x8afe23f3e1244d03, v) // StructureDefinition.useContext.value.ofType(CodeableConcept)
+			tokenCodeableConcept(x, 0xf3e1244d03, v) // StructureDefinition.useContext.value.ofType(CodeableConcept)
 		case *r4.Quantity:
 			quantityQuantity(x, 0xddffa1d11df36f13, v) // StructureDefinition.useContext.value.ofType(Quantity)
 		case *r4.Range:
 			quantityRange(x, 0x98479f91eab7d26e, v) // StructureDefinition.useContext.value.ofType(Range)
 		}
 	}
-	x.Code(0x0a65d2565c8f1b76, r.Version.Text) // StructureDefinition.version
+	x.Code(0x565c8f1b76, r.Version.Text) // StructureDefinition.version
 }
 
 var parametersStructureDefinition = []fhir.Parameter{
@@ -106,36 +106,36 @@ var parametersStructureDefinition = []fhir.Parameter{
 	{Code: "_filter", Base: "StructureDefinition", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "StructureDefinition", Type: fhir.SearchToken, Single: true, Expression: "StructureDefinition.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "StructureDefinition", Type: fhir.SearchDate, Single: true, Expression: "StructureDefinition.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "StructureDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0xfcbfb768cd93bdbb}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "StructureDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0x68cd93bdbb}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "StructureDefinition", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "StructureDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x80731cda799ba14a}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "StructureDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0xbb4b025eab0ffaa7}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "StructureDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xf42245b7109b2669}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "StructureDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xda799ba14a}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "StructureDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0x5eab0ffaa7}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "StructureDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xb7109b2669}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "StructureDefinition", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "abstract", Base: "StructureDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x3a1dd24a3edf6ccc}, Single: true, Expression: "StructureDefinition.abstract", URL: "http://hl7.org/fhir/SearchParameter/StructureDefinition-abstract", Description: "Whether the structure is abstract"},
-	{Code: "base", Base: "StructureDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0x480c5fc8ea5b6d5e}, Targets: []string{"StructureDefinition"}, Single: true, Expression: "StructureDefinition.baseDefinition", URL: "http://hl7.org/fhir/SearchParameter/StructureDefinition-base", Description: "Definition that this type is constrained/specialized from"},
-	{Code: "base-path", Base: "StructureDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xd05ebb063dabb010, 0x7ce03e3bf543cc91}, Expression: "StructureDefinition.snapshot.element.base.path | StructureDefinition.differential.element.base.path", URL: "http://hl7.org/fhir/SearchParameter/StructureDefinition-base-path", Description: "Path that identifies the base element"},
-	{Code: "context", Base: "StructureDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x8afe23f3e1244d03}, Expression: "StructureDefinition.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/conformance-context", Description: "A use context assigned to the structure definition"},
+	{Code: "abstract", Base: "StructureDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x4a3edf6ccc}, Single: true, Expression: "StructureDefinition.abstract", URL: "http://hl7.org/fhir/SearchParameter/StructureDefinition-abstract", Description: "Whether the structure is abstract"},
+	{Code: "base", Base: "StructureDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0xc8ea5b6d5e}, Targets: []string{"StructureDefinition"}, Single: true, Expression: "StructureDefinition.baseDefinition", URL: "http://hl7.org/fhir/SearchParameter/StructureDefinition-base", Description: "Definition that this type is constrained/specialized from"},
+	{Code: "base-path", Base: "StructureDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x63dabb010, 0x3bf543cc91}, Expression: "StructureDefinition.snapshot.element.base.path | StructureDefinition.differential.element.base.path", URL: "http://hl7.org/fhir/SearchParameter/StructureDefinition-base-path", Description: "Path that identifies the base element"},
+	{Code: "context", Base: "StructureDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xf3e1244d03}, Expression: "StructureDefinition.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/conformance-context", Description: "A use context assigned to the structure definition"},
 	{Code: "context-quantity", Base: "StructureDefinition", Type: fhir.SearchQuantity, Keys: []fhir.Key{0xddffa1d11df36f13, 0x98479f91eab7d26e}, Expression: "StructureDefinition.useContext.value as Quantity | StructureDefinition.useContext.value as Range", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-quantity", Description: "A quantity- or range-valued use context assigned to the structure definition"},
-	{Code: "context-type", Base: "StructureDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x99d9fdeea4cd308b}, Expression: "StructureDefinition.useContext.code", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-type", Description: "A type of use context assigned to the structure definition"},
+	{Code: "context-type", Base: "StructureDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xeea4cd308b}, Expression: "StructureDefinition.useContext.code", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-type", Description: "A type of use context assigned to the structure definition"},
 	{Code: "context-type-quantity", Base: "StructureDefinition", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0x83230c7d24e6db59, Parts: []fhir.Part{{Code: "context-type", Type: fhir.SearchToken}, {Code: "context-quantity", Type: fhir.SearchQuantity}}}}, Expression: "StructureDefinition.useContext", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-type-quantity", Description: "A use context type and quantity- or range-based value assigned to the structure definition"},
 	{Code: "context-type-value", Base: "StructureDefinition", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0xe924d54c0fb2cc00, Parts: []fhir.Part{{Code: "context-type", Type: fhir.SearchToken}, {Code: "context", Type: fhir.SearchToken}}}}, Expression: "StructureDefinition.useContext", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-type-value", Description: "A use context type and value assigned to the structure definition"},
 	{Code: "date", Base: "StructureDefinition", Type: fhir.SearchDate, Keys: []fhir.Key{0x8f46aa5acbf604d9}, Single: true, Expression: "StructureDefinition.date", URL: "http://hl7.org/fhir/SearchParameter/conformance-date", Description: "The structure definition publication date"},
-	{Code: "derivation", Base: "StructureDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x7c303cec9809ed14}, Single: true, Systems: []string{"http://hl7.org/fhir/type-derivation-rule"}, Expression: "StructureDefinition.derivation", URL: "http://hl7.org/fhir/SearchParameter/StructureDefinition-derivation", Description: "specialization | constraint - How relates to base definition"},
-	{Code: "description", Base: "StructureDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0x0c3524ebd7d554d1}, Single: true, Expression: "StructureDefinition.description", URL: "http://hl7.org/fhir/SearchParameter/conformance-description", Description: "The description of the structure definition"},
-	{Code: "experimental", Base: "StructureDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xd811bad86a583a93}, Single: true, Expression: "StructureDefinition.experimental", URL: "http://hl7.org/fhir/SearchParameter/StructureDefinition-experimental", Description: "For testing purposes, not real usage"},
-	{Code: "ext-context", Base: "StructureDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xe4387f32685aea75}, Systems: []string{"http://hl7.org/fhir/extension-context-type"}, Expression: "StructureDefinition.context.type", URL: "http://hl7.org/fhir/SearchParameter/StructureDefinition-ext-context", Description: "The system is the URL for the context-type: e.g. http://hl7.org/fhir/extension-context-type#element|CodeableConcept.text"},
-	{Code: "identifier", Base: "StructureDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x88a9dada94ad617b}, Expression: "StructureDefinition.identifier", URL: "http://hl7.org/fhir/SearchParameter/conformance-identifier", Description: "External identifier for the structure definition"},
-	{Code: "jurisdiction", Base: "StructureDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x9efd1a163221971b}, Expression: "StructureDefinition.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/conformance-jurisdiction", Description: "Intended jurisdiction for the structure definition"},
-	{Code: "keyword", Base: "StructureDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x9c16789c6dfcc0ee}, Expression: "StructureDefinition.keyword", URL: "http://hl7.org/fhir/SearchParameter/StructureDefinition-keyword", Description: "A code for the StructureDefinition"},
-	{Code: "kind", Base: "StructureDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xa3e1cfd913d3efa8}, Single: true, Systems: []string{"http://hl7.org/fhir/structure-definition-kind"}, Expression: "StructureDefinition.kind", URL: "http://hl7.org/fhir/SearchParameter/StructureDefinition-kind", Description: "primitive-type | complex-type | resource | logical"},
+	{Code: "derivation", Base: "StructureDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xec9809ed14}, Single: true, Systems: []string{"http://hl7.org/fhir/type-derivation-rule"}, Expression: "StructureDefinition.derivation", URL: "http://hl7.org/fhir/SearchParameter/StructureDefinition-derivation", Description: "specialization | constraint - How relates to base definition"},
+	{Code: "description", Base: "StructureDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0xc3524ebd7d554d1}, Single: true, Expression: "StructureDefinition.description", URL: "http://hl7.org/fhir/SearchParameter/conformance-description", Description: "The description of the structure definition"},
+	{Code: "experimental", Base: "StructureDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xd86a583a93}, Single: true, Expression: "StructureDefinition.experimental", URL: "http://hl7.org/fhir/SearchParameter/StructureDefinition-experimental", Description: "For testing purposes, not real usage"},
+	{Code: "ext-context", Base: "StructureDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x32685aea75}, Systems: []string{"http://hl7.org/fhir/extension-context-type"}, Expression: "StructureDefinition.context.type", URL: "http://hl7.org/fhir/SearchParameter/StructureDefinition-ext-context", Description: "The system is the URL for the context-type: e.g. http://hl7.org/fhir/extension-context-type#element|CodeableConcept.text"},
+	{Code: "identifier", Base: "StructureDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xda94ad617b}, Expression: "StructureDefinition.identifier", URL: "http://hl7.org/fhir/SearchParameter/conformance-identifier", Description: "External identifier for the structure definition"},
+	{Code: "jurisdiction", Base: "StructureDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x163221971b}, Expression: "StructureDefinition.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/conformance-jurisdiction", Description: "Intended jurisdiction for the structure definition"},
+	{Code: "keyword", Base: "StructureDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x9c6dfcc0ee}, Expression: "StructureDefinition.keyword", URL: "http://hl7.org/fhir/SearchParameter/StructureDefinition-keyword", Description: "A code for the StructureDefinition"},
+	{Code: "kind", Base: "StructureDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xd913d3efa8}, Single: true, Systems: []string{"http://hl7.org/fhir/structure-definition-kind"}, Expression: "StructureDefinition.kind", URL: "http://hl7.org/fhir/SearchParameter/StructureDefinition-kind", Description: "primitive-type | complex-type | resource | logical"},
 	{Code: "name", Base: "StructureDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0x845baf45d0817f10}, Single: true, Expression: "StructureDefinition.name", URL: "http://hl7.org/fhir/SearchParameter/conformance-name", Description: "Computationally friendly name of the structure definition"},
-	{Code: "path", Base: "StructureDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0xf1f8591f98788a18, 0x1d02fbe53ded86e4}, Expression: "StructureDefinition.snapshot.element.path | StructureDefinition.differential.element.path", URL: "http://hl7.org/fhir/SearchParameter/StructureDefinition-path", Description: "A path that is constrained in the StructureDefinition"},
+	{Code: "path", Base: "StructureDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x1f98788a18, 0xe53ded86e4}, Expression: "StructureDefinition.snapshot.element.path | StructureDefinition.differential.element.path", URL: "http://hl7.org/fhir/SearchParameter/StructureDefinition-path", Description: "A path that is constrained in the StructureDefinition"},
 	{Code: "publisher", Base: "StructureDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0xd9db31164830d250}, Single: true, Expression: "StructureDefinition.publisher", URL: "http://hl7.org/fhir/SearchParameter/conformance-publisher", Description: "Name of the publisher of the structure definition"},
-	{Code: "status", Base: "StructureDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x5bb27b1c78b99d5b}, Single: true, Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "StructureDefinition.status", URL: "http://hl7.org/fhir/SearchParameter/conformance-status", Description: "The current status of the structure definition"},
+	{Code: "status", Base: "StructureDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x1c78b99d5b}, Single: true, Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "StructureDefinition.status", URL: "http://hl7.org/fhir/SearchParameter/conformance-status", Description: "The current status of the structure definition"},
 	{Code: "title", Base: "StructureDefinition", Type: fhir.SearchString, Keys: []fhir.Key{0xb2619ff9f1aa3533}, Single: true, Expression: "StructureDefinition.title", URL: "http://hl7.org/fhir/SearchParameter/conformance-title", Description: "The human-friendly name of the structure definition"},
-	{Code: "type", Base: "StructureDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0x132f151f4937339d}, Single: true, Expression: "StructureDefinition.type", URL: "http://hl7.org/fhir/SearchParameter/StructureDefinition-type", Description: "Type defined or constrained by this structure"},
-	{Code: "url", Base: "StructureDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0x3cc03eff82c7de81}, Single: true, Expression: "StructureDefinition.url", URL: "http://hl7.org/fhir/SearchParameter/conformance-url", Description: "The uri that identifies the structure definition"},
-	{Code: "valueset", Base: "StructureDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0x20cff534e86327b6}, Targets: []string{"ValueSet"}, Expression: "StructureDefinition.snapshot.element.binding.valueSet", URL: "http://hl7.org/fhir/SearchParameter/StructureDefinition-valueset", Description: "A vocabulary binding reference"},
-	{Code: "version", Base: "StructureDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x0a65d2565c8f1b76}, Single: true, Expression: "StructureDefinition.version", URL: "http://hl7.org/fhir/SearchParameter/conformance-version", Description: "The business version of the structure definition"},
+	{Code: "type", Base: "StructureDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0x1f4937339d}, Single: true, Expression: "StructureDefinition.type", URL: "http://hl7.org/fhir/SearchParameter/StructureDefinition-type", Description: "Type defined or constrained by this structure"},
+	{Code: "url", Base: "StructureDefinition", Type: fhir.SearchURI, Keys: []fhir.Key{0xff82c7de81}, Single: true, Expression: "StructureDefinition.url", URL: "http://hl7.org/fhir/SearchParameter/conformance-url", Description: "The uri that identifies the structure definition"},
+	{Code: "valueset", Base: "StructureDefinition", Type: fhir.SearchReference, Keys: []fhir.Key{0x34e86327b6}, Targets: []string{"ValueSet"}, Expression: "StructureDefinition.snapshot.element.binding.valueSet", URL: "http://hl7.org/fhir/SearchParameter/StructureDefinition-valueset", Description: "A vocabulary binding reference"},
+	{Code: "version", Base: "StructureDefinition", Type: fhir.SearchToken, Keys: []fhir.Key{0x565c8f1b76}, Single: true, Expression: "StructureDefinition.version", URL: "http://hl7.org/fhir/SearchParameter/conformance-version", Description: "The business version of the structure definition"},
 }

@@ -12,28 +12,28 @@ func structureMap(x *fhir.Index, r *r4.StructureMap) {
 	x.Date(0x85ccb21cbb014771, r.Date.Text)          // StructureMap.date
 	x.String(0x70dad3faf0157644, r.Description.Text) // StructureMap.description
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0x9479f3c0d440ab4b, &r.Identifier[i]) // StructureMap.identifier
+		tokenIdentifier(x, 0xc0d440ab4b, &r.Identifier[i]) // StructureMap.identifier
 	}
 	for i := range r.Jurisdiction {
-		tokenCodeableConcept(x, 0x00edf586392bb26f, &r.Jurisdiction[i]) // StructureMap.jurisdiction
+		tokenCodeableConcept(x, 0x86392bb26f, &r.Jurisdiction[i]) // StructureMap.jurisdiction
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x31696fd979b6aa3d, meta.Profile[i].Text) // StructureMap.meta.profile
+			x.URI(0xd979b6aa3d, meta.Profile[i].Text) // StructureMap.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x64eb4f730fe1923a, &meta.Security[i]) // StructureMap.meta.security
+			tokenCoding(x, 0x730fe1923a, &meta.Security[i]) // StructureMap.meta.security
 		}
-		x.URI(0x7788dafe80601c92, meta.Source.Text) // StructureMap.meta.source
+		x.URI(0xfe80601c92, meta.Source.Text) // StructureMap.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x7094651d18154db5, &meta.Tag[i]) // StructureMap.meta.tag
+			tokenCoding(x, 0x1d18154db5, &meta.Tag[i]) // StructureMap.meta.tag
 		}
 	}
-	x.String(0xc3e60c473ead9959, r.Name.Text)                                             // StructureMap.name
-	x.String(0x5eac39e04c32cad2, r.Publisher.Text)                                        // StructureMap.publisher
-	x.CodeOf(0x58965d46ca15376f, "http://hl7.org/fhir/publication-status", r.Status.Text) // StructureMap.status
-	x.String(0x2b1d488e92c7745b, r.Title.Text)                                            // StructureMap.title
-	x.URI(0x2c1912b4355c31ad, r.URL.Text)                                                 // StructureMap.url
+	x.String(0xc3e60c473ead9959, r.Name.Text)                                       // StructureMap.name
+	x.String(0x5eac39e04c32cad2, r.Publisher.Text)                                  // StructureMap.publisher
+	x.CodeOf(0x46ca15376f, "http://hl7.org/fhir/publication-status", r.Status.Text) // StructureMap.status
+	x.String(0x2b1d488e92c7745b, r.Title.Text)                                      // StructureMap.title
+	x.URI(0xb4355c31ad, r.URL.Text)                                                 // StructureMap.url
 	for i := range r.UseContext {
 		useContext := &r.UseContext[i]
 		x.Open(0xc9ba8b0e72642975, 2) // StructureMap.useContext: code & value.ofType(CodeableConcept)
@@ -54,17 +54,17 @@ func structureMap(x *fhir.Index, r *r4.StructureMap) {
 			quantityRange(x, 0, v)
 		}
 		x.Close()
-		tokenCoding(x, 0x6133db5771c29f78, useContext.Code) // StructureMap.useContext.code
+		tokenCoding(x, 0x5771c29f78, useContext.Code) // StructureMap.useContext.code
 		switch v := useContext.Value.(type) {
 		case *r4.CodeableConcept:
-			tokenCodeableConcept(x, 0x759acb7a70237f5f, v) // StructureMap.useContext.value.ofType(CodeableConcept)
+			tokenCodeableConcept(x, 0x7a70237f5f, v) // StructureMap.useContext.value.ofType(CodeableConcept)
 		case *r4.Quantity:
 			quantityQuantity(x, 0xf1890740de2fb55f, v) // StructureMap.useContext.value.ofType(Quantity)
 		case *r4.Range:
 			quantityRange(x, 0xb703e899a6257f40, v) // StructureMap.useContext.value.ofType(Range)
 		}
 	}
-	x.Code(0x14e8463a6ec25148, r.Version.Text) // StructureMap.version
+	x.Code(0x3a6ec25148, r.Version.Text) // StructureMap.version
 }
 
 var parametersStructureMap = []fhir.Parameter{
@@ -72,25 +72,25 @@ var parametersStructureMap = []fhir.Parameter{
 	{Code: "_filter", Base: "StructureMap", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "StructureMap", Type: fhir.SearchToken, Single: true, Expression: "StructureMap.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "StructureMap", Type: fhir.SearchDate, Single: true, Expression: "StructureMap.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "StructureMap", Type: fhir.SearchURI, Keys: []fhir.Key{0x31696fd979b6aa3d}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "StructureMap", Type: fhir.SearchURI, Keys: []fhir.Key{0xd979b6aa3d}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "StructureMap", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "StructureMap", Type: fhir.SearchToken, Keys: []fhir.Key{0x64eb4f730fe1923a}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "StructureMap", Type: fhir.SearchURI, Keys: []fhir.Key{0x7788dafe80601c92}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "StructureMap", Type: fhir.SearchToken, Keys: []fhir.Key{0x7094651d18154db5}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "StructureMap", Type: fhir.SearchToken, Keys: []fhir.Key{0x730fe1923a}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "StructureMap", Type: fhir.SearchURI, Keys: []fhir.Key{0xfe80601c92}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "StructureMap", Type: fhir.SearchToken, Keys: []fhir.Key{0x1d18154db5}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "StructureMap", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "context", Base: "StructureMap", Type: fhir.SearchToken, Keys: []fhir.Key{0x759acb7a70237f5f}, Expression: "StructureMap.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/conformance-context", Description: "A use context assigned to the structure map"},
+	{Code: "context", Base: "StructureMap", Type: fhir.SearchToken, Keys: []fhir.Key{0x7a70237f5f}, Expression: "StructureMap.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/conformance-context", Description: "A use context assigned to the structure map"},
 	{Code: "context-quantity", Base: "StructureMap", Type: fhir.SearchQuantity, Keys: []fhir.Key{0xf1890740de2fb55f, 0xb703e899a6257f40}, Expression: "StructureMap.useContext.value as Quantity | StructureMap.useContext.value as Range", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-quantity", Description: "A quantity- or range-valued use context assigned to the structure map"},
-	{Code: "context-type", Base: "StructureMap", Type: fhir.SearchToken, Keys: []fhir.Key{0x6133db5771c29f78}, Expression: "StructureMap.useContext.code", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-type", Description: "A type of use context assigned to the structure map"},
+	{Code: "context-type", Base: "StructureMap", Type: fhir.SearchToken, Keys: []fhir.Key{0x5771c29f78}, Expression: "StructureMap.useContext.code", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-type", Description: "A type of use context assigned to the structure map"},
 	{Code: "context-type-quantity", Base: "StructureMap", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0xd1eba951390a737d, Parts: []fhir.Part{{Code: "context-type", Type: fhir.SearchToken}, {Code: "context-quantity", Type: fhir.SearchQuantity}}}}, Expression: "StructureMap.useContext", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-type-quantity", Description: "A use context type and quantity- or range-based value assigned to the structure map"},
 	{Code: "context-type-value", Base: "StructureMap", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0xc9ba8b0e72642975, Parts: []fhir.Part{{Code: "context-type", Type: fhir.SearchToken}, {Code: "context", Type: fhir.SearchToken}}}}, Expression: "StructureMap.useContext", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-type-value", Description: "A use context type and value assigned to the structure map"},
 	{Code: "date", Base: "StructureMap", Type: fhir.SearchDate, Keys: []fhir.Key{0x85ccb21cbb014771}, Single: true, Expression: "StructureMap.date", URL: "http://hl7.org/fhir/SearchParameter/conformance-date", Description: "The structure map publication date"},
 	{Code: "description", Base: "StructureMap", Type: fhir.SearchString, Keys: []fhir.Key{0x70dad3faf0157644}, Single: true, Expression: "StructureMap.description", URL: "http://hl7.org/fhir/SearchParameter/conformance-description", Description: "The description of the structure map"},
-	{Code: "identifier", Base: "StructureMap", Type: fhir.SearchToken, Keys: []fhir.Key{0x9479f3c0d440ab4b}, Expression: "StructureMap.identifier", URL: "http://hl7.org/fhir/SearchParameter/conformance-identifier", Description: "External identifier for the structure map"},
-	{Code: "jurisdiction", Base: "StructureMap", Type: fhir.SearchToken, Keys: []fhir.Key{0x00edf586392bb26f}, Expression: "StructureMap.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/conformance-jurisdiction", Description: "Intended jurisdiction for the structure map"},
+	{Code: "identifier", Base: "StructureMap", Type: fhir.SearchToken, Keys: []fhir.Key{0xc0d440ab4b}, Expression: "StructureMap.identifier", URL: "http://hl7.org/fhir/SearchParameter/conformance-identifier", Description: "External identifier for the structure map"},
+	{Code: "jurisdiction", Base: "StructureMap", Type: fhir.SearchToken, Keys: []fhir.Key{0x86392bb26f}, Expression: "StructureMap.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/conformance-jurisdiction", Description: "Intended jurisdiction for the structure map"},
 	{Code: "name", Base: "StructureMap", Type: fhir.SearchString, Keys: []fhir.Key{0xc3e60c473ead9959}, Single: true, Expression: "StructureMap.name", URL: "http://hl7.org/fhir/SearchParameter/conformance-name", Description: "Computationally friendly name of the structure map"},
 	{Code: "publisher", Base: "StructureMap", Type: fhir.SearchString, Keys: []fhir.Key{0x5eac39e04c32cad2}, Single: true, Expression: "StructureMap.publisher", URL: "http://hl7.org/fhir/SearchParameter/conformance-publisher", Description: "Name of the publisher of the structure map"},
-	{Code: "status", Base: "StructureMap", Type: fhir.SearchToken, Keys: []fhir.Key{0x58965d46ca15376f}, Single: true, Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "StructureMap.status", URL: "http://hl7.org/fhir/SearchParameter/conformance-status", Description: "The current status of the structure map"},
+	{Code: "status", Base: "StructureMap", Type: fhir.SearchToken, Keys: []fhir.Key{0x46ca15376f}, Single: true, Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "StructureMap.status", URL: "http://hl7.org/fhir/SearchParameter/conformance-status", Description: "The current status of the structure map"},
 	{Code: "title", Base: "StructureMap", Type: fhir.SearchString, Keys: []fhir.Key{0x2b1d488e92c7745b}, Single: true, Expression: "StructureMap.title", URL: "http://hl7.org/fhir/SearchParameter/conformance-title", Description: "The human-friendly name of the structure map"},
-	{Code: "url", Base: "StructureMap", Type: fhir.SearchURI, Keys: []fhir.Key{0x2c1912b4355c31ad}, Single: true, Expression: "StructureMap.url", URL: "http://hl7.org/fhir/SearchParameter/conformance-url", Description: "The uri that identifies the structure map"},
-	{Code: "version", Base: "StructureMap", Type: fhir.SearchToken, Keys: []fhir.Key{0x14e8463a6ec25148}, Single: true, Expression: "StructureMap.version", URL: "http://hl7.org/fhir/SearchParameter/conformance-version", Description: "The business version of the structure map"},
+	{Code: "url", Base: "StructureMap", Type: fhir.SearchURI, Keys: []fhir.Key{0xb4355c31ad}, Single: true, Expression: "StructureMap.url", URL: "http://hl7.org/fhir/SearchParameter/conformance-url", Description: "The uri that identifies the structure map"},
+	{Code: "version", Base: "StructureMap", Type: fhir.SearchToken, Keys: []fhir.Key{0x3a6ec25148}, Single: true, Expression: "StructureMap.version", URL: "http://hl7.org/fhir/SearchParameter/conformance-version", Description: "The business version of the structure map"},
 }

@@ -10,28 +10,28 @@ import (
 // subscription adds what the search parameters say of r to x.
 func subscription(x *fhir.Index, r *r4.Subscription) {
 	if channel := r.Channel; channel != nil {
-		x.URI(0xdcc447fe9d935783, channel.Endpoint.Text)                                                  // Subscription.channel.endpoint
-		x.CodeOf(0x17e000058592e07c, "urn:ietf:bcp:13", channel.Payload.Text)                             // Subscription.channel.payload
-		x.CodeOf(0x73361d7f382fcfd4, "http://hl7.org/fhir/subscription-channel-type", channel.Type_.Text) // Subscription.channel.type
+		x.URI(0xfe9d935783, channel.Endpoint.Text)                                                  // Subscription.channel.endpoint
+		x.CodeOf(0x58592e07c, "urn:ietf:bcp:13", channel.Payload.Text)                              // Subscription.channel.payload
+		x.CodeOf(0x7f382fcfd4, "http://hl7.org/fhir/subscription-channel-type", channel.Type_.Text) // Subscription.channel.type
 	}
 	for i := range r.Contact {
-		tokenContactPoint(x, 0x8ab5fe47a2ffe562, &r.Contact[i]) // Subscription.contact
+		tokenContactPoint(x, 0x47a2ffe562, &r.Contact[i]) // Subscription.contact
 	}
 	x.String(0x57a5895b730e5b6e, r.Criteria.Text) // Subscription.criteria
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x66743e2b14bac94f, meta.Profile[i].Text) // Subscription.meta.profile
+			x.URI(0x2b14bac94f, meta.Profile[i].Text) // Subscription.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0xa59d669a33239326, &meta.Security[i]) // Subscription.meta.security
+			tokenCoding(x, 0x9a33239326, &meta.Security[i]) // Subscription.meta.security
 		}
-		x.URI(0xb65695875f6253f6, meta.Source.Text) // Subscription.meta.source
+		x.URI(0x875f6253f6, meta.Source.Text) // Subscription.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x88d76ed9af4e6f23, &meta.Tag[i]) // Subscription.meta.tag
+			tokenCoding(x, 0xd9af4e6f23, &meta.Tag[i]) // Subscription.meta.tag
 		}
 	}
-	x.CodeOf(0xc8c1081ee2760b60, "http://hl7.org/fhir/subscription-status", r.Status.Text) // Subscription.status
-	x.URI(0x3acc92b8bc807b8f, r.Topic.Text)                                                // Subscription.topic
+	x.CodeOf(0x1ee2760b60, "http://hl7.org/fhir/subscription-status", r.Status.Text) // Subscription.status
+	x.URI(0xb8bc807b8f, r.Topic.Text)                                                // Subscription.topic
 }
 
 var parametersSubscription = []fhir.Parameter{
@@ -39,17 +39,17 @@ var parametersSubscription = []fhir.Parameter{
 	{Code: "_filter", Base: "Subscription", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Subscription", Type: fhir.SearchToken, Single: true, Expression: "Subscription.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Subscription", Type: fhir.SearchDate, Single: true, Expression: "Subscription.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "Subscription", Type: fhir.SearchURI, Keys: []fhir.Key{0x66743e2b14bac94f}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "Subscription", Type: fhir.SearchURI, Keys: []fhir.Key{0x2b14bac94f}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "Subscription", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "Subscription", Type: fhir.SearchToken, Keys: []fhir.Key{0xa59d669a33239326}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "Subscription", Type: fhir.SearchURI, Keys: []fhir.Key{0xb65695875f6253f6}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "Subscription", Type: fhir.SearchToken, Keys: []fhir.Key{0x88d76ed9af4e6f23}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "Subscription", Type: fhir.SearchToken, Keys: []fhir.Key{0x9a33239326}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "Subscription", Type: fhir.SearchURI, Keys: []fhir.Key{0x875f6253f6}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "Subscription", Type: fhir.SearchToken, Keys: []fhir.Key{0xd9af4e6f23}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "Subscription", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "contact", Base: "Subscription", Type: fhir.SearchToken, Keys: []fhir.Key{0x8ab5fe47a2ffe562}, Expression: "Subscription.contact", URL: "http://hl7.org/fhir/SearchParameter/Subscription-contact", Description: "Contact details for the subscription"},
+	{Code: "contact", Base: "Subscription", Type: fhir.SearchToken, Keys: []fhir.Key{0x47a2ffe562}, Expression: "Subscription.contact", URL: "http://hl7.org/fhir/SearchParameter/Subscription-contact", Description: "Contact details for the subscription"},
 	{Code: "criteria", Base: "Subscription", Type: fhir.SearchString, Keys: []fhir.Key{0x57a5895b730e5b6e}, Single: true, Expression: "Subscription.criteria", URL: "http://hl7.org/fhir/SearchParameter/Subscription-criteria", Description: "The search rules used to determine when to send a notification"},
-	{Code: "payload", Base: "Subscription", Type: fhir.SearchToken, Keys: []fhir.Key{0x17e000058592e07c}, Single: true, Systems: []string{"urn:ietf:bcp:13"}, Expression: "Subscription.channel.payload", URL: "http://hl7.org/fhir/SearchParameter/Subscription-payload", Description: "The mime-type of the notification payload"},
-	{Code: "status", Base: "Subscription", Type: fhir.SearchToken, Keys: []fhir.Key{0xc8c1081ee2760b60}, Single: true, Systems: []string{"http://hl7.org/fhir/subscription-status"}, Expression: "Subscription.status", URL: "http://hl7.org/fhir/SearchParameter/Subscription-status", Description: "The current state of the subscription"},
-	{Code: "topic", Base: "Subscription", Type: fhir.SearchURI, Keys: []fhir.Key{0x3acc92b8bc807b8f}, Single: true, Expression: "Subscription.topic", URL: "http://kiln/fhir/SearchParameter/Subscription-topic", Description: "Topic of the subscription"},
-	{Code: "type", Base: "Subscription", Type: fhir.SearchToken, Keys: []fhir.Key{0x73361d7f382fcfd4}, Single: true, Systems: []string{"http://hl7.org/fhir/subscription-channel-type"}, Expression: "Subscription.channel.type", URL: "http://hl7.org/fhir/SearchParameter/Subscription-type", Description: "The type of channel for the sent notifications"},
-	{Code: "url", Base: "Subscription", Type: fhir.SearchURI, Keys: []fhir.Key{0xdcc447fe9d935783}, Single: true, Expression: "Subscription.channel.endpoint", URL: "http://hl7.org/fhir/SearchParameter/Subscription-url", Description: "The uri that will receive the notifications"},
+	{Code: "payload", Base: "Subscription", Type: fhir.SearchToken, Keys: []fhir.Key{0x58592e07c}, Single: true, Systems: []string{"urn:ietf:bcp:13"}, Expression: "Subscription.channel.payload", URL: "http://hl7.org/fhir/SearchParameter/Subscription-payload", Description: "The mime-type of the notification payload"},
+	{Code: "status", Base: "Subscription", Type: fhir.SearchToken, Keys: []fhir.Key{0x1ee2760b60}, Single: true, Systems: []string{"http://hl7.org/fhir/subscription-status"}, Expression: "Subscription.status", URL: "http://hl7.org/fhir/SearchParameter/Subscription-status", Description: "The current state of the subscription"},
+	{Code: "topic", Base: "Subscription", Type: fhir.SearchURI, Keys: []fhir.Key{0xb8bc807b8f}, Single: true, Expression: "Subscription.topic", URL: "http://kiln/fhir/SearchParameter/Subscription-topic", Description: "Topic of the subscription"},
+	{Code: "type", Base: "Subscription", Type: fhir.SearchToken, Keys: []fhir.Key{0x7f382fcfd4}, Single: true, Systems: []string{"http://hl7.org/fhir/subscription-channel-type"}, Expression: "Subscription.channel.type", URL: "http://hl7.org/fhir/SearchParameter/Subscription-type", Description: "The type of channel for the sent notifications"},
+	{Code: "url", Base: "Subscription", Type: fhir.SearchURI, Keys: []fhir.Key{0xfe9d935783}, Single: true, Expression: "Subscription.channel.endpoint", URL: "http://hl7.org/fhir/SearchParameter/Subscription-url", Description: "The uri that will receive the notifications"},
 }

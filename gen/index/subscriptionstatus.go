@@ -11,18 +11,18 @@ import (
 func subscriptionStatus(x *fhir.Index, r *r4.SubscriptionStatus) {
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xcc3a4e1dceb41b21, meta.Profile[i].Text) // SubscriptionStatus.meta.profile
+			x.URI(0x1dceb41b21, meta.Profile[i].Text) // SubscriptionStatus.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x73f87bdb7fa7c7fe, &meta.Security[i]) // SubscriptionStatus.meta.security
+			tokenCoding(x, 0xdb7fa7c7fe, &meta.Security[i]) // SubscriptionStatus.meta.security
 		}
-		x.URI(0x2152cd09f8d85152, meta.Source.Text) // SubscriptionStatus.meta.source
+		x.URI(0x9f8d85152, meta.Source.Text) // SubscriptionStatus.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x496745f922ad3655, &meta.Tag[i]) // SubscriptionStatus.meta.tag
+			tokenCoding(x, 0xf922ad3655, &meta.Tag[i]) // SubscriptionStatus.meta.tag
 		}
 	}
-	x.CodeOf(0xf7203fad931bb2cc, "http://hl7.org/fhir/subscription-status", r.Status.Text) // SubscriptionStatus.status
-	x.Code(0x429e0d0cca8dfe3e, r.Type_.Text)                                               // SubscriptionStatus.type
+	x.CodeOf(0xad931bb2cc, "http://hl7.org/fhir/subscription-status", r.Status.Text) // SubscriptionStatus.status
+	x.Code(0xcca8dfe3e, r.Type_.Text)                                                // SubscriptionStatus.type
 }
 
 var parametersSubscriptionStatus = []fhir.Parameter{
@@ -30,12 +30,12 @@ var parametersSubscriptionStatus = []fhir.Parameter{
 	{Code: "_filter", Base: "SubscriptionStatus", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "SubscriptionStatus", Type: fhir.SearchToken, Single: true, Expression: "SubscriptionStatus.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "SubscriptionStatus", Type: fhir.SearchDate, Single: true, Expression: "SubscriptionStatus.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "SubscriptionStatus", Type: fhir.SearchURI, Keys: []fhir.Key{0xcc3a4e1dceb41b21}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "SubscriptionStatus", Type: fhir.SearchURI, Keys: []fhir.Key{0x1dceb41b21}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "SubscriptionStatus", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "SubscriptionStatus", Type: fhir.SearchToken, Keys: []fhir.Key{0x73f87bdb7fa7c7fe}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "SubscriptionStatus", Type: fhir.SearchURI, Keys: []fhir.Key{0x2152cd09f8d85152}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "SubscriptionStatus", Type: fhir.SearchToken, Keys: []fhir.Key{0x496745f922ad3655}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "SubscriptionStatus", Type: fhir.SearchToken, Keys: []fhir.Key{0xdb7fa7c7fe}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "SubscriptionStatus", Type: fhir.SearchURI, Keys: []fhir.Key{0x9f8d85152}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "SubscriptionStatus", Type: fhir.SearchToken, Keys: []fhir.Key{0xf922ad3655}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "SubscriptionStatus", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "status", Base: "SubscriptionStatus", Type: fhir.SearchToken, Keys: []fhir.Key{0xf7203fad931bb2cc}, Single: true, Systems: []string{"http://hl7.org/fhir/subscription-status"}, Expression: "SubscriptionStatus.status", URL: "http://kiln/fhir/SearchParameter/SubscriptionStatus-status", Description: "Status of the Subscription"},
-	{Code: "type", Base: "SubscriptionStatus", Type: fhir.SearchToken, Keys: []fhir.Key{0x429e0d0cca8dfe3e}, Single: true, Expression: "SubscriptionStatus.type", URL: "http://kiln/fhir/SearchParameter/SubscriptionStatus-type", Description: "Type of the message"},
+	{Code: "status", Base: "SubscriptionStatus", Type: fhir.SearchToken, Keys: []fhir.Key{0xad931bb2cc}, Single: true, Systems: []string{"http://hl7.org/fhir/subscription-status"}, Expression: "SubscriptionStatus.status", URL: "http://kiln/fhir/SearchParameter/SubscriptionStatus-status", Description: "Status of the Subscription"},
+	{Code: "type", Base: "SubscriptionStatus", Type: fhir.SearchToken, Keys: []fhir.Key{0xcca8dfe3e}, Single: true, Expression: "SubscriptionStatus.type", URL: "http://kiln/fhir/SearchParameter/SubscriptionStatus-type", Description: "Type of the message"},
 }

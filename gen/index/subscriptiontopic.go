@@ -11,24 +11,24 @@ import (
 func subscriptionTopic(x *fhir.Index, r *r4.SubscriptionTopic) {
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xc45f828b250eae89, meta.Profile[i].Text) // SubscriptionTopic.meta.profile
+			x.URI(0x8b250eae89, meta.Profile[i].Text) // SubscriptionTopic.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0xc6abeeeb241cf5ef, &meta.Security[i]) // SubscriptionTopic.meta.security
+			tokenCoding(x, 0xeb241cf5ef, &meta.Security[i]) // SubscriptionTopic.meta.security
 		}
-		x.URI(0x0137f99af6160291, meta.Source.Text) // SubscriptionTopic.meta.source
+		x.URI(0x9af6160291, meta.Source.Text) // SubscriptionTopic.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0xaa9c74d65fec8b80, &meta.Tag[i]) // SubscriptionTopic.meta.tag
+			tokenCoding(x, 0xd65fec8b80, &meta.Tag[i]) // SubscriptionTopic.meta.tag
 		}
 	}
 	for i := range r.ResourceTrigger {
 		resourceTrigger := &r.ResourceTrigger[i]
-		x.URI(0x673e2243593e8594, resourceTrigger.Resource.Text) // SubscriptionTopic.resourceTrigger.resource
+		x.URI(0x43593e8594, resourceTrigger.Resource.Text) // SubscriptionTopic.resourceTrigger.resource
 	}
-	x.CodeOf(0x2272141d77de2cff, "http://hl7.org/fhir/publication-status", r.Status.Text) // SubscriptionTopic.status
-	x.String(0x00efebb97d38bb70, r.Title.Text)                                            // SubscriptionTopic.title
-	x.URI(0x86852ac00877efd3, r.URL.Text)                                                 // SubscriptionTopic.url
-	x.Code(0x3db0c3002324d08b, r.Version.Text)                                            // SubscriptionTopic.version
+	x.CodeOf(0x1d77de2cff, "http://hl7.org/fhir/publication-status", r.Status.Text) // SubscriptionTopic.status
+	x.String(0xefebb97d38bb70, r.Title.Text)                                        // SubscriptionTopic.title
+	x.URI(0xc00877efd3, r.URL.Text)                                                 // SubscriptionTopic.url
+	x.Code(0x2324d08b, r.Version.Text)                                              // SubscriptionTopic.version
 }
 
 var parametersSubscriptionTopic = []fhir.Parameter{
@@ -36,15 +36,15 @@ var parametersSubscriptionTopic = []fhir.Parameter{
 	{Code: "_filter", Base: "SubscriptionTopic", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "SubscriptionTopic", Type: fhir.SearchToken, Single: true, Expression: "SubscriptionTopic.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "SubscriptionTopic", Type: fhir.SearchDate, Single: true, Expression: "SubscriptionTopic.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "SubscriptionTopic", Type: fhir.SearchURI, Keys: []fhir.Key{0xc45f828b250eae89}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "SubscriptionTopic", Type: fhir.SearchURI, Keys: []fhir.Key{0x8b250eae89}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "SubscriptionTopic", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "SubscriptionTopic", Type: fhir.SearchToken, Keys: []fhir.Key{0xc6abeeeb241cf5ef}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "SubscriptionTopic", Type: fhir.SearchURI, Keys: []fhir.Key{0x0137f99af6160291}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "SubscriptionTopic", Type: fhir.SearchToken, Keys: []fhir.Key{0xaa9c74d65fec8b80}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "SubscriptionTopic", Type: fhir.SearchToken, Keys: []fhir.Key{0xeb241cf5ef}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "SubscriptionTopic", Type: fhir.SearchURI, Keys: []fhir.Key{0x9af6160291}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "SubscriptionTopic", Type: fhir.SearchToken, Keys: []fhir.Key{0xd65fec8b80}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "SubscriptionTopic", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "resource", Base: "SubscriptionTopic", Type: fhir.SearchURI, Keys: []fhir.Key{0x673e2243593e8594}, Expression: "SubscriptionTopic.resourceTrigger.resource", URL: "http://kiln/fhir/SearchParameter/SubscriptionTopic-resource", Description: "Resource type that the topic is about"},
-	{Code: "status", Base: "SubscriptionTopic", Type: fhir.SearchToken, Keys: []fhir.Key{0x2272141d77de2cff}, Single: true, Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "SubscriptionTopic.status", URL: "http://kiln/fhir/SearchParameter/SubscriptionTopic-status", Description: "Status of the topic"},
-	{Code: "title", Base: "SubscriptionTopic", Type: fhir.SearchString, Keys: []fhir.Key{0x00efebb97d38bb70}, Single: true, Expression: "SubscriptionTopic.title", URL: "http://kiln/fhir/SearchParameter/SubscriptionTopic-title", Description: "Name of the topic, for people"},
-	{Code: "url", Base: "SubscriptionTopic", Type: fhir.SearchURI, Keys: []fhir.Key{0x86852ac00877efd3}, Single: true, Expression: "SubscriptionTopic.url", URL: "http://kiln/fhir/SearchParameter/SubscriptionTopic-url", Description: "Canonical of the topic"},
-	{Code: "version", Base: "SubscriptionTopic", Type: fhir.SearchToken, Keys: []fhir.Key{0x3db0c3002324d08b}, Single: true, Expression: "SubscriptionTopic.version", URL: "http://kiln/fhir/SearchParameter/SubscriptionTopic-version", Description: "Version of the topic"},
+	{Code: "resource", Base: "SubscriptionTopic", Type: fhir.SearchURI, Keys: []fhir.Key{0x43593e8594}, Expression: "SubscriptionTopic.resourceTrigger.resource", URL: "http://kiln/fhir/SearchParameter/SubscriptionTopic-resource", Description: "Resource type that the topic is about"},
+	{Code: "status", Base: "SubscriptionTopic", Type: fhir.SearchToken, Keys: []fhir.Key{0x1d77de2cff}, Single: true, Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "SubscriptionTopic.status", URL: "http://kiln/fhir/SearchParameter/SubscriptionTopic-status", Description: "Status of the topic"},
+	{Code: "title", Base: "SubscriptionTopic", Type: fhir.SearchString, Keys: []fhir.Key{0xefebb97d38bb70}, Single: true, Expression: "SubscriptionTopic.title", URL: "http://kiln/fhir/SearchParameter/SubscriptionTopic-title", Description: "Name of the topic, for people"},
+	{Code: "url", Base: "SubscriptionTopic", Type: fhir.SearchURI, Keys: []fhir.Key{0xc00877efd3}, Single: true, Expression: "SubscriptionTopic.url", URL: "http://kiln/fhir/SearchParameter/SubscriptionTopic-url", Description: "Canonical of the topic"},
+	{Code: "version", Base: "SubscriptionTopic", Type: fhir.SearchToken, Keys: []fhir.Key{0x2324d08b}, Single: true, Expression: "SubscriptionTopic.version", URL: "http://kiln/fhir/SearchParameter/SubscriptionTopic-version", Description: "Version of the topic"},
 }

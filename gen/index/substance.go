@@ -10,40 +10,40 @@ import (
 // substance adds what the search parameters say of r to x.
 func substance(x *fhir.Index, r *r4.Substance) {
 	for i := range r.Category {
-		tokenCodeableConcept(x, 0x2bdff6783110e767, &r.Category[i]) // Substance.category
+		tokenCodeableConcept(x, 0x783110e767, &r.Category[i]) // Substance.category
 	}
-	tokenCodeableConcept(x, 0xf5bf6fd345c5a997, r.Code) // Substance.code
+	tokenCodeableConcept(x, 0xd345c5a997, r.Code) // Substance.code
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0x61c66c4871a72929, &r.Identifier[i]) // Substance.identifier
+		tokenIdentifier(x, 0x4871a72929, &r.Identifier[i]) // Substance.identifier
 	}
 	for i := range r.Ingredient {
 		ingredient := &r.Ingredient[i]
 		switch v := ingredient.Substance.(type) {
 		case *r4.CodeableConcept:
-			tokenCodeableConcept(x, 0xcf544c95e517e62e, v) // Substance.ingredient.substance.ofType(CodeableConcept)
+			tokenCodeableConcept(x, 0x95e517e62e, v) // Substance.ingredient.substance.ofType(CodeableConcept)
 		case *r4.Reference:
-			referenceReference(x, 0x0b4daa53793c28cc, v) // Substance.ingredient.substance.ofType(Reference)
+			referenceReference(x, 0x53793c28cc, v) // Substance.ingredient.substance.ofType(Reference)
 		}
 	}
 	for i := range r.Instance {
 		instance := &r.Instance[i]
-		x.Date(0x3bbc36d52ab422bb, instance.Expiry.Text)            // Substance.instance.expiry
-		tokenIdentifier(x, 0xba787cb2382fb2a3, instance.Identifier) // Substance.instance.identifier
-		quantityQuantity(x, 0x5605c95cd95751fc, instance.Quantity)  // Substance.instance.quantity
+		x.Date(0x3bbc36d52ab422bb, instance.Expiry.Text)           // Substance.instance.expiry
+		tokenIdentifier(x, 0xb2382fb2a3, instance.Identifier)      // Substance.instance.identifier
+		quantityQuantity(x, 0x5605c95cd95751fc, instance.Quantity) // Substance.instance.quantity
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xc000cca525acec41, meta.Profile[i].Text) // Substance.meta.profile
+			x.URI(0xa525acec41, meta.Profile[i].Text) // Substance.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0xd520c19eac845f6d, &meta.Security[i]) // Substance.meta.security
+			tokenCoding(x, 0x9eac845f6d, &meta.Security[i]) // Substance.meta.security
 		}
-		x.URI(0xf40e133d72aec81c, meta.Source.Text) // Substance.meta.source
+		x.URI(0x3d72aec81c, meta.Source.Text) // Substance.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0xfc49f8de97133bcf, &meta.Tag[i]) // Substance.meta.tag
+			tokenCoding(x, 0xde97133bcf, &meta.Tag[i]) // Substance.meta.tag
 		}
 	}
-	x.CodeOf(0xfaa5f501d7818e0b, "http://hl7.org/fhir/substance-status", r.Status.Text) // Substance.status
+	x.CodeOf(0x1d7818e0b, "http://hl7.org/fhir/substance-status", r.Status.Text) // Substance.status
 }
 
 var parametersSubstance = []fhir.Parameter{
@@ -51,18 +51,18 @@ var parametersSubstance = []fhir.Parameter{
 	{Code: "_filter", Base: "Substance", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Substance", Type: fhir.SearchToken, Single: true, Expression: "Substance.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Substance", Type: fhir.SearchDate, Single: true, Expression: "Substance.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "Substance", Type: fhir.SearchURI, Keys: []fhir.Key{0xc000cca525acec41}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "Substance", Type: fhir.SearchURI, Keys: []fhir.Key{0xa525acec41}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "Substance", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "Substance", Type: fhir.SearchToken, Keys: []fhir.Key{0xd520c19eac845f6d}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "Substance", Type: fhir.SearchURI, Keys: []fhir.Key{0xf40e133d72aec81c}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "Substance", Type: fhir.SearchToken, Keys: []fhir.Key{0xfc49f8de97133bcf}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "Substance", Type: fhir.SearchToken, Keys: []fhir.Key{0x9eac845f6d}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "Substance", Type: fhir.SearchURI, Keys: []fhir.Key{0x3d72aec81c}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "Substance", Type: fhir.SearchToken, Keys: []fhir.Key{0xde97133bcf}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "Substance", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "category", Base: "Substance", Type: fhir.SearchToken, Keys: []fhir.Key{0x2bdff6783110e767}, Expression: "Substance.category", URL: "http://hl7.org/fhir/SearchParameter/Substance-category", Description: "The category of the substance"},
-	{Code: "code", Base: "Substance", Type: fhir.SearchToken, Keys: []fhir.Key{0xf5bf6fd345c5a997, 0xcf544c95e517e62e}, Expression: "Substance.code | Substance.ingredient.substance as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/Substance-code", Description: "The code of the substance or ingredient"},
-	{Code: "container-identifier", Base: "Substance", Type: fhir.SearchToken, Keys: []fhir.Key{0xba787cb2382fb2a3}, Expression: "Substance.instance.identifier", URL: "http://hl7.org/fhir/SearchParameter/Substance-container-identifier", Description: "Identifier of the package/container"},
+	{Code: "category", Base: "Substance", Type: fhir.SearchToken, Keys: []fhir.Key{0x783110e767}, Expression: "Substance.category", URL: "http://hl7.org/fhir/SearchParameter/Substance-category", Description: "The category of the substance"},
+	{Code: "code", Base: "Substance", Type: fhir.SearchToken, Keys: []fhir.Key{0xd345c5a997, 0x95e517e62e}, Expression: "Substance.code | Substance.ingredient.substance as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/Substance-code", Description: "The code of the substance or ingredient"},
+	{Code: "container-identifier", Base: "Substance", Type: fhir.SearchToken, Keys: []fhir.Key{0xb2382fb2a3}, Expression: "Substance.instance.identifier", URL: "http://hl7.org/fhir/SearchParameter/Substance-container-identifier", Description: "Identifier of the package/container"},
 	{Code: "expiry", Base: "Substance", Type: fhir.SearchDate, Keys: []fhir.Key{0x3bbc36d52ab422bb}, Expression: "Substance.instance.expiry", URL: "http://hl7.org/fhir/SearchParameter/Substance-expiry", Description: "Expiry date of package or container of substance"},
-	{Code: "identifier", Base: "Substance", Type: fhir.SearchToken, Keys: []fhir.Key{0x61c66c4871a72929}, Expression: "Substance.identifier", URL: "http://hl7.org/fhir/SearchParameter/Substance-identifier", Description: "Unique identifier for the substance"},
+	{Code: "identifier", Base: "Substance", Type: fhir.SearchToken, Keys: []fhir.Key{0x4871a72929}, Expression: "Substance.identifier", URL: "http://hl7.org/fhir/SearchParameter/Substance-identifier", Description: "Unique identifier for the substance"},
 	{Code: "quantity", Base: "Substance", Type: fhir.SearchQuantity, Keys: []fhir.Key{0x5605c95cd95751fc}, Expression: "Substance.instance.quantity", URL: "http://hl7.org/fhir/SearchParameter/Substance-quantity", Description: "Amount of substance in the package"},
-	{Code: "status", Base: "Substance", Type: fhir.SearchToken, Keys: []fhir.Key{0xfaa5f501d7818e0b}, Single: true, Systems: []string{"http://hl7.org/fhir/substance-status"}, Expression: "Substance.status", URL: "http://hl7.org/fhir/SearchParameter/Substance-status", Description: "active | inactive | entered-in-error"},
-	{Code: "substance-reference", Base: "Substance", Type: fhir.SearchReference, Keys: []fhir.Key{0x0b4daa53793c28cc}, Targets: []string{"Substance"}, Expression: "Substance.ingredient.substance as Reference", URL: "http://hl7.org/fhir/SearchParameter/Substance-substance-reference", Description: "A component of the substance"},
+	{Code: "status", Base: "Substance", Type: fhir.SearchToken, Keys: []fhir.Key{0x1d7818e0b}, Single: true, Systems: []string{"http://hl7.org/fhir/substance-status"}, Expression: "Substance.status", URL: "http://hl7.org/fhir/SearchParameter/Substance-status", Description: "active | inactive | entered-in-error"},
+	{Code: "substance-reference", Base: "Substance", Type: fhir.SearchReference, Keys: []fhir.Key{0x53793c28cc}, Targets: []string{"Substance"}, Expression: "Substance.ingredient.substance as Reference", URL: "http://hl7.org/fhir/SearchParameter/Substance-substance-reference", Description: "A component of the substance"},
 }

@@ -11,14 +11,14 @@ import (
 func substanceNucleicAcid(x *fhir.Index, r *r4.SubstanceNucleicAcid) {
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x955c506d57840330, meta.Profile[i].Text) // SubstanceNucleicAcid.meta.profile
+			x.URI(0x6d57840330, meta.Profile[i].Text) // SubstanceNucleicAcid.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x4bdb82c51c1cfb5d, &meta.Security[i]) // SubstanceNucleicAcid.meta.security
+			tokenCoding(x, 0xc51c1cfb5d, &meta.Security[i]) // SubstanceNucleicAcid.meta.security
 		}
-		x.URI(0x87d7954ea16def4f, meta.Source.Text) // SubstanceNucleicAcid.meta.source
+		x.URI(0x4ea16def4f, meta.Source.Text) // SubstanceNucleicAcid.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0xa4ff0932b06ea32a, &meta.Tag[i]) // SubstanceNucleicAcid.meta.tag
+			tokenCoding(x, 0x32b06ea32a, &meta.Tag[i]) // SubstanceNucleicAcid.meta.tag
 		}
 	}
 }
@@ -28,10 +28,10 @@ var parametersSubstanceNucleicAcid = []fhir.Parameter{
 	{Code: "_filter", Base: "SubstanceNucleicAcid", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "SubstanceNucleicAcid", Type: fhir.SearchToken, Single: true, Expression: "SubstanceNucleicAcid.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "SubstanceNucleicAcid", Type: fhir.SearchDate, Single: true, Expression: "SubstanceNucleicAcid.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "SubstanceNucleicAcid", Type: fhir.SearchURI, Keys: []fhir.Key{0x955c506d57840330}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "SubstanceNucleicAcid", Type: fhir.SearchURI, Keys: []fhir.Key{0x6d57840330}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "SubstanceNucleicAcid", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "SubstanceNucleicAcid", Type: fhir.SearchToken, Keys: []fhir.Key{0x4bdb82c51c1cfb5d}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "SubstanceNucleicAcid", Type: fhir.SearchURI, Keys: []fhir.Key{0x87d7954ea16def4f}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "SubstanceNucleicAcid", Type: fhir.SearchToken, Keys: []fhir.Key{0xa4ff0932b06ea32a}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "SubstanceNucleicAcid", Type: fhir.SearchToken, Keys: []fhir.Key{0xc51c1cfb5d}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "SubstanceNucleicAcid", Type: fhir.SearchURI, Keys: []fhir.Key{0x4ea16def4f}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "SubstanceNucleicAcid", Type: fhir.SearchToken, Keys: []fhir.Key{0x32b06ea32a}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "SubstanceNucleicAcid", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 }

@@ -11,14 +11,14 @@ import (
 func substancePolymer(x *fhir.Index, r *r4.SubstancePolymer) {
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x79e7e68c22c18ae6, meta.Profile[i].Text) // SubstancePolymer.meta.profile
+			x.URI(0x8c22c18ae6, meta.Profile[i].Text) // SubstancePolymer.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0xb97cff097d9ceb83, &meta.Security[i]) // SubstancePolymer.meta.security
+			tokenCoding(x, 0x97d9ceb83, &meta.Security[i]) // SubstancePolymer.meta.security
 		}
-		x.URI(0x9c44e536eac3ee2e, meta.Source.Text) // SubstancePolymer.meta.source
+		x.URI(0x36eac3ee2e, meta.Source.Text) // SubstancePolymer.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x071b994b13ea8eb9, &meta.Tag[i]) // SubstancePolymer.meta.tag
+			tokenCoding(x, 0x4b13ea8eb9, &meta.Tag[i]) // SubstancePolymer.meta.tag
 		}
 	}
 }
@@ -28,10 +28,10 @@ var parametersSubstancePolymer = []fhir.Parameter{
 	{Code: "_filter", Base: "SubstancePolymer", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "SubstancePolymer", Type: fhir.SearchToken, Single: true, Expression: "SubstancePolymer.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "SubstancePolymer", Type: fhir.SearchDate, Single: true, Expression: "SubstancePolymer.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "SubstancePolymer", Type: fhir.SearchURI, Keys: []fhir.Key{0x79e7e68c22c18ae6}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "SubstancePolymer", Type: fhir.SearchURI, Keys: []fhir.Key{0x8c22c18ae6}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "SubstancePolymer", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "SubstancePolymer", Type: fhir.SearchToken, Keys: []fhir.Key{0xb97cff097d9ceb83}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "SubstancePolymer", Type: fhir.SearchURI, Keys: []fhir.Key{0x9c44e536eac3ee2e}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "SubstancePolymer", Type: fhir.SearchToken, Keys: []fhir.Key{0x071b994b13ea8eb9}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "SubstancePolymer", Type: fhir.SearchToken, Keys: []fhir.Key{0x97d9ceb83}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "SubstancePolymer", Type: fhir.SearchURI, Keys: []fhir.Key{0x36eac3ee2e}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "SubstancePolymer", Type: fhir.SearchToken, Keys: []fhir.Key{0x4b13ea8eb9}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "SubstancePolymer", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 }

@@ -11,14 +11,14 @@ import (
 func substanceProtein(x *fhir.Index, r *r4.SubstanceProtein) {
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x11e9cc24fba71fbc, meta.Profile[i].Text) // SubstanceProtein.meta.profile
+			x.URI(0x24fba71fbc, meta.Profile[i].Text) // SubstanceProtein.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0xcf817492b796ce1a, &meta.Security[i]) // SubstanceProtein.meta.security
+			tokenCoding(x, 0x92b796ce1a, &meta.Security[i]) // SubstanceProtein.meta.security
 		}
-		x.URI(0x4e810469feb21848, meta.Source.Text) // SubstanceProtein.meta.source
+		x.URI(0x69feb21848, meta.Source.Text) // SubstanceProtein.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0xaecdf847e1ae5cfe, &meta.Tag[i]) // SubstanceProtein.meta.tag
+			tokenCoding(x, 0x47e1ae5cfe, &meta.Tag[i]) // SubstanceProtein.meta.tag
 		}
 	}
 }
@@ -28,10 +28,10 @@ var parametersSubstanceProtein = []fhir.Parameter{
 	{Code: "_filter", Base: "SubstanceProtein", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "SubstanceProtein", Type: fhir.SearchToken, Single: true, Expression: "SubstanceProtein.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "SubstanceProtein", Type: fhir.SearchDate, Single: true, Expression: "SubstanceProtein.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "SubstanceProtein", Type: fhir.SearchURI, Keys: []fhir.Key{0x11e9cc24fba71fbc}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "SubstanceProtein", Type: fhir.SearchURI, Keys: []fhir.Key{0x24fba71fbc}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "SubstanceProtein", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "SubstanceProtein", Type: fhir.SearchToken, Keys: []fhir.Key{0xcf817492b796ce1a}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "SubstanceProtein", Type: fhir.SearchURI, Keys: []fhir.Key{0x4e810469feb21848}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "SubstanceProtein", Type: fhir.SearchToken, Keys: []fhir.Key{0xaecdf847e1ae5cfe}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "SubstanceProtein", Type: fhir.SearchToken, Keys: []fhir.Key{0x92b796ce1a}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "SubstanceProtein", Type: fhir.SearchURI, Keys: []fhir.Key{0x69feb21848}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "SubstanceProtein", Type: fhir.SearchToken, Keys: []fhir.Key{0x47e1ae5cfe}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "SubstanceProtein", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 }

@@ -11,14 +11,14 @@ import (
 func substanceReferenceInformation(x *fhir.Index, r *r4.SubstanceReferenceInformation) {
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xf6f960359804e9e9, meta.Profile[i].Text) // SubstanceReferenceInformation.meta.profile
+			x.URI(0x359804e9e9, meta.Profile[i].Text) // SubstanceReferenceInformation.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0xc63560ee0d91f58f, &meta.Security[i]) // SubstanceReferenceInformation.meta.security
+			tokenCoding(x, 0xee0d91f58f, &meta.Security[i]) // SubstanceReferenceInformation.meta.security
 		}
-		x.URI(0xf3744c83273e2b58, meta.Source.Text) // SubstanceReferenceInformation.meta.source
+		x.URI(0x83273e2b58, meta.Source.Text) // SubstanceReferenceInformation.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0xe4012da56d5c0f97, &meta.Tag[i]) // SubstanceReferenceInformation.meta.tag
+			tokenCoding(x, 0xa56d5c0f97, &meta.Tag[i]) // SubstanceReferenceInformation.meta.tag
 		}
 	}
 }
@@ -28,10 +28,10 @@ var parametersSubstanceReferenceInformation = []fhir.Parameter{
 	{Code: "_filter", Base: "SubstanceReferenceInformation", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "SubstanceReferenceInformation", Type: fhir.SearchToken, Single: true, Expression: "SubstanceReferenceInformation.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "SubstanceReferenceInformation", Type: fhir.SearchDate, Single: true, Expression: "SubstanceReferenceInformation.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "SubstanceReferenceInformation", Type: fhir.SearchURI, Keys: []fhir.Key{0xf6f960359804e9e9}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "SubstanceReferenceInformation", Type: fhir.SearchURI, Keys: []fhir.Key{0x359804e9e9}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "SubstanceReferenceInformation", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "SubstanceReferenceInformation", Type: fhir.SearchToken, Keys: []fhir.Key{0xc63560ee0d91f58f}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "SubstanceReferenceInformation", Type: fhir.SearchURI, Keys: []fhir.Key{0xf3744c83273e2b58}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "SubstanceReferenceInformation", Type: fhir.SearchToken, Keys: []fhir.Key{0xe4012da56d5c0f97}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "SubstanceReferenceInformation", Type: fhir.SearchToken, Keys: []fhir.Key{0xee0d91f58f}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "SubstanceReferenceInformation", Type: fhir.SearchURI, Keys: []fhir.Key{0x83273e2b58}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "SubstanceReferenceInformation", Type: fhir.SearchToken, Keys: []fhir.Key{0xa56d5c0f97}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "SubstanceReferenceInformation", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 }

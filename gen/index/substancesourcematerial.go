@@ -11,14 +11,14 @@ import (
 func substanceSourceMaterial(x *fhir.Index, r *r4.SubstanceSourceMaterial) {
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x78051436445e0a02, meta.Profile[i].Text) // SubstanceSourceMaterial.meta.profile
+			x.URI(0x36445e0a02, meta.Profile[i].Text) // SubstanceSourceMaterial.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0xa304a5f5ff9b185d, &meta.Security[i]) // SubstanceSourceMaterial.meta.security
+			tokenCoding(x, 0xf5ff9b185d, &meta.Security[i]) // SubstanceSourceMaterial.meta.security
 		}
-		x.URI(0x4bf92fe900a04b7c, meta.Source.Text) // SubstanceSourceMaterial.meta.source
+		x.URI(0xe900a04b7c, meta.Source.Text) // SubstanceSourceMaterial.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0xf6c57243418f960d, &meta.Tag[i]) // SubstanceSourceMaterial.meta.tag
+			tokenCoding(x, 0x43418f960d, &meta.Tag[i]) // SubstanceSourceMaterial.meta.tag
 		}
 	}
 }
@@ -28,10 +28,10 @@ var parametersSubstanceSourceMaterial = []fhir.Parameter{
 	{Code: "_filter", Base: "SubstanceSourceMaterial", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "SubstanceSourceMaterial", Type: fhir.SearchToken, Single: true, Expression: "SubstanceSourceMaterial.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "SubstanceSourceMaterial", Type: fhir.SearchDate, Single: true, Expression: "SubstanceSourceMaterial.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "SubstanceSourceMaterial", Type: fhir.SearchURI, Keys: []fhir.Key{0x78051436445e0a02}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "SubstanceSourceMaterial", Type: fhir.SearchURI, Keys: []fhir.Key{0x36445e0a02}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "SubstanceSourceMaterial", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "SubstanceSourceMaterial", Type: fhir.SearchToken, Keys: []fhir.Key{0xa304a5f5ff9b185d}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "SubstanceSourceMaterial", Type: fhir.SearchURI, Keys: []fhir.Key{0x4bf92fe900a04b7c}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "SubstanceSourceMaterial", Type: fhir.SearchToken, Keys: []fhir.Key{0xf6c57243418f960d}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "SubstanceSourceMaterial", Type: fhir.SearchToken, Keys: []fhir.Key{0xf5ff9b185d}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "SubstanceSourceMaterial", Type: fhir.SearchURI, Keys: []fhir.Key{0xe900a04b7c}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "SubstanceSourceMaterial", Type: fhir.SearchToken, Keys: []fhir.Key{0x43418f960d}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "SubstanceSourceMaterial", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 }

@@ -11,18 +11,18 @@ import (
 func substanceSpecification(x *fhir.Index, r *r4.SubstanceSpecification) {
 	for i := range r.Code {
 		code := &r.Code[i]
-		tokenCodeableConcept(x, 0xd61fcb930d3c2c88, code.Code) // SubstanceSpecification.code.code
+		tokenCodeableConcept(x, 0x930d3c2c88, code.Code) // SubstanceSpecification.code.code
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x88648e1aa4b950c1, meta.Profile[i].Text) // SubstanceSpecification.meta.profile
+			x.URI(0x1aa4b950c1, meta.Profile[i].Text) // SubstanceSpecification.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0xb58ed6be31781547, &meta.Security[i]) // SubstanceSpecification.meta.security
+			tokenCoding(x, 0xbe31781547, &meta.Security[i]) // SubstanceSpecification.meta.security
 		}
-		x.URI(0xbe7d93aec16c2e74, meta.Source.Text) // SubstanceSpecification.meta.source
+		x.URI(0xaec16c2e74, meta.Source.Text) // SubstanceSpecification.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x2f15d0466d35893e, &meta.Tag[i]) // SubstanceSpecification.meta.tag
+			tokenCoding(x, 0x466d35893e, &meta.Tag[i]) // SubstanceSpecification.meta.tag
 		}
 	}
 }
@@ -32,11 +32,11 @@ var parametersSubstanceSpecification = []fhir.Parameter{
 	{Code: "_filter", Base: "SubstanceSpecification", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "SubstanceSpecification", Type: fhir.SearchToken, Single: true, Expression: "SubstanceSpecification.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "SubstanceSpecification", Type: fhir.SearchDate, Single: true, Expression: "SubstanceSpecification.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "SubstanceSpecification", Type: fhir.SearchURI, Keys: []fhir.Key{0x88648e1aa4b950c1}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "SubstanceSpecification", Type: fhir.SearchURI, Keys: []fhir.Key{0x1aa4b950c1}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "SubstanceSpecification", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "SubstanceSpecification", Type: fhir.SearchToken, Keys: []fhir.Key{0xb58ed6be31781547}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "SubstanceSpecification", Type: fhir.SearchURI, Keys: []fhir.Key{0xbe7d93aec16c2e74}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "SubstanceSpecification", Type: fhir.SearchToken, Keys: []fhir.Key{0x2f15d0466d35893e}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "SubstanceSpecification", Type: fhir.SearchToken, Keys: []fhir.Key{0xbe31781547}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "SubstanceSpecification", Type: fhir.SearchURI, Keys: []fhir.Key{0xaec16c2e74}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "SubstanceSpecification", Type: fhir.SearchToken, Keys: []fhir.Key{0x466d35893e}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "SubstanceSpecification", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "code", Base: "SubstanceSpecification", Type: fhir.SearchToken, Keys: []fhir.Key{0xd61fcb930d3c2c88}, Expression: "SubstanceSpecification.code.code", URL: "http://hl7.org/fhir/SearchParameter/SubstanceSpecification-code", Description: "The specific code"},
+	{Code: "code", Base: "SubstanceSpecification", Type: fhir.SearchToken, Keys: []fhir.Key{0x930d3c2c88}, Expression: "SubstanceSpecification.code.code", URL: "http://hl7.org/fhir/SearchParameter/SubstanceSpecification-code", Description: "The specific code"},
 }

@@ -10,26 +10,26 @@ import (
 // supplyDelivery adds what the search parameters say of r to x.
 func supplyDelivery(x *fhir.Index, r *r4.SupplyDelivery) {
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0xca6332ddb11d4ebe, &r.Identifier[i]) // SupplyDelivery.identifier
+		tokenIdentifier(x, 0xddb11d4ebe, &r.Identifier[i]) // SupplyDelivery.identifier
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x2a7b44426a77f815, meta.Profile[i].Text) // SupplyDelivery.meta.profile
+			x.URI(0x426a77f815, meta.Profile[i].Text) // SupplyDelivery.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0xdb88a088ec6eb2ee, &meta.Security[i]) // SupplyDelivery.meta.security
+			tokenCoding(x, 0x88ec6eb2ee, &meta.Security[i]) // SupplyDelivery.meta.security
 		}
-		x.URI(0xcb2af34dead37452, meta.Source.Text) // SupplyDelivery.meta.source
+		x.URI(0x4dead37452, meta.Source.Text) // SupplyDelivery.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0xa9c3ad1505e3f443, &meta.Tag[i]) // SupplyDelivery.meta.tag
+			tokenCoding(x, 0x1505e3f443, &meta.Tag[i]) // SupplyDelivery.meta.tag
 		}
 	}
-	referenceReference(x, 0x8d9c9f8838b12c44, r.Patient) // SupplyDelivery.patient
+	referenceReference(x, 0x8838b12c44, r.Patient) // SupplyDelivery.patient
 	for i := range r.Receiver {
-		referenceReference(x, 0x44a160c3b4dc2216, &r.Receiver[i]) // SupplyDelivery.receiver
+		referenceReference(x, 0xc3b4dc2216, &r.Receiver[i]) // SupplyDelivery.receiver
 	}
-	x.CodeOf(0xa58004eb130fba06, "http://hl7.org/fhir/supplydelivery-status", r.Status.Text) // SupplyDelivery.status
-	referenceReference(x, 0x920da549446752e8, r.Supplier)                                    // SupplyDelivery.supplier
+	x.CodeOf(0xeb130fba06, "http://hl7.org/fhir/supplydelivery-status", r.Status.Text) // SupplyDelivery.status
+	referenceReference(x, 0x49446752e8, r.Supplier)                                    // SupplyDelivery.supplier
 }
 
 var parametersSupplyDelivery = []fhir.Parameter{
@@ -37,15 +37,15 @@ var parametersSupplyDelivery = []fhir.Parameter{
 	{Code: "_filter", Base: "SupplyDelivery", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "SupplyDelivery", Type: fhir.SearchToken, Single: true, Expression: "SupplyDelivery.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "SupplyDelivery", Type: fhir.SearchDate, Single: true, Expression: "SupplyDelivery.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "SupplyDelivery", Type: fhir.SearchURI, Keys: []fhir.Key{0x2a7b44426a77f815}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "SupplyDelivery", Type: fhir.SearchURI, Keys: []fhir.Key{0x426a77f815}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "SupplyDelivery", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "SupplyDelivery", Type: fhir.SearchToken, Keys: []fhir.Key{0xdb88a088ec6eb2ee}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "SupplyDelivery", Type: fhir.SearchURI, Keys: []fhir.Key{0xcb2af34dead37452}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "SupplyDelivery", Type: fhir.SearchToken, Keys: []fhir.Key{0xa9c3ad1505e3f443}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "SupplyDelivery", Type: fhir.SearchToken, Keys: []fhir.Key{0x88ec6eb2ee}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "SupplyDelivery", Type: fhir.SearchURI, Keys: []fhir.Key{0x4dead37452}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "SupplyDelivery", Type: fhir.SearchToken, Keys: []fhir.Key{0x1505e3f443}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "SupplyDelivery", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "identifier", Base: "SupplyDelivery", Type: fhir.SearchToken, Keys: []fhir.Key{0xca6332ddb11d4ebe}, Expression: "SupplyDelivery.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "External identifier"},
-	{Code: "patient", Base: "SupplyDelivery", Type: fhir.SearchReference, Keys: []fhir.Key{0x8d9c9f8838b12c44}, Targets: []string{"Patient"}, Single: true, Expression: "SupplyDelivery.patient", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "Patient for whom the item is supplied"},
-	{Code: "receiver", Base: "SupplyDelivery", Type: fhir.SearchReference, Keys: []fhir.Key{0x44a160c3b4dc2216}, Targets: []string{"Practitioner", "PractitionerRole"}, Expression: "SupplyDelivery.receiver", URL: "http://hl7.org/fhir/SearchParameter/SupplyDelivery-receiver", Description: "Who collected the Supply"},
-	{Code: "status", Base: "SupplyDelivery", Type: fhir.SearchToken, Keys: []fhir.Key{0xa58004eb130fba06}, Single: true, Systems: []string{"http://hl7.org/fhir/supplydelivery-status"}, Expression: "SupplyDelivery.status", URL: "http://hl7.org/fhir/SearchParameter/SupplyDelivery-status", Description: "in-progress | completed | abandoned | entered-in-error"},
-	{Code: "supplier", Base: "SupplyDelivery", Type: fhir.SearchReference, Keys: []fhir.Key{0x920da549446752e8}, Targets: []string{"Organization", "Practitioner", "PractitionerRole"}, Single: true, Expression: "SupplyDelivery.supplier", URL: "http://hl7.org/fhir/SearchParameter/SupplyDelivery-supplier", Description: "Dispenser"},
+	{Code: "identifier", Base: "SupplyDelivery", Type: fhir.SearchToken, Keys: []fhir.Key{0xddb11d4ebe}, Expression: "SupplyDelivery.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "External identifier"},
+	{Code: "patient", Base: "SupplyDelivery", Type: fhir.SearchReference, Keys: []fhir.Key{0x8838b12c44}, Targets: []string{"Patient"}, Single: true, Expression: "SupplyDelivery.patient", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "Patient for whom the item is supplied"},
+	{Code: "receiver", Base: "SupplyDelivery", Type: fhir.SearchReference, Keys: []fhir.Key{0xc3b4dc2216}, Targets: []string{"Practitioner", "PractitionerRole"}, Expression: "SupplyDelivery.receiver", URL: "http://hl7.org/fhir/SearchParameter/SupplyDelivery-receiver", Description: "Who collected the Supply"},
+	{Code: "status", Base: "SupplyDelivery", Type: fhir.SearchToken, Keys: []fhir.Key{0xeb130fba06}, Single: true, Systems: []string{"http://hl7.org/fhir/supplydelivery-status"}, Expression: "SupplyDelivery.status", URL: "http://hl7.org/fhir/SearchParameter/SupplyDelivery-status", Description: "in-progress | completed | abandoned | entered-in-error"},
+	{Code: "supplier", Base: "SupplyDelivery", Type: fhir.SearchReference, Keys: []fhir.Key{0x49446752e8}, Targets: []string{"Organization", "Practitioner", "PractitionerRole"}, Single: true, Expression: "SupplyDelivery.supplier", URL: "http://hl7.org/fhir/SearchParameter/SupplyDelivery-supplier", Description: "Dispenser"},
 }

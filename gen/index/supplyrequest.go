@@ -9,28 +9,28 @@ import (
 
 // supplyRequest adds what the search parameters say of r to x.
 func supplyRequest(x *fhir.Index, r *r4.SupplyRequest) {
-	x.Date(0x730c4779a16930d0, r.AuthoredOn.Text)           // SupplyRequest.authoredOn
-	tokenCodeableConcept(x, 0x67f585e5445a0045, r.Category) // SupplyRequest.category
-	referenceReference(x, 0x998814dd6a8eb204, r.DeliverTo)  // SupplyRequest.deliverTo
+	x.Date(0x730c4779a16930d0, r.AuthoredOn.Text)     // SupplyRequest.authoredOn
+	tokenCodeableConcept(x, 0xe5445a0045, r.Category) // SupplyRequest.category
+	referenceReference(x, 0xdd6a8eb204, r.DeliverTo)  // SupplyRequest.deliverTo
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0xc8003d600d266ec4, &r.Identifier[i]) // SupplyRequest.identifier
+		tokenIdentifier(x, 0x600d266ec4, &r.Identifier[i]) // SupplyRequest.identifier
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xbb870a321c1bf1b0, meta.Profile[i].Text) // SupplyRequest.meta.profile
+			x.URI(0x321c1bf1b0, meta.Profile[i].Text) // SupplyRequest.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x7d90ba8eef0eb818, &meta.Security[i]) // SupplyRequest.meta.security
+			tokenCoding(x, 0x8eef0eb818, &meta.Security[i]) // SupplyRequest.meta.security
 		}
-		x.URI(0xeeff5dff36fd7d42, meta.Source.Text) // SupplyRequest.meta.source
+		x.URI(0xff36fd7d42, meta.Source.Text) // SupplyRequest.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x0a67a16612094d9d, &meta.Tag[i]) // SupplyRequest.meta.tag
+			tokenCoding(x, 0x6612094d9d, &meta.Tag[i]) // SupplyRequest.meta.tag
 		}
 	}
-	referenceReference(x, 0x3517a82f2b207c79, r.Requester)                                  // SupplyRequest.requester
-	x.CodeOf(0x224265b231bc0131, "http://hl7.org/fhir/supplyrequest-status", r.Status.Text) // SupplyRequest.status
+	referenceReference(x, 0x2f2b207c79, r.Requester)                                  // SupplyRequest.requester
+	x.CodeOf(0xb231bc0131, "http://hl7.org/fhir/supplyrequest-status", r.Status.Text) // SupplyRequest.status
 	for i := range r.Supplier {
-		referenceReference(x, 0xa69f140f4186b420, &r.Supplier[i]) // SupplyRequest.supplier
+		referenceReference(x, 0xf4186b420, &r.Supplier[i]) // SupplyRequest.supplier
 	}
 }
 
@@ -39,17 +39,17 @@ var parametersSupplyRequest = []fhir.Parameter{
 	{Code: "_filter", Base: "SupplyRequest", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "SupplyRequest", Type: fhir.SearchToken, Single: true, Expression: "SupplyRequest.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "SupplyRequest", Type: fhir.SearchDate, Single: true, Expression: "SupplyRequest.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "SupplyRequest", Type: fhir.SearchURI, Keys: []fhir.Key{0xbb870a321c1bf1b0}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "SupplyRequest", Type: fhir.SearchURI, Keys: []fhir.Key{0x321c1bf1b0}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "SupplyRequest", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "SupplyRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x7d90ba8eef0eb818}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "SupplyRequest", Type: fhir.SearchURI, Keys: []fhir.Key{0xeeff5dff36fd7d42}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "SupplyRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x0a67a16612094d9d}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "SupplyRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x8eef0eb818}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "SupplyRequest", Type: fhir.SearchURI, Keys: []fhir.Key{0xff36fd7d42}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "SupplyRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x6612094d9d}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "SupplyRequest", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "category", Base: "SupplyRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x67f585e5445a0045}, Expression: "SupplyRequest.category", URL: "http://hl7.org/fhir/SearchParameter/SupplyRequest-category", Description: "The kind of supply (central, non-stock, etc.)"},
+	{Code: "category", Base: "SupplyRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0xe5445a0045}, Expression: "SupplyRequest.category", URL: "http://hl7.org/fhir/SearchParameter/SupplyRequest-category", Description: "The kind of supply (central, non-stock, etc.)"},
 	{Code: "date", Base: "SupplyRequest", Type: fhir.SearchDate, Keys: []fhir.Key{0x730c4779a16930d0}, Single: true, Expression: "SupplyRequest.authoredOn", URL: "http://hl7.org/fhir/SearchParameter/clinical-date", Description: "When the request was made"},
-	{Code: "identifier", Base: "SupplyRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0xc8003d600d266ec4}, Expression: "SupplyRequest.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "Business Identifier for SupplyRequest"},
-	{Code: "requester", Base: "SupplyRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x3517a82f2b207c79}, Targets: []string{"Device", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "SupplyRequest.requester", URL: "http://hl7.org/fhir/SearchParameter/SupplyRequest-requester", Description: "Individual making the request"},
-	{Code: "status", Base: "SupplyRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x224265b231bc0131}, Single: true, Systems: []string{"http://hl7.org/fhir/supplyrequest-status"}, Expression: "SupplyRequest.status", URL: "http://hl7.org/fhir/SearchParameter/SupplyRequest-status", Description: "draft | active | suspended +"},
-	{Code: "subject", Base: "SupplyRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x998814dd6a8eb204}, Targets: []string{"Location", "Organization", "Patient"}, Single: true, Expression: "SupplyRequest.deliverTo", URL: "http://hl7.org/fhir/SearchParameter/SupplyRequest-subject", Description: "The destination of the supply"},
-	{Code: "supplier", Base: "SupplyRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0xa69f140f4186b420}, Targets: []string{"HealthcareService", "Organization"}, Expression: "SupplyRequest.supplier", URL: "http://hl7.org/fhir/SearchParameter/SupplyRequest-supplier", Description: "Who is intended to fulfill the request"},
+	{Code: "identifier", Base: "SupplyRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0x600d266ec4}, Expression: "SupplyRequest.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "Business Identifier for SupplyRequest"},
+	{Code: "requester", Base: "SupplyRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0x2f2b207c79}, Targets: []string{"Device", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "SupplyRequest.requester", URL: "http://hl7.org/fhir/SearchParameter/SupplyRequest-requester", Description: "Individual making the request"},
+	{Code: "status", Base: "SupplyRequest", Type: fhir.SearchToken, Keys: []fhir.Key{0xb231bc0131}, Single: true, Systems: []string{"http://hl7.org/fhir/supplyrequest-status"}, Expression: "SupplyRequest.status", URL: "http://hl7.org/fhir/SearchParameter/SupplyRequest-status", Description: "draft | active | suspended +"},
+	{Code: "subject", Base: "SupplyRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0xdd6a8eb204}, Targets: []string{"Location", "Organization", "Patient"}, Single: true, Expression: "SupplyRequest.deliverTo", URL: "http://hl7.org/fhir/SearchParameter/SupplyRequest-subject", Description: "The destination of the supply"},
+	{Code: "supplier", Base: "SupplyRequest", Type: fhir.SearchReference, Keys: []fhir.Key{0xf4186b420}, Targets: []string{"HealthcareService", "Organization"}, Expression: "SupplyRequest.supplier", URL: "http://hl7.org/fhir/SearchParameter/SupplyRequest-supplier", Description: "Who is intended to fulfill the request"},
 }

@@ -11,42 +11,42 @@ import (
 func task(x *fhir.Index, r *r4.Task) {
 	x.Date(0xbb754e558c54a6c4, r.AuthoredOn.Text) // Task.authoredOn
 	for i := range r.BasedOn {
-		referenceReference(x, 0x12f108ec02925e33, &r.BasedOn[i]) // Task.basedOn
+		referenceReference(x, 0xec02925e33, &r.BasedOn[i]) // Task.basedOn
 	}
-	tokenCodeableConcept(x, 0xed1af2426649e600, r.BusinessStatus) // Task.businessStatus
-	tokenCodeableConcept(x, 0x8bd3d783cca9b006, r.Code)           // Task.code
-	referenceReference(x, 0x4d1efc664d9a61d6, r.Encounter)        // Task.encounter
-	datePeriod(x, 0x6add0fef040db6d1, r.ExecutionPeriod)          // Task.executionPeriod
-	referenceReference(x, 0x691307e7ba64ae44, r.Focus)            // Task.focus
-	referenceReference(x, 0xfe5798b18bb308ad, r.For)              // Task.for
-	tokenIdentifier(x, 0x6fff9f826a81b761, r.GroupIdentifier)     // Task.groupIdentifier
+	tokenCodeableConcept(x, 0x426649e600, r.BusinessStatus) // Task.businessStatus
+	tokenCodeableConcept(x, 0x83cca9b006, r.Code)           // Task.code
+	referenceReference(x, 0x664d9a61d6, r.Encounter)        // Task.encounter
+	datePeriod(x, 0x6add0fef040db6d1, r.ExecutionPeriod)    // Task.executionPeriod
+	referenceReference(x, 0xe7ba64ae44, r.Focus)            // Task.focus
+	referenceReference(x, 0xb18bb308ad, r.For)              // Task.for
+	tokenIdentifier(x, 0x826a81b761, r.GroupIdentifier)     // Task.groupIdentifier
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0x6d321e1021ac0403, &r.Identifier[i]) // Task.identifier
+		tokenIdentifier(x, 0x1021ac0403, &r.Identifier[i]) // Task.identifier
 	}
-	x.Code(0xa89e384992294624, r.Intent.Text)       // Task.intent
+	x.Code(0x4992294624, r.Intent.Text)             // Task.intent
 	x.Date(0xc748f665c68857cf, r.LastModified.Text) // Task.lastModified
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xb718e43ad7b5f541, meta.Profile[i].Text) // Task.meta.profile
+			x.URI(0x3ad7b5f541, meta.Profile[i].Text) // Task.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0xcd85cc3915696ab9, &meta.Security[i]) // Task.meta.security
+			tokenCoding(x, 0x3915696ab9, &meta.Security[i]) // Task.meta.security
 		}
-		x.URI(0xff4899d0f510e09a, meta.Source.Text) // Task.meta.source
+		x.URI(0xd0f510e09a, meta.Source.Text) // Task.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0xab5b2bff6a7979ee, &meta.Tag[i]) // Task.meta.tag
+			tokenCoding(x, 0xff6a7979ee, &meta.Tag[i]) // Task.meta.tag
 		}
 	}
-	referenceReference(x, 0x0c730f97150110f8, r.Owner) // Task.owner
+	referenceReference(x, 0x97150110f8, r.Owner) // Task.owner
 	for i := range r.PartOf {
-		referenceReference(x, 0xa49812c440d48cb7, &r.PartOf[i]) // Task.partOf
+		referenceReference(x, 0xc440d48cb7, &r.PartOf[i]) // Task.partOf
 	}
 	for i := range r.PerformerType {
-		tokenCodeableConcept(x, 0xfbc0ec1344d6384c, &r.PerformerType[i]) // Task.performerType
+		tokenCodeableConcept(x, 0x1344d6384c, &r.PerformerType[i]) // Task.performerType
 	}
-	x.CodeOf(0x70f0aa1db7fd788f, "http://hl7.org/fhir/request-priority", r.Priority.Text) // Task.priority
-	referenceReference(x, 0xf71c57b56629e819, r.Requester)                                // Task.requester
-	x.CodeOf(0xa428cb8c12b6da2c, "http://hl7.org/fhir/task-status", r.Status.Text)        // Task.status
+	x.CodeOf(0x1db7fd788f, "http://hl7.org/fhir/request-priority", r.Priority.Text) // Task.priority
+	referenceReference(x, 0xb56629e819, r.Requester)                                // Task.requester
+	x.CodeOf(0x8c12b6da2c, "http://hl7.org/fhir/task-status", r.Status.Text)        // Task.status
 }
 
 var parametersTask = []fhir.Parameter{
@@ -54,29 +54,29 @@ var parametersTask = []fhir.Parameter{
 	{Code: "_filter", Base: "Task", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "Task", Type: fhir.SearchToken, Single: true, Expression: "Task.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "Task", Type: fhir.SearchDate, Single: true, Expression: "Task.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "Task", Type: fhir.SearchURI, Keys: []fhir.Key{0xb718e43ad7b5f541}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "Task", Type: fhir.SearchURI, Keys: []fhir.Key{0x3ad7b5f541}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "Task", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "Task", Type: fhir.SearchToken, Keys: []fhir.Key{0xcd85cc3915696ab9}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "Task", Type: fhir.SearchURI, Keys: []fhir.Key{0xff4899d0f510e09a}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "Task", Type: fhir.SearchToken, Keys: []fhir.Key{0xab5b2bff6a7979ee}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "Task", Type: fhir.SearchToken, Keys: []fhir.Key{0x3915696ab9}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "Task", Type: fhir.SearchURI, Keys: []fhir.Key{0xd0f510e09a}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "Task", Type: fhir.SearchToken, Keys: []fhir.Key{0xff6a7979ee}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "Task", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "authored-on", Base: "Task", Type: fhir.SearchDate, Keys: []fhir.Key{0xbb754e558c54a6c4}, Single: true, Expression: "Task.authoredOn", URL: "http://hl7.org/fhir/SearchParameter/Task-authored-on", Description: "Search by creation date"},
-	{Code: "based-on", Base: "Task", Type: fhir.SearchReference, Keys: []fhir.Key{0x12f108ec02925e33}, Targets: anyType, Expression: "Task.basedOn", URL: "http://hl7.org/fhir/SearchParameter/Task-based-on", Description: "Search by requests this task is based on"},
-	{Code: "business-status", Base: "Task", Type: fhir.SearchToken, Keys: []fhir.Key{0xed1af2426649e600}, Expression: "Task.businessStatus", URL: "http://hl7.org/fhir/SearchParameter/Task-business-status", Description: "Search by business status"},
-	{Code: "code", Base: "Task", Type: fhir.SearchToken, Keys: []fhir.Key{0x8bd3d783cca9b006}, Expression: "Task.code", URL: "http://hl7.org/fhir/SearchParameter/Task-code", Description: "Search by task code"},
-	{Code: "encounter", Base: "Task", Type: fhir.SearchReference, Keys: []fhir.Key{0x4d1efc664d9a61d6}, Targets: []string{"Encounter"}, Single: true, Expression: "Task.encounter", URL: "http://hl7.org/fhir/SearchParameter/Task-encounter", Description: "Search by encounter"},
-	{Code: "focus", Base: "Task", Type: fhir.SearchReference, Keys: []fhir.Key{0x691307e7ba64ae44}, Targets: anyType, Single: true, Expression: "Task.focus", URL: "http://hl7.org/fhir/SearchParameter/Task-focus", Description: "Search by task focus"},
-	{Code: "group-identifier", Base: "Task", Type: fhir.SearchToken, Keys: []fhir.Key{0x6fff9f826a81b761}, Single: true, Expression: "Task.groupIdentifier", URL: "http://hl7.org/fhir/SearchParameter/Task-group-identifier", Description: "Search by group identifier"},
-	{Code: "identifier", Base: "Task", Type: fhir.SearchToken, Keys: []fhir.Key{0x6d321e1021ac0403}, Expression: "Task.identifier", URL: "http://hl7.org/fhir/SearchParameter/Task-identifier", Description: "Search for a task instance by its business identifier"},
-	{Code: "intent", Base: "Task", Type: fhir.SearchToken, Keys: []fhir.Key{0xa89e384992294624}, Single: true, Expression: "Task.intent", URL: "http://hl7.org/fhir/SearchParameter/Task-intent", Description: "Search by task intent"},
+	{Code: "based-on", Base: "Task", Type: fhir.SearchReference, Keys: []fhir.Key{0xec02925e33}, Targets: anyType, Expression: "Task.basedOn", URL: "http://hl7.org/fhir/SearchParameter/Task-based-on", Description: "Search by requests this task is based on"},
+	{Code: "business-status", Base: "Task", Type: fhir.SearchToken, Keys: []fhir.Key{0x426649e600}, Expression: "Task.businessStatus", URL: "http://hl7.org/fhir/SearchParameter/Task-business-status", Description: "Search by business status"},
+	{Code: "code", Base: "Task", Type: fhir.SearchToken, Keys: []fhir.Key{0x83cca9b006}, Expression: "Task.code", URL: "http://hl7.org/fhir/SearchParameter/Task-code", Description: "Search by task code"},
+	{Code: "encounter", Base: "Task", Type: fhir.SearchReference, Keys: []fhir.Key{0x664d9a61d6}, Targets: []string{"Encounter"}, Single: true, Expression: "Task.encounter", URL: "http://hl7.org/fhir/SearchParameter/Task-encounter", Description: "Search by encounter"},
+	{Code: "focus", Base: "Task", Type: fhir.SearchReference, Keys: []fhir.Key{0xe7ba64ae44}, Targets: anyType, Single: true, Expression: "Task.focus", URL: "http://hl7.org/fhir/SearchParameter/Task-focus", Description: "Search by task focus"},
+	{Code: "group-identifier", Base: "Task", Type: fhir.SearchToken, Keys: []fhir.Key{0x826a81b761}, Single: true, Expression: "Task.groupIdentifier", URL: "http://hl7.org/fhir/SearchParameter/Task-group-identifier", Description: "Search by group identifier"},
+	{Code: "identifier", Base: "Task", Type: fhir.SearchToken, Keys: []fhir.Key{0x1021ac0403}, Expression: "Task.identifier", URL: "http://hl7.org/fhir/SearchParameter/Task-identifier", Description: "Search for a task instance by its business identifier"},
+	{Code: "intent", Base: "Task", Type: fhir.SearchToken, Keys: []fhir.Key{0x4992294624}, Single: true, Expression: "Task.intent", URL: "http://hl7.org/fhir/SearchParameter/Task-intent", Description: "Search by task intent"},
 	{Code: "modified", Base: "Task", Type: fhir.SearchDate, Keys: []fhir.Key{0xc748f665c68857cf}, Single: true, Expression: "Task.lastModified", URL: "http://hl7.org/fhir/SearchParameter/Task-modified", Description: "Search by last modification date"},
-	{Code: "owner", Base: "Task", Type: fhir.SearchReference, Keys: []fhir.Key{0x0c730f97150110f8}, Targets: []string{"CareTeam", "Device", "HealthcareService", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "Task.owner", URL: "http://hl7.org/fhir/SearchParameter/Task-owner", Description: "Search by task owner"},
-	{Code: "part-of", Base: "Task", Type: fhir.SearchReference, Keys: []fhir.Key{0xa49812c440d48cb7}, Targets: []string{"Task"}, Expression: "Task.partOf", URL: "http://hl7.org/fhir/SearchParameter/Task-part-of", Description: "Search by task this task is part of"},
-	{Code: "patient", Base: "Task", Type: fhir.SearchReference, Keys: []fhir.Key{0xfe5798b18bb308ad}, Targets: []string{"Patient"}, Single: true, Expression: "Task.for.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/Task-patient", Description: "Search by patient"},
-	{Code: "performer", Base: "Task", Type: fhir.SearchToken, Keys: []fhir.Key{0xfbc0ec1344d6384c}, Expression: "Task.performerType", URL: "http://hl7.org/fhir/SearchParameter/Task-performer", Description: "Search by recommended type of performer (e.g., Requester, Performer, Scheduler)."},
+	{Code: "owner", Base: "Task", Type: fhir.SearchReference, Keys: []fhir.Key{0x97150110f8}, Targets: []string{"CareTeam", "Device", "HealthcareService", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "Task.owner", URL: "http://hl7.org/fhir/SearchParameter/Task-owner", Description: "Search by task owner"},
+	{Code: "part-of", Base: "Task", Type: fhir.SearchReference, Keys: []fhir.Key{0xc440d48cb7}, Targets: []string{"Task"}, Expression: "Task.partOf", URL: "http://hl7.org/fhir/SearchParameter/Task-part-of", Description: "Search by task this task is part of"},
+	{Code: "patient", Base: "Task", Type: fhir.SearchReference, Keys: []fhir.Key{0xb18bb308ad}, Targets: []string{"Patient"}, Single: true, Expression: "Task.for.where(resolve() is Patient)", URL: "http://hl7.org/fhir/SearchParameter/Task-patient", Description: "Search by patient"},
+	{Code: "performer", Base: "Task", Type: fhir.SearchToken, Keys: []fhir.Key{0x1344d6384c}, Expression: "Task.performerType", URL: "http://hl7.org/fhir/SearchParameter/Task-performer", Description: "Search by recommended type of performer (e.g., Requester, Performer, Scheduler)."},
 	{Code: "period", Base: "Task", Type: fhir.SearchDate, Keys: []fhir.Key{0x6add0fef040db6d1}, Single: true, Expression: "Task.executionPeriod", URL: "http://hl7.org/fhir/SearchParameter/Task-period", Description: "Search by period Task is/was underway"},
-	{Code: "priority", Base: "Task", Type: fhir.SearchToken, Keys: []fhir.Key{0x70f0aa1db7fd788f}, Single: true, Systems: []string{"http://hl7.org/fhir/request-priority"}, Expression: "Task.priority", URL: "http://hl7.org/fhir/SearchParameter/Task-priority", Description: "Search by task priority"},
-	{Code: "requester", Base: "Task", Type: fhir.SearchReference, Keys: []fhir.Key{0xf71c57b56629e819}, Targets: []string{"Device", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "Task.requester", URL: "http://hl7.org/fhir/SearchParameter/Task-requester", Description: "Search by task requester"},
-	{Code: "status", Base: "Task", Type: fhir.SearchToken, Keys: []fhir.Key{0xa428cb8c12b6da2c}, Single: true, Systems: []string{"http://hl7.org/fhir/task-status"}, Expression: "Task.status", URL: "http://hl7.org/fhir/SearchParameter/Task-status", Description: "Search by task status"},
-	{Code: "subject", Base: "Task", Type: fhir.SearchReference, Keys: []fhir.Key{0xfe5798b18bb308ad}, Targets: anyType, Single: true, Expression: "Task.for", URL: "http://hl7.org/fhir/SearchParameter/Task-subject", Description: "Search by subject"},
+	{Code: "priority", Base: "Task", Type: fhir.SearchToken, Keys: []fhir.Key{0x1db7fd788f}, Single: true, Systems: []string{"http://hl7.org/fhir/request-priority"}, Expression: "Task.priority", URL: "http://hl7.org/fhir/SearchParameter/Task-priority", Description: "Search by task priority"},
+	{Code: "requester", Base: "Task", Type: fhir.SearchReference, Keys: []fhir.Key{0xb56629e819}, Targets: []string{"Device", "Organization", "Patient", "Practitioner", "PractitionerRole", "RelatedPerson"}, Single: true, Expression: "Task.requester", URL: "http://hl7.org/fhir/SearchParameter/Task-requester", Description: "Search by task requester"},
+	{Code: "status", Base: "Task", Type: fhir.SearchToken, Keys: []fhir.Key{0x8c12b6da2c}, Single: true, Systems: []string{"http://hl7.org/fhir/task-status"}, Expression: "Task.status", URL: "http://hl7.org/fhir/SearchParameter/Task-status", Description: "Search by task status"},
+	{Code: "subject", Base: "Task", Type: fhir.SearchReference, Keys: []fhir.Key{0xb18bb308ad}, Targets: anyType, Single: true, Expression: "Task.for", URL: "http://hl7.org/fhir/SearchParameter/Task-subject", Description: "Search by subject"},
 }

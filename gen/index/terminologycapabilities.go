@@ -12,25 +12,25 @@ func terminologyCapabilities(x *fhir.Index, r *r4.TerminologyCapabilities) {
 	x.Date(0xb814223a0bd7f952, r.Date.Text)          // TerminologyCapabilities.date
 	x.String(0x7b80bf372a875694, r.Description.Text) // TerminologyCapabilities.description
 	for i := range r.Jurisdiction {
-		tokenCodeableConcept(x, 0x293fa7c5cbcc0019, &r.Jurisdiction[i]) // TerminologyCapabilities.jurisdiction
+		tokenCodeableConcept(x, 0xc5cbcc0019, &r.Jurisdiction[i]) // TerminologyCapabilities.jurisdiction
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x3aba135b4b7e8952, meta.Profile[i].Text) // TerminologyCapabilities.meta.profile
+			x.URI(0x5b4b7e8952, meta.Profile[i].Text) // TerminologyCapabilities.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x55bb9d8fe7883a7f, &meta.Security[i]) // TerminologyCapabilities.meta.security
+			tokenCoding(x, 0x8fe7883a7f, &meta.Security[i]) // TerminologyCapabilities.meta.security
 		}
-		x.URI(0x39ff14538ee2dae0, meta.Source.Text) // TerminologyCapabilities.meta.source
+		x.URI(0x538ee2dae0, meta.Source.Text) // TerminologyCapabilities.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x5e44575945c06b9c, &meta.Tag[i]) // TerminologyCapabilities.meta.tag
+			tokenCoding(x, 0x5945c06b9c, &meta.Tag[i]) // TerminologyCapabilities.meta.tag
 		}
 	}
-	x.String(0x80b5a97faa202354, r.Name.Text)                                             // TerminologyCapabilities.name
-	x.String(0x861d95b04907fd8e, r.Publisher.Text)                                        // TerminologyCapabilities.publisher
-	x.CodeOf(0x3b225aea3fb84026, "http://hl7.org/fhir/publication-status", r.Status.Text) // TerminologyCapabilities.status
-	x.String(0xf4632f9383442596, r.Title.Text)                                            // TerminologyCapabilities.title
-	x.URI(0x41ab4a0b830beb87, r.URL.Text)                                                 // TerminologyCapabilities.url
+	x.String(0x80b5a97faa202354, r.Name.Text)                                       // TerminologyCapabilities.name
+	x.String(0x861d95b04907fd8e, r.Publisher.Text)                                  // TerminologyCapabilities.publisher
+	x.CodeOf(0xea3fb84026, "http://hl7.org/fhir/publication-status", r.Status.Text) // TerminologyCapabilities.status
+	x.String(0xf4632f9383442596, r.Title.Text)                                      // TerminologyCapabilities.title
+	x.URI(0xb830beb87, r.URL.Text)                                                  // TerminologyCapabilities.url
 	for i := range r.UseContext {
 		useContext := &r.UseContext[i]
 		x.Open(0x5b3d5617180ebeda, 2) // TerminologyCapabilities.useContext: code & value.ofType(CodeableConcept)
@@ -51,17 +51,17 @@ func terminologyCapabilities(x *fhir.Index, r *r4.TerminologyCapabilities) {
 			quantityRange(x, 0, v)
 		}
 		x.Close()
-		tokenCoding(x, 0xf27cd8808dd190b2, useContext.Code) // TerminologyCapabilities.useContext.code
+		tokenCoding(x, 0x808dd190b2, useContext.Code) // TerminologyCapabilities.useContext.code
 		switch v := useContext.Value.(type) {
 		case *r4.CodeableConcept:
-			tokenCodeableConcept(x, 0x50071d0e333169ba, v) // TerminologyCapabilities.useContext.value.ofType(CodeableConcept)
+			tokenCodeableConcept(x, 0xe333169ba, v) // TerminologyCapabilities.useContext.value.ofType(CodeableConcept)
 		case *r4.Quantity:
 			quantityQuantity(x, 0x40998e97a84662fb, v) // TerminologyCapabilities.useContext.value.ofType(Quantity)
 		case *r4.Range:
 			quantityRange(x, 0x26bbf443af5f3163, v) // TerminologyCapabilities.useContext.value.ofType(Range)
 		}
 	}
-	x.Code(0xd6c1588f781a8c5f, r.Version.Text) // TerminologyCapabilities.version
+	x.Code(0x8f781a8c5f, r.Version.Text) // TerminologyCapabilities.version
 }
 
 var parametersTerminologyCapabilities = []fhir.Parameter{
@@ -69,24 +69,24 @@ var parametersTerminologyCapabilities = []fhir.Parameter{
 	{Code: "_filter", Base: "TerminologyCapabilities", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "TerminologyCapabilities", Type: fhir.SearchToken, Single: true, Expression: "TerminologyCapabilities.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "TerminologyCapabilities", Type: fhir.SearchDate, Single: true, Expression: "TerminologyCapabilities.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "TerminologyCapabilities", Type: fhir.SearchURI, Keys: []fhir.Key{0x3aba135b4b7e8952}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "TerminologyCapabilities", Type: fhir.SearchURI, Keys: []fhir.Key{0x5b4b7e8952}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "TerminologyCapabilities", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "TerminologyCapabilities", Type: fhir.SearchToken, Keys: []fhir.Key{0x55bb9d8fe7883a7f}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "TerminologyCapabilities", Type: fhir.SearchURI, Keys: []fhir.Key{0x39ff14538ee2dae0}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "TerminologyCapabilities", Type: fhir.SearchToken, Keys: []fhir.Key{0x5e44575945c06b9c}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "TerminologyCapabilities", Type: fhir.SearchToken, Keys: []fhir.Key{0x8fe7883a7f}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "TerminologyCapabilities", Type: fhir.SearchURI, Keys: []fhir.Key{0x538ee2dae0}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "TerminologyCapabilities", Type: fhir.SearchToken, Keys: []fhir.Key{0x5945c06b9c}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "TerminologyCapabilities", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "context", Base: "TerminologyCapabilities", Type: fhir.SearchToken, Keys: []fhir.Key{0x50071d0e333169ba}, Expression: "TerminologyCapabilities.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/conformance-context", Description: "A use context assigned to the terminology capabilities"},
+	{Code: "context", Base: "TerminologyCapabilities", Type: fhir.SearchToken, Keys: []fhir.Key{0xe333169ba}, Expression: "TerminologyCapabilities.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/conformance-context", Description: "A use context assigned to the terminology capabilities"},
 	{Code: "context-quantity", Base: "TerminologyCapabilities", Type: fhir.SearchQuantity, Keys: []fhir.Key{0x40998e97a84662fb, 0x26bbf443af5f3163}, Expression: "TerminologyCapabilities.useContext.value as Quantity | TerminologyCapabilities.useContext.value as Range", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-quantity", Description: "A quantity- or range-valued use context assigned to the terminology capabilities"},
-	{Code: "context-type", Base: "TerminologyCapabilities", Type: fhir.SearchToken, Keys: []fhir.Key{0xf27cd8808dd190b2}, Expression: "TerminologyCapabilities.useContext.code", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-type", Description: "A type of use context assigned to the terminology capabilities"},
+	{Code: "context-type", Base: "TerminologyCapabilities", Type: fhir.SearchToken, Keys: []fhir.Key{0x808dd190b2}, Expression: "TerminologyCapabilities.useContext.code", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-type", Description: "A type of use context assigned to the terminology capabilities"},
 	{Code: "context-type-quantity", Base: "TerminologyCapabilities", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0xffc64402476a348a, Parts: []fhir.Part{{Code: "context-type", Type: fhir.SearchToken}, {Code: "context-quantity", Type: fhir.SearchQuantity}}}}, Expression: "TerminologyCapabilities.useContext", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-type-quantity", Description: "A use context type and quantity- or range-based value assigned to the terminology capabilities"},
 	{Code: "context-type-value", Base: "TerminologyCapabilities", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0x5b3d5617180ebeda, Parts: []fhir.Part{{Code: "context-type", Type: fhir.SearchToken}, {Code: "context", Type: fhir.SearchToken}}}}, Expression: "TerminologyCapabilities.useContext", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-type-value", Description: "A use context type and value assigned to the terminology capabilities"},
 	{Code: "date", Base: "TerminologyCapabilities", Type: fhir.SearchDate, Keys: []fhir.Key{0xb814223a0bd7f952}, Single: true, Expression: "TerminologyCapabilities.date", URL: "http://hl7.org/fhir/SearchParameter/conformance-date", Description: "The terminology capabilities publication date"},
 	{Code: "description", Base: "TerminologyCapabilities", Type: fhir.SearchString, Keys: []fhir.Key{0x7b80bf372a875694}, Single: true, Expression: "TerminologyCapabilities.description", URL: "http://hl7.org/fhir/SearchParameter/conformance-description", Description: "The description of the terminology capabilities"},
-	{Code: "jurisdiction", Base: "TerminologyCapabilities", Type: fhir.SearchToken, Keys: []fhir.Key{0x293fa7c5cbcc0019}, Expression: "TerminologyCapabilities.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/conformance-jurisdiction", Description: "Intended jurisdiction for the terminology capabilities"},
+	{Code: "jurisdiction", Base: "TerminologyCapabilities", Type: fhir.SearchToken, Keys: []fhir.Key{0xc5cbcc0019}, Expression: "TerminologyCapabilities.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/conformance-jurisdiction", Description: "Intended jurisdiction for the terminology capabilities"},
 	{Code: "name", Base: "TerminologyCapabilities", Type: fhir.SearchString, Keys: []fhir.Key{0x80b5a97faa202354}, Single: true, Expression: "TerminologyCapabilities.name", URL: "http://hl7.org/fhir/SearchParameter/conformance-name", Description: "Computationally friendly name of the terminology capabilities"},
 	{Code: "publisher", Base: "TerminologyCapabilities", Type: fhir.SearchString, Keys: []fhir.Key{0x861d95b04907fd8e}, Single: true, Expression: "TerminologyCapabilities.publisher", URL: "http://hl7.org/fhir/SearchParameter/conformance-publisher", Description: "Name of the publisher of the terminology capabilities"},
-	{Code: "status", Base: "TerminologyCapabilities", Type: fhir.SearchToken, Keys: []fhir.Key{0x3b225aea3fb84026}, Single: true, Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "TerminologyCapabilities.status", URL: "http://hl7.org/fhir/SearchParameter/conformance-status", Description: "The current status of the terminology capabilities"},
+	{Code: "status", Base: "TerminologyCapabilities", Type: fhir.SearchToken, Keys: []fhir.Key{0xea3fb84026}, Single: true, Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "TerminologyCapabilities.status", URL: "http://hl7.org/fhir/SearchParameter/conformance-status", Description: "The current status of the terminology capabilities"},
 	{Code: "title", Base: "TerminologyCapabilities", Type: fhir.SearchString, Keys: []fhir.Key{0xf4632f9383442596}, Single: true, Expression: "TerminologyCapabilities.title", URL: "http://hl7.org/fhir/SearchParameter/conformance-title", Description: "The human-friendly name of the terminology capabilities"},
-	{Code: "url", Base: "TerminologyCapabilities", Type: fhir.SearchURI, Keys: []fhir.Key{0x41ab4a0b830beb87}, Single: true, Expression: "TerminologyCapabilities.url", URL: "http://hl7.org/fhir/SearchParameter/conformance-url", Description: "The uri that identifies the terminology capabilities"},
-	{Code: "version", Base: "TerminologyCapabilities", Type: fhir.SearchToken, Keys: []fhir.Key{0xd6c1588f781a8c5f}, Single: true, Expression: "TerminologyCapabilities.version", URL: "http://hl7.org/fhir/SearchParameter/conformance-version", Description: "The business version of the terminology capabilities"},
+	{Code: "url", Base: "TerminologyCapabilities", Type: fhir.SearchURI, Keys: []fhir.Key{0xb830beb87}, Single: true, Expression: "TerminologyCapabilities.url", URL: "http://hl7.org/fhir/SearchParameter/conformance-url", Description: "The uri that identifies the terminology capabilities"},
+	{Code: "version", Base: "TerminologyCapabilities", Type: fhir.SearchToken, Keys: []fhir.Key{0x8f781a8c5f}, Single: true, Expression: "TerminologyCapabilities.version", URL: "http://hl7.org/fhir/SearchParameter/conformance-version", Description: "The business version of the terminology capabilities"},
 }

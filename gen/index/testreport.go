@@ -9,27 +9,27 @@ import (
 
 // testReport adds what the search parameters say of r to x.
 func testReport(x *fhir.Index, r *r4.TestReport) {
-	tokenIdentifier(x, 0x03aae9eca2cf88d1, r.Identifier) // TestReport.identifier
-	x.Date(0xb9d87462a085eba7, r.Issued.Text)            // TestReport.issued
+	tokenIdentifier(x, 0xeca2cf88d1, r.Identifier) // TestReport.identifier
+	x.Date(0xb9d87462a085eba7, r.Issued.Text)      // TestReport.issued
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xf44923c43be29481, meta.Profile[i].Text) // TestReport.meta.profile
+			x.URI(0xc43be29481, meta.Profile[i].Text) // TestReport.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0xb741a8a70b08a73d, &meta.Security[i]) // TestReport.meta.security
+			tokenCoding(x, 0xa70b08a73d, &meta.Security[i]) // TestReport.meta.security
 		}
-		x.URI(0x6e1c4ac84b7262c9, meta.Source.Text) // TestReport.meta.source
+		x.URI(0xc84b7262c9, meta.Source.Text) // TestReport.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x60a14ec9de916146, &meta.Tag[i]) // TestReport.meta.tag
+			tokenCoding(x, 0xc9de916146, &meta.Tag[i]) // TestReport.meta.tag
 		}
 	}
 	for i := range r.Participant {
 		participant := &r.Participant[i]
-		x.URI(0x38f0a7df11c92d1a, participant.URI.Text) // TestReport.participant.uri
+		x.URI(0xdf11c92d1a, participant.URI.Text) // TestReport.participant.uri
 	}
-	x.CodeOf(0xe98017caa021c756, "http://hl7.org/fhir/report-result-codes", r.Result.Text) // TestReport.result
-	referenceReference(x, 0x8f01cf5c4b090e14, r.TestScript)                                // TestReport.testScript
-	x.String(0x3848a1703686e210, r.Tester.Text)                                            // TestReport.tester
+	x.CodeOf(0xcaa021c756, "http://hl7.org/fhir/report-result-codes", r.Result.Text) // TestReport.result
+	referenceReference(x, 0x5c4b090e14, r.TestScript)                                // TestReport.testScript
+	x.String(0x3848a1703686e210, r.Tester.Text)                                      // TestReport.tester
 }
 
 var parametersTestReport = []fhir.Parameter{
@@ -37,16 +37,16 @@ var parametersTestReport = []fhir.Parameter{
 	{Code: "_filter", Base: "TestReport", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "TestReport", Type: fhir.SearchToken, Single: true, Expression: "TestReport.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "TestReport", Type: fhir.SearchDate, Single: true, Expression: "TestReport.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "TestReport", Type: fhir.SearchURI, Keys: []fhir.Key{0xf44923c43be29481}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "TestReport", Type: fhir.SearchURI, Keys: []fhir.Key{0xc43be29481}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "TestReport", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "TestReport", Type: fhir.SearchToken, Keys: []fhir.Key{0xb741a8a70b08a73d}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "TestReport", Type: fhir.SearchURI, Keys: []fhir.Key{0x6e1c4ac84b7262c9}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "TestReport", Type: fhir.SearchToken, Keys: []fhir.Key{0x60a14ec9de916146}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "TestReport", Type: fhir.SearchToken, Keys: []fhir.Key{0xa70b08a73d}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "TestReport", Type: fhir.SearchURI, Keys: []fhir.Key{0xc84b7262c9}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "TestReport", Type: fhir.SearchToken, Keys: []fhir.Key{0xc9de916146}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "TestReport", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "identifier", Base: "TestReport", Type: fhir.SearchToken, Keys: []fhir.Key{0x03aae9eca2cf88d1}, Single: true, Expression: "TestReport.identifier", URL: "http://hl7.org/fhir/SearchParameter/TestReport-identifier", Description: "An external identifier for the test report"},
+	{Code: "identifier", Base: "TestReport", Type: fhir.SearchToken, Keys: []fhir.Key{0xeca2cf88d1}, Single: true, Expression: "TestReport.identifier", URL: "http://hl7.org/fhir/SearchParameter/TestReport-identifier", Description: "An external identifier for the test report"},
 	{Code: "issued", Base: "TestReport", Type: fhir.SearchDate, Keys: []fhir.Key{0xb9d87462a085eba7}, Single: true, Expression: "TestReport.issued", URL: "http://hl7.org/fhir/SearchParameter/TestReport-issued", Description: "The test report generation date"},
-	{Code: "participant", Base: "TestReport", Type: fhir.SearchURI, Keys: []fhir.Key{0x38f0a7df11c92d1a}, Expression: "TestReport.participant.uri", URL: "http://hl7.org/fhir/SearchParameter/TestReport-participant", Description: "The reference to a participant in the test execution"},
-	{Code: "result", Base: "TestReport", Type: fhir.SearchToken, Keys: []fhir.Key{0xe98017caa021c756}, Single: true, Systems: []string{"http://hl7.org/fhir/report-result-codes"}, Expression: "TestReport.result", URL: "http://hl7.org/fhir/SearchParameter/TestReport-result", Description: "The result disposition of the test execution"},
+	{Code: "participant", Base: "TestReport", Type: fhir.SearchURI, Keys: []fhir.Key{0xdf11c92d1a}, Expression: "TestReport.participant.uri", URL: "http://hl7.org/fhir/SearchParameter/TestReport-participant", Description: "The reference to a participant in the test execution"},
+	{Code: "result", Base: "TestReport", Type: fhir.SearchToken, Keys: []fhir.Key{0xcaa021c756}, Single: true, Systems: []string{"http://hl7.org/fhir/report-result-codes"}, Expression: "TestReport.result", URL: "http://hl7.org/fhir/SearchParameter/TestReport-result", Description: "The result disposition of the test execution"},
 	{Code: "tester", Base: "TestReport", Type: fhir.SearchString, Keys: []fhir.Key{0x3848a1703686e210}, Single: true, Expression: "TestReport.tester", URL: "http://hl7.org/fhir/SearchParameter/TestReport-tester", Description: "The name of the testing organization"},
-	{Code: "testscript", Base: "TestReport", Type: fhir.SearchReference, Keys: []fhir.Key{0x8f01cf5c4b090e14}, Targets: []string{"TestScript"}, Single: true, Expression: "TestReport.testScript", URL: "http://hl7.org/fhir/SearchParameter/TestReport-testscript", Description: "The test script executed to produce this report"},
+	{Code: "testscript", Base: "TestReport", Type: fhir.SearchReference, Keys: []fhir.Key{0x5c4b090e14}, Targets: []string{"TestScript"}, Single: true, Expression: "TestReport.testScript", URL: "http://hl7.org/fhir/SearchParameter/TestReport-testscript", Description: "The test script executed to produce this report"},
 }

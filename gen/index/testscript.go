@@ -9,22 +9,22 @@ import (
 
 // testScript adds what the search parameters say of r to x.
 func testScript(x *fhir.Index, r *r4.TestScript) {
-	x.Date(0xff80b87e41d18673, r.Date.Text)              // TestScript.date
-	x.String(0x4e3a060d1571a78a, r.Description.Text)     // TestScript.description
-	tokenIdentifier(x, 0x63b025d4fc680694, r.Identifier) // TestScript.identifier
+	x.Date(0xff80b87e41d18673, r.Date.Text)          // TestScript.date
+	x.String(0x4e3a060d1571a78a, r.Description.Text) // TestScript.description
+	tokenIdentifier(x, 0xd4fc680694, r.Identifier)   // TestScript.identifier
 	for i := range r.Jurisdiction {
-		tokenCodeableConcept(x, 0xedb6191142dbc88d, &r.Jurisdiction[i]) // TestScript.jurisdiction
+		tokenCodeableConcept(x, 0x1142dbc88d, &r.Jurisdiction[i]) // TestScript.jurisdiction
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x3a6296434eeafce8, meta.Profile[i].Text) // TestScript.meta.profile
+			x.URI(0x434eeafce8, meta.Profile[i].Text) // TestScript.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0xf1fc452900f9fb44, &meta.Security[i]) // TestScript.meta.security
+			tokenCoding(x, 0x2900f9fb44, &meta.Security[i]) // TestScript.meta.security
 		}
-		x.URI(0xabf8bb23dbdc9cb6, meta.Source.Text) // TestScript.meta.source
+		x.URI(0x23dbdc9cb6, meta.Source.Text) // TestScript.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0xf1259d8b6d28fab2, &meta.Tag[i]) // TestScript.meta.tag
+			tokenCoding(x, 0x8b6d28fab2, &meta.Tag[i]) // TestScript.meta.tag
 		}
 	}
 	if metadata := r.Metadata; metadata != nil {
@@ -33,11 +33,11 @@ func testScript(x *fhir.Index, r *r4.TestScript) {
 			x.String(0x1699c35bff17186d, capability.Description.Text) // TestScript.metadata.capability.description
 		}
 	}
-	x.String(0x07274f94233425fa, r.Name.Text)                                             // TestScript.name
-	x.String(0xc0067c8df0382bdc, r.Publisher.Text)                                        // TestScript.publisher
-	x.CodeOf(0x4b8a8fd7ccd21f26, "http://hl7.org/fhir/publication-status", r.Status.Text) // TestScript.status
-	x.String(0xdf30fdcaf6c3d2b5, r.Title.Text)                                            // TestScript.title
-	x.URI(0x161b261c6b089bff, r.URL.Text)                                                 // TestScript.url
+	x.String(0x7274f94233425fa, r.Name.Text)                                        // TestScript.name
+	x.String(0xc0067c8df0382bdc, r.Publisher.Text)                                  // TestScript.publisher
+	x.CodeOf(0xd7ccd21f26, "http://hl7.org/fhir/publication-status", r.Status.Text) // TestScript.status
+	x.String(0xdf30fdcaf6c3d2b5, r.Title.Text)                                      // TestScript.title
+	x.URI(0x1c6b089bff, r.URL.Text)                                                 // TestScript.url
 	for i := range r.UseContext {
 		useContext := &r.UseContext[i]
 		x.Open(0x87b368aed1266fd6, 2) // TestScript.useContext: code & value.ofType(CodeableConcept)
@@ -58,17 +58,17 @@ func testScript(x *fhir.Index, r *r4.TestScript) {
 			quantityRange(x, 0, v)
 		}
 		x.Close()
-		tokenCoding(x, 0xe3ab6cdb63b92bdc, useContext.Code) // TestScript.useContext.code
+		tokenCoding(x, 0xdb63b92bdc, useContext.Code) // TestScript.useContext.code
 		switch v := useContext.Value.(type) {
 		case *r4.CodeableConcept:
-			tokenCodeableConcept(x, 0x2cafeb676d6b9565, v) // TestScript.useContext.value.ofType(CodeableConcept)
+			tokenCodeableConcept(x, 0x676d6b9565, v) // TestScript.useContext.value.ofType(CodeableConcept)
 		case *r4.Quantity:
 			quantityQuantity(x, 0x9d90a5b1eb039d08, v) // TestScript.useContext.value.ofType(Quantity)
 		case *r4.Range:
 			quantityRange(x, 0x225020bbd63c8bbb, v) // TestScript.useContext.value.ofType(Range)
 		}
 	}
-	x.Code(0x6078c6167b9e4fa3, r.Version.Text) // TestScript.version
+	x.Code(0x167b9e4fa3, r.Version.Text) // TestScript.version
 }
 
 var parametersTestScript = []fhir.Parameter{
@@ -76,26 +76,26 @@ var parametersTestScript = []fhir.Parameter{
 	{Code: "_filter", Base: "TestScript", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "TestScript", Type: fhir.SearchToken, Single: true, Expression: "TestScript.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "TestScript", Type: fhir.SearchDate, Single: true, Expression: "TestScript.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "TestScript", Type: fhir.SearchURI, Keys: []fhir.Key{0x3a6296434eeafce8}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "TestScript", Type: fhir.SearchURI, Keys: []fhir.Key{0x434eeafce8}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "TestScript", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "TestScript", Type: fhir.SearchToken, Keys: []fhir.Key{0xf1fc452900f9fb44}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "TestScript", Type: fhir.SearchURI, Keys: []fhir.Key{0xabf8bb23dbdc9cb6}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "TestScript", Type: fhir.SearchToken, Keys: []fhir.Key{0xf1259d8b6d28fab2}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "TestScript", Type: fhir.SearchToken, Keys: []fhir.Key{0x2900f9fb44}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "TestScript", Type: fhir.SearchURI, Keys: []fhir.Key{0x23dbdc9cb6}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "TestScript", Type: fhir.SearchToken, Keys: []fhir.Key{0x8b6d28fab2}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "TestScript", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "context", Base: "TestScript", Type: fhir.SearchToken, Keys: []fhir.Key{0x2cafeb676d6b9565}, Expression: "TestScript.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/TestScript-context", Description: "A use context assigned to the test script"},
+	{Code: "context", Base: "TestScript", Type: fhir.SearchToken, Keys: []fhir.Key{0x676d6b9565}, Expression: "TestScript.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/TestScript-context", Description: "A use context assigned to the test script"},
 	{Code: "context-quantity", Base: "TestScript", Type: fhir.SearchQuantity, Keys: []fhir.Key{0x9d90a5b1eb039d08, 0x225020bbd63c8bbb}, Expression: "TestScript.useContext.value as Quantity | TestScript.useContext.value as Range", URL: "http://hl7.org/fhir/SearchParameter/TestScript-context-quantity", Description: "A quantity- or range-valued use context assigned to the test script"},
-	{Code: "context-type", Base: "TestScript", Type: fhir.SearchToken, Keys: []fhir.Key{0xe3ab6cdb63b92bdc}, Expression: "TestScript.useContext.code", URL: "http://hl7.org/fhir/SearchParameter/TestScript-context-type", Description: "A type of use context assigned to the test script"},
+	{Code: "context-type", Base: "TestScript", Type: fhir.SearchToken, Keys: []fhir.Key{0xdb63b92bdc}, Expression: "TestScript.useContext.code", URL: "http://hl7.org/fhir/SearchParameter/TestScript-context-type", Description: "A type of use context assigned to the test script"},
 	{Code: "context-type-quantity", Base: "TestScript", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0x66c2cb20d4f88896, Parts: []fhir.Part{{Code: "context-type", Type: fhir.SearchToken}, {Code: "context-quantity", Type: fhir.SearchQuantity}}}}, Expression: "TestScript.useContext", URL: "http://hl7.org/fhir/SearchParameter/TestScript-context-type-quantity", Description: "A use context type and quantity- or range-based value assigned to the test script"},
 	{Code: "context-type-value", Base: "TestScript", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0x87b368aed1266fd6, Parts: []fhir.Part{{Code: "context-type", Type: fhir.SearchToken}, {Code: "context", Type: fhir.SearchToken}}}}, Expression: "TestScript.useContext", URL: "http://hl7.org/fhir/SearchParameter/TestScript-context-type-value", Description: "A use context type and value assigned to the test script"},
 	{Code: "date", Base: "TestScript", Type: fhir.SearchDate, Keys: []fhir.Key{0xff80b87e41d18673}, Single: true, Expression: "TestScript.date", URL: "http://hl7.org/fhir/SearchParameter/TestScript-date", Description: "The test script publication date"},
 	{Code: "description", Base: "TestScript", Type: fhir.SearchString, Keys: []fhir.Key{0x4e3a060d1571a78a}, Single: true, Expression: "TestScript.description", URL: "http://hl7.org/fhir/SearchParameter/TestScript-description", Description: "The description of the test script"},
-	{Code: "identifier", Base: "TestScript", Type: fhir.SearchToken, Keys: []fhir.Key{0x63b025d4fc680694}, Single: true, Expression: "TestScript.identifier", URL: "http://hl7.org/fhir/SearchParameter/TestScript-identifier", Description: "External identifier for the test script"},
-	{Code: "jurisdiction", Base: "TestScript", Type: fhir.SearchToken, Keys: []fhir.Key{0xedb6191142dbc88d}, Expression: "TestScript.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/TestScript-jurisdiction", Description: "Intended jurisdiction for the test script"},
-	{Code: "name", Base: "TestScript", Type: fhir.SearchString, Keys: []fhir.Key{0x07274f94233425fa}, Single: true, Expression: "TestScript.name", URL: "http://hl7.org/fhir/SearchParameter/TestScript-name", Description: "Computationally friendly name of the test script"},
+	{Code: "identifier", Base: "TestScript", Type: fhir.SearchToken, Keys: []fhir.Key{0xd4fc680694}, Single: true, Expression: "TestScript.identifier", URL: "http://hl7.org/fhir/SearchParameter/TestScript-identifier", Description: "External identifier for the test script"},
+	{Code: "jurisdiction", Base: "TestScript", Type: fhir.SearchToken, Keys: []fhir.Key{0x1142dbc88d}, Expression: "TestScript.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/TestScript-jurisdiction", Description: "Intended jurisdiction for the test script"},
+	{Code: "name", Base: "TestScript", Type: fhir.SearchString, Keys: []fhir.Key{0x7274f94233425fa}, Single: true, Expression: "TestScript.name", URL: "http://hl7.org/fhir/SearchParameter/TestScript-name", Description: "Computationally friendly name of the test script"},
 	{Code: "publisher", Base: "TestScript", Type: fhir.SearchString, Keys: []fhir.Key{0xc0067c8df0382bdc}, Single: true, Expression: "TestScript.publisher", URL: "http://hl7.org/fhir/SearchParameter/TestScript-publisher", Description: "Name of the publisher of the test script"},
-	{Code: "status", Base: "TestScript", Type: fhir.SearchToken, Keys: []fhir.Key{0x4b8a8fd7ccd21f26}, Single: true, Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "TestScript.status", URL: "http://hl7.org/fhir/SearchParameter/TestScript-status", Description: "The current status of the test script"},
+	{Code: "status", Base: "TestScript", Type: fhir.SearchToken, Keys: []fhir.Key{0xd7ccd21f26}, Single: true, Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "TestScript.status", URL: "http://hl7.org/fhir/SearchParameter/TestScript-status", Description: "The current status of the test script"},
 	{Code: "testscript-capability", Base: "TestScript", Type: fhir.SearchString, Keys: []fhir.Key{0x1699c35bff17186d}, Expression: "TestScript.metadata.capability.description", URL: "http://hl7.org/fhir/SearchParameter/TestScript-testscript-capability", Description: "TestScript required and validated capability"},
 	{Code: "title", Base: "TestScript", Type: fhir.SearchString, Keys: []fhir.Key{0xdf30fdcaf6c3d2b5}, Single: true, Expression: "TestScript.title", URL: "http://hl7.org/fhir/SearchParameter/TestScript-title", Description: "The human-friendly name of the test script"},
-	{Code: "url", Base: "TestScript", Type: fhir.SearchURI, Keys: []fhir.Key{0x161b261c6b089bff}, Single: true, Expression: "TestScript.url", URL: "http://hl7.org/fhir/SearchParameter/TestScript-url", Description: "The uri that identifies the test script"},
-	{Code: "version", Base: "TestScript", Type: fhir.SearchToken, Keys: []fhir.Key{0x6078c6167b9e4fa3}, Single: true, Expression: "TestScript.version", URL: "http://hl7.org/fhir/SearchParameter/TestScript-version", Description: "The business version of the test script"},
+	{Code: "url", Base: "TestScript", Type: fhir.SearchURI, Keys: []fhir.Key{0x1c6b089bff}, Single: true, Expression: "TestScript.url", URL: "http://hl7.org/fhir/SearchParameter/TestScript-url", Description: "The uri that identifies the test script"},
+	{Code: "version", Base: "TestScript", Type: fhir.SearchToken, Keys: []fhir.Key{0x167b9e4fa3}, Single: true, Expression: "TestScript.version", URL: "http://hl7.org/fhir/SearchParameter/TestScript-version", Description: "The business version of the test script"},
 }

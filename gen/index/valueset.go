@@ -14,43 +14,43 @@ func valueSet(x *fhir.Index, r *r4.ValueSet) {
 			include := &compose.Include[i]
 			for i := range include.Concept {
 				concept := &include.Concept[i]
-				x.Code(0xa27c1ae7ab3df1c5, concept.Code.Text) // ValueSet.compose.include.concept.code
+				x.Code(0xe7ab3df1c5, concept.Code.Text) // ValueSet.compose.include.concept.code
 			}
-			x.URI(0x6ed6d0b99fbd3c42, include.System.Text) // ValueSet.compose.include.system
+			x.URI(0xb99fbd3c42, include.System.Text) // ValueSet.compose.include.system
 		}
 	}
-	x.Date(0x5d5eedc29d36f3e8, r.Date.Text)          // ValueSet.date
-	x.String(0x0bfef958e4c05bc7, r.Description.Text) // ValueSet.description
+	x.Date(0x5d5eedc29d36f3e8, r.Date.Text)         // ValueSet.date
+	x.String(0xbfef958e4c05bc7, r.Description.Text) // ValueSet.description
 	if expansion := r.Expansion; expansion != nil {
 		for i := range expansion.Contains {
 			contains := &expansion.Contains[i]
-			x.Code(0x55b20c2c1bac14fa, contains.Code.Text) // ValueSet.expansion.contains.code
+			x.Code(0x2c1bac14fa, contains.Code.Text) // ValueSet.expansion.contains.code
 		}
-		x.URI(0x39b1ba51193c0bdf, expansion.Identifier.Text) // ValueSet.expansion.identifier
+		x.URI(0x51193c0bdf, expansion.Identifier.Text) // ValueSet.expansion.identifier
 	}
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0x9befc9e046c6b6f1, &r.Identifier[i]) // ValueSet.identifier
+		tokenIdentifier(x, 0xe046c6b6f1, &r.Identifier[i]) // ValueSet.identifier
 	}
 	for i := range r.Jurisdiction {
-		tokenCodeableConcept(x, 0x3564090430737a8f, &r.Jurisdiction[i]) // ValueSet.jurisdiction
+		tokenCodeableConcept(x, 0x430737a8f, &r.Jurisdiction[i]) // ValueSet.jurisdiction
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x09be329c405ff062, meta.Profile[i].Text) // ValueSet.meta.profile
+			x.URI(0x9c405ff062, meta.Profile[i].Text) // ValueSet.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x2507ce959b11b1dc, &meta.Security[i]) // ValueSet.meta.security
+			tokenCoding(x, 0x959b11b1dc, &meta.Security[i]) // ValueSet.meta.security
 		}
-		x.URI(0x9823e85726d07dea, meta.Source.Text) // ValueSet.meta.source
+		x.URI(0x5726d07dea, meta.Source.Text) // ValueSet.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x038ab93f06374667, &meta.Tag[i]) // ValueSet.meta.tag
+			tokenCoding(x, 0x3f06374667, &meta.Tag[i]) // ValueSet.meta.tag
 		}
 	}
-	x.String(0x9fe303b0508dc30b, r.Name.Text)                                             // ValueSet.name
-	x.String(0xc420af31395432f6, r.Publisher.Text)                                        // ValueSet.publisher
-	x.CodeOf(0xb8d202a7bf7cad8f, "http://hl7.org/fhir/publication-status", r.Status.Text) // ValueSet.status
-	x.String(0x2a5112af47d941c7, r.Title.Text)                                            // ValueSet.title
-	x.URI(0x4be43465e881753c, r.URL.Text)                                                 // ValueSet.url
+	x.String(0x9fe303b0508dc30b, r.Name.Text)                                       // ValueSet.name
+	x.String(0xc420af31395432f6, r.Publisher.Text)                                  // ValueSet.publisher
+	x.CodeOf(0xa7bf7cad8f, "http://hl7.org/fhir/publication-status", r.Status.Text) // ValueSet.status
+	x.String(0x2a5112af47d941c7, r.Title.Text)                                      // ValueSet.title
+	x.URI(0x65e881753c, r.URL.Text)                                                 // ValueSet.url
 	for i := range r.UseContext {
 		useContext := &r.UseContext[i]
 		x.Open(0xfe18098a042e1337, 2) // ValueSet.useContext: code & value.ofType(CodeableConcept)
@@ -71,17 +71,17 @@ func valueSet(x *fhir.Index, r *r4.ValueSet) {
 			quantityRange(x, 0, v)
 		}
 		x.Close()
-		tokenCoding(x, 0xc427cd362ddff31f, useContext.Code) // ValueSet.useContext.code
+		tokenCoding(x, 0x362ddff31f, useContext.Code) // ValueSet.useContext.code
 		switch v := useContext.Value.(type) {
 		case *r4.CodeableConcept:
-			tokenCodeableConcept(x, 0x2830f240a7534c75, v) // ValueSet.useContext.value.ofType(CodeableConcept)
+			tokenCodeableConcept(x, 0x40a7534c75, v) // ValueSet.useContext.value.ofType(CodeableConcept)
 		case *r4.Quantity:
 			quantityQuantity(x, 0x343282d3ed72c0b8, v) // ValueSet.useContext.value.ofType(Quantity)
 		case *r4.Range:
 			quantityRange(x, 0x5a44787eae5b2547, v) // ValueSet.useContext.value.ofType(Range)
 		}
 	}
-	x.Code(0xfdc47bd6de7f088a, r.Version.Text) // ValueSet.version
+	x.Code(0xd6de7f088a, r.Version.Text) // ValueSet.version
 }
 
 var parametersValueSet = []fhir.Parameter{
@@ -89,28 +89,28 @@ var parametersValueSet = []fhir.Parameter{
 	{Code: "_filter", Base: "ValueSet", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "ValueSet", Type: fhir.SearchToken, Single: true, Expression: "ValueSet.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "ValueSet", Type: fhir.SearchDate, Single: true, Expression: "ValueSet.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "ValueSet", Type: fhir.SearchURI, Keys: []fhir.Key{0x09be329c405ff062}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "ValueSet", Type: fhir.SearchURI, Keys: []fhir.Key{0x9c405ff062}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "ValueSet", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "ValueSet", Type: fhir.SearchToken, Keys: []fhir.Key{0x2507ce959b11b1dc}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "ValueSet", Type: fhir.SearchURI, Keys: []fhir.Key{0x9823e85726d07dea}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "ValueSet", Type: fhir.SearchToken, Keys: []fhir.Key{0x038ab93f06374667}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "ValueSet", Type: fhir.SearchToken, Keys: []fhir.Key{0x959b11b1dc}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "ValueSet", Type: fhir.SearchURI, Keys: []fhir.Key{0x5726d07dea}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "ValueSet", Type: fhir.SearchToken, Keys: []fhir.Key{0x3f06374667}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "ValueSet", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "code", Base: "ValueSet", Type: fhir.SearchToken, Keys: []fhir.Key{0x55b20c2c1bac14fa, 0xa27c1ae7ab3df1c5}, Expression: "ValueSet.expansion.contains.code | ValueSet.compose.include.concept.code", URL: "http://hl7.org/fhir/SearchParameter/ValueSet-code", Description: "This special parameter searches for codes in the value set. See additional notes on the ValueSet resource"},
-	{Code: "context", Base: "ValueSet", Type: fhir.SearchToken, Keys: []fhir.Key{0x2830f240a7534c75}, Expression: "ValueSet.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/conformance-context", Description: "A use context assigned to the value set"},
+	{Code: "code", Base: "ValueSet", Type: fhir.SearchToken, Keys: []fhir.Key{0x2c1bac14fa, 0xe7ab3df1c5}, Expression: "ValueSet.expansion.contains.code | ValueSet.compose.include.concept.code", URL: "http://hl7.org/fhir/SearchParameter/ValueSet-code", Description: "This special parameter searches for codes in the value set. See additional notes on the ValueSet resource"},
+	{Code: "context", Base: "ValueSet", Type: fhir.SearchToken, Keys: []fhir.Key{0x40a7534c75}, Expression: "ValueSet.useContext.value as CodeableConcept", URL: "http://hl7.org/fhir/SearchParameter/conformance-context", Description: "A use context assigned to the value set"},
 	{Code: "context-quantity", Base: "ValueSet", Type: fhir.SearchQuantity, Keys: []fhir.Key{0x343282d3ed72c0b8, 0x5a44787eae5b2547}, Expression: "ValueSet.useContext.value as Quantity | ValueSet.useContext.value as Range", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-quantity", Description: "A quantity- or range-valued use context assigned to the value set"},
-	{Code: "context-type", Base: "ValueSet", Type: fhir.SearchToken, Keys: []fhir.Key{0xc427cd362ddff31f}, Expression: "ValueSet.useContext.code", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-type", Description: "A type of use context assigned to the value set"},
+	{Code: "context-type", Base: "ValueSet", Type: fhir.SearchToken, Keys: []fhir.Key{0x362ddff31f}, Expression: "ValueSet.useContext.code", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-type", Description: "A type of use context assigned to the value set"},
 	{Code: "context-type-quantity", Base: "ValueSet", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0x1fb18a784b68a2dd, Parts: []fhir.Part{{Code: "context-type", Type: fhir.SearchToken}, {Code: "context-quantity", Type: fhir.SearchQuantity}}}}, Expression: "ValueSet.useContext", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-type-quantity", Description: "A use context type and quantity- or range-based value assigned to the value set"},
 	{Code: "context-type-value", Base: "ValueSet", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0xfe18098a042e1337, Parts: []fhir.Part{{Code: "context-type", Type: fhir.SearchToken}, {Code: "context", Type: fhir.SearchToken}}}}, Expression: "ValueSet.useContext", URL: "http://hl7.org/fhir/SearchParameter/conformance-context-type-value", Description: "A use context type and value assigned to the value set"},
 	{Code: "date", Base: "ValueSet", Type: fhir.SearchDate, Keys: []fhir.Key{0x5d5eedc29d36f3e8}, Single: true, Expression: "ValueSet.date", URL: "http://hl7.org/fhir/SearchParameter/conformance-date", Description: "The value set publication date"},
-	{Code: "description", Base: "ValueSet", Type: fhir.SearchString, Keys: []fhir.Key{0x0bfef958e4c05bc7}, Single: true, Expression: "ValueSet.description", URL: "http://hl7.org/fhir/SearchParameter/conformance-description", Description: "The description of the value set"},
-	{Code: "expansion", Base: "ValueSet", Type: fhir.SearchURI, Keys: []fhir.Key{0x39b1ba51193c0bdf}, Single: true, Expression: "ValueSet.expansion.identifier", URL: "http://hl7.org/fhir/SearchParameter/ValueSet-expansion", Description: "Identifies the value set expansion (business identifier)"},
-	{Code: "identifier", Base: "ValueSet", Type: fhir.SearchToken, Keys: []fhir.Key{0x9befc9e046c6b6f1}, Expression: "ValueSet.identifier", URL: "http://hl7.org/fhir/SearchParameter/conformance-identifier", Description: "External identifier for the value set"},
-	{Code: "jurisdiction", Base: "ValueSet", Type: fhir.SearchToken, Keys: []fhir.Key{0x3564090430737a8f}, Expression: "ValueSet.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/conformance-jurisdiction", Description: "Intended jurisdiction for the value set"},
+	{Code: "description", Base: "ValueSet", Type: fhir.SearchString, Keys: []fhir.Key{0xbfef958e4c05bc7}, Single: true, Expression: "ValueSet.description", URL: "http://hl7.org/fhir/SearchParameter/conformance-description", Description: "The description of the value set"},
+	{Code: "expansion", Base: "ValueSet", Type: fhir.SearchURI, Keys: []fhir.Key{0x51193c0bdf}, Single: true, Expression: "ValueSet.expansion.identifier", URL: "http://hl7.org/fhir/SearchParameter/ValueSet-expansion", Description: "Identifies the value set expansion (business identifier)"},
+	{Code: "identifier", Base: "ValueSet", Type: fhir.SearchToken, Keys: []fhir.Key{0xe046c6b6f1}, Expression: "ValueSet.identifier", URL: "http://hl7.org/fhir/SearchParameter/conformance-identifier", Description: "External identifier for the value set"},
+	{Code: "jurisdiction", Base: "ValueSet", Type: fhir.SearchToken, Keys: []fhir.Key{0x430737a8f}, Expression: "ValueSet.jurisdiction", URL: "http://hl7.org/fhir/SearchParameter/conformance-jurisdiction", Description: "Intended jurisdiction for the value set"},
 	{Code: "name", Base: "ValueSet", Type: fhir.SearchString, Keys: []fhir.Key{0x9fe303b0508dc30b}, Single: true, Expression: "ValueSet.name", URL: "http://hl7.org/fhir/SearchParameter/conformance-name", Description: "Computationally friendly name of the value set"},
 	{Code: "publisher", Base: "ValueSet", Type: fhir.SearchString, Keys: []fhir.Key{0xc420af31395432f6}, Single: true, Expression: "ValueSet.publisher", URL: "http://hl7.org/fhir/SearchParameter/conformance-publisher", Description: "Name of the publisher of the value set"},
-	{Code: "reference", Base: "ValueSet", Type: fhir.SearchURI, Keys: []fhir.Key{0x6ed6d0b99fbd3c42}, Expression: "ValueSet.compose.include.system", URL: "http://hl7.org/fhir/SearchParameter/ValueSet-reference", Description: "A code system included or excluded in the value set or an imported value set"},
-	{Code: "status", Base: "ValueSet", Type: fhir.SearchToken, Keys: []fhir.Key{0xb8d202a7bf7cad8f}, Single: true, Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "ValueSet.status", URL: "http://hl7.org/fhir/SearchParameter/conformance-status", Description: "The current status of the value set"},
+	{Code: "reference", Base: "ValueSet", Type: fhir.SearchURI, Keys: []fhir.Key{0xb99fbd3c42}, Expression: "ValueSet.compose.include.system", URL: "http://hl7.org/fhir/SearchParameter/ValueSet-reference", Description: "A code system included or excluded in the value set or an imported value set"},
+	{Code: "status", Base: "ValueSet", Type: fhir.SearchToken, Keys: []fhir.Key{0xa7bf7cad8f}, Single: true, Systems: []string{"http://hl7.org/fhir/publication-status"}, Expression: "ValueSet.status", URL: "http://hl7.org/fhir/SearchParameter/conformance-status", Description: "The current status of the value set"},
 	{Code: "title", Base: "ValueSet", Type: fhir.SearchString, Keys: []fhir.Key{0x2a5112af47d941c7}, Single: true, Expression: "ValueSet.title", URL: "http://hl7.org/fhir/SearchParameter/conformance-title", Description: "The human-friendly name of the value set"},
-	{Code: "url", Base: "ValueSet", Type: fhir.SearchURI, Keys: []fhir.Key{0x4be43465e881753c}, Single: true, Expression: "ValueSet.url", URL: "http://hl7.org/fhir/SearchParameter/conformance-url", Description: "The uri that identifies the value set"},
-	{Code: "version", Base: "ValueSet", Type: fhir.SearchToken, Keys: []fhir.Key{0xfdc47bd6de7f088a}, Single: true, Expression: "ValueSet.version", URL: "http://hl7.org/fhir/SearchParameter/conformance-version", Description: "The business version of the value set"},
+	{Code: "url", Base: "ValueSet", Type: fhir.SearchURI, Keys: []fhir.Key{0x65e881753c}, Single: true, Expression: "ValueSet.url", URL: "http://hl7.org/fhir/SearchParameter/conformance-url", Description: "The uri that identifies the value set"},
+	{Code: "version", Base: "ValueSet", Type: fhir.SearchToken, Keys: []fhir.Key{0xd6de7f088a}, Single: true, Expression: "ValueSet.version", URL: "http://hl7.org/fhir/SearchParameter/conformance-version", Description: "The business version of the value set"},
 }

@@ -11,18 +11,18 @@ import (
 func verificationResult(x *fhir.Index, r *r4.VerificationResult) {
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xecdc435c034b2882, meta.Profile[i].Text) // VerificationResult.meta.profile
+			x.URI(0x5c034b2882, meta.Profile[i].Text) // VerificationResult.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x2d0e43d9d8062c24, &meta.Security[i]) // VerificationResult.meta.security
+			tokenCoding(x, 0xd9d8062c24, &meta.Security[i]) // VerificationResult.meta.security
 		}
-		x.URI(0xefedbb424ab98bd4, meta.Source.Text) // VerificationResult.meta.source
+		x.URI(0x424ab98bd4, meta.Source.Text) // VerificationResult.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x9324310cf6fa1353, &meta.Tag[i]) // VerificationResult.meta.tag
+			tokenCoding(x, 0xcf6fa1353, &meta.Tag[i]) // VerificationResult.meta.tag
 		}
 	}
 	for i := range r.Target {
-		referenceReference(x, 0xf1367c8f67760eae, &r.Target[i]) // VerificationResult.target
+		referenceReference(x, 0x8f67760eae, &r.Target[i]) // VerificationResult.target
 	}
 }
 
@@ -31,11 +31,11 @@ var parametersVerificationResult = []fhir.Parameter{
 	{Code: "_filter", Base: "VerificationResult", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "VerificationResult", Type: fhir.SearchToken, Single: true, Expression: "VerificationResult.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "VerificationResult", Type: fhir.SearchDate, Single: true, Expression: "VerificationResult.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "VerificationResult", Type: fhir.SearchURI, Keys: []fhir.Key{0xecdc435c034b2882}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "VerificationResult", Type: fhir.SearchURI, Keys: []fhir.Key{0x5c034b2882}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "VerificationResult", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "VerificationResult", Type: fhir.SearchToken, Keys: []fhir.Key{0x2d0e43d9d8062c24}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "VerificationResult", Type: fhir.SearchURI, Keys: []fhir.Key{0xefedbb424ab98bd4}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "VerificationResult", Type: fhir.SearchToken, Keys: []fhir.Key{0x9324310cf6fa1353}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "VerificationResult", Type: fhir.SearchToken, Keys: []fhir.Key{0xd9d8062c24}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "VerificationResult", Type: fhir.SearchURI, Keys: []fhir.Key{0x424ab98bd4}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "VerificationResult", Type: fhir.SearchToken, Keys: []fhir.Key{0xcf6fa1353}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "VerificationResult", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "target", Base: "VerificationResult", Type: fhir.SearchReference, Keys: []fhir.Key{0xf1367c8f67760eae}, Targets: anyType, Expression: "VerificationResult.target", URL: "http://hl7.org/fhir/SearchParameter/VerificationResult-target", Description: "A resource that was validated"},
+	{Code: "target", Base: "VerificationResult", Type: fhir.SearchReference, Keys: []fhir.Key{0x8f67760eae}, Targets: anyType, Expression: "VerificationResult.target", URL: "http://hl7.org/fhir/SearchParameter/VerificationResult-target", Description: "A resource that was validated"},
 }

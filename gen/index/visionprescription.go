@@ -9,26 +9,26 @@ import (
 
 // visionPrescription adds what the search parameters say of r to x.
 func visionPrescription(x *fhir.Index, r *r4.VisionPrescription) {
-	x.Date(0x730baa7cbe9a541e, r.DateWritten.Text)         // VisionPrescription.dateWritten
-	referenceReference(x, 0x5daf9877aaed7dfa, r.Encounter) // VisionPrescription.encounter
+	x.Date(0x730baa7cbe9a541e, r.DateWritten.Text)   // VisionPrescription.dateWritten
+	referenceReference(x, 0x77aaed7dfa, r.Encounter) // VisionPrescription.encounter
 	for i := range r.Identifier {
-		tokenIdentifier(x, 0x1799814ce036fe8d, &r.Identifier[i]) // VisionPrescription.identifier
+		tokenIdentifier(x, 0x4ce036fe8d, &r.Identifier[i]) // VisionPrescription.identifier
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xf5ae2dd0835ee98d, meta.Profile[i].Text) // VisionPrescription.meta.profile
+			x.URI(0xd0835ee98d, meta.Profile[i].Text) // VisionPrescription.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x8b36c11c27802ca9, &meta.Security[i]) // VisionPrescription.meta.security
+			tokenCoding(x, 0x1c27802ca9, &meta.Security[i]) // VisionPrescription.meta.security
 		}
-		x.URI(0xe82b1dc2b3a98fa9, meta.Source.Text) // VisionPrescription.meta.source
+		x.URI(0xc2b3a98fa9, meta.Source.Text) // VisionPrescription.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0xd9d8692386514407, &meta.Tag[i]) // VisionPrescription.meta.tag
+			tokenCoding(x, 0x2386514407, &meta.Tag[i]) // VisionPrescription.meta.tag
 		}
 	}
-	referenceReference(x, 0xdef47454204a45f1, r.Patient)                         // VisionPrescription.patient
-	referenceReference(x, 0x454edc86341be7d4, r.Prescriber)                      // VisionPrescription.prescriber
-	x.CodeOf(0xab128ae240d0dae0, "http://hl7.org/fhir/fm-status", r.Status.Text) // VisionPrescription.status
+	referenceReference(x, 0x54204a45f1, r.Patient)                         // VisionPrescription.patient
+	referenceReference(x, 0x86341be7d4, r.Prescriber)                      // VisionPrescription.prescriber
+	x.CodeOf(0xe240d0dae0, "http://hl7.org/fhir/fm-status", r.Status.Text) // VisionPrescription.status
 }
 
 var parametersVisionPrescription = []fhir.Parameter{
@@ -36,16 +36,16 @@ var parametersVisionPrescription = []fhir.Parameter{
 	{Code: "_filter", Base: "VisionPrescription", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "VisionPrescription", Type: fhir.SearchToken, Single: true, Expression: "VisionPrescription.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "VisionPrescription", Type: fhir.SearchDate, Single: true, Expression: "VisionPrescription.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "VisionPrescription", Type: fhir.SearchURI, Keys: []fhir.Key{0xf5ae2dd0835ee98d}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "VisionPrescription", Type: fhir.SearchURI, Keys: []fhir.Key{0xd0835ee98d}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "VisionPrescription", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "VisionPrescription", Type: fhir.SearchToken, Keys: []fhir.Key{0x8b36c11c27802ca9}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "VisionPrescription", Type: fhir.SearchURI, Keys: []fhir.Key{0xe82b1dc2b3a98fa9}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "VisionPrescription", Type: fhir.SearchToken, Keys: []fhir.Key{0xd9d8692386514407}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "VisionPrescription", Type: fhir.SearchToken, Keys: []fhir.Key{0x1c27802ca9}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "VisionPrescription", Type: fhir.SearchURI, Keys: []fhir.Key{0xc2b3a98fa9}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "VisionPrescription", Type: fhir.SearchToken, Keys: []fhir.Key{0x2386514407}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "VisionPrescription", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
 	{Code: "datewritten", Base: "VisionPrescription", Type: fhir.SearchDate, Keys: []fhir.Key{0x730baa7cbe9a541e}, Single: true, Expression: "VisionPrescription.dateWritten", URL: "http://hl7.org/fhir/SearchParameter/VisionPrescription-datewritten", Description: "Return prescriptions written on this date"},
-	{Code: "encounter", Base: "VisionPrescription", Type: fhir.SearchReference, Keys: []fhir.Key{0x5daf9877aaed7dfa}, Targets: []string{"Encounter"}, Single: true, Expression: "VisionPrescription.encounter", URL: "http://hl7.org/fhir/SearchParameter/clinical-encounter", Description: "Return prescriptions with this encounter identifier"},
-	{Code: "identifier", Base: "VisionPrescription", Type: fhir.SearchToken, Keys: []fhir.Key{0x1799814ce036fe8d}, Expression: "VisionPrescription.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "Return prescriptions with this external identifier"},
-	{Code: "patient", Base: "VisionPrescription", Type: fhir.SearchReference, Keys: []fhir.Key{0xdef47454204a45f1}, Targets: []string{"Patient"}, Single: true, Expression: "VisionPrescription.patient", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "The identity of a patient to list dispenses for"},
-	{Code: "prescriber", Base: "VisionPrescription", Type: fhir.SearchReference, Keys: []fhir.Key{0x454edc86341be7d4}, Targets: []string{"Practitioner", "PractitionerRole"}, Single: true, Expression: "VisionPrescription.prescriber", URL: "http://hl7.org/fhir/SearchParameter/VisionPrescription-prescriber", Description: "Who authorized the vision prescription"},
-	{Code: "status", Base: "VisionPrescription", Type: fhir.SearchToken, Keys: []fhir.Key{0xab128ae240d0dae0}, Single: true, Systems: []string{"http://hl7.org/fhir/fm-status"}, Expression: "VisionPrescription.status", URL: "http://hl7.org/fhir/SearchParameter/VisionPrescription-status", Description: "The status of the vision prescription"},
+	{Code: "encounter", Base: "VisionPrescription", Type: fhir.SearchReference, Keys: []fhir.Key{0x77aaed7dfa}, Targets: []string{"Encounter"}, Single: true, Expression: "VisionPrescription.encounter", URL: "http://hl7.org/fhir/SearchParameter/clinical-encounter", Description: "Return prescriptions with this encounter identifier"},
+	{Code: "identifier", Base: "VisionPrescription", Type: fhir.SearchToken, Keys: []fhir.Key{0x4ce036fe8d}, Expression: "VisionPrescription.identifier", URL: "http://hl7.org/fhir/SearchParameter/clinical-identifier", Description: "Return prescriptions with this external identifier"},
+	{Code: "patient", Base: "VisionPrescription", Type: fhir.SearchReference, Keys: []fhir.Key{0x54204a45f1}, Targets: []string{"Patient"}, Single: true, Expression: "VisionPrescription.patient", URL: "http://hl7.org/fhir/SearchParameter/clinical-patient", Description: "The identity of a patient to list dispenses for"},
+	{Code: "prescriber", Base: "VisionPrescription", Type: fhir.SearchReference, Keys: []fhir.Key{0x86341be7d4}, Targets: []string{"Practitioner", "PractitionerRole"}, Single: true, Expression: "VisionPrescription.prescriber", URL: "http://hl7.org/fhir/SearchParameter/VisionPrescription-prescriber", Description: "Who authorized the vision prescription"},
+	{Code: "status", Base: "VisionPrescription", Type: fhir.SearchToken, Keys: []fhir.Key{0xe240d0dae0}, Single: true, Systems: []string{"http://hl7.org/fhir/fm-status"}, Expression: "VisionPrescription.status", URL: "http://hl7.org/fhir/SearchParameter/VisionPrescription-status", Description: "The status of the vision prescription"},
 }

@@ -167,7 +167,7 @@ func (x *Index) Code(k Key, code string) {
 		x.sortToken(k, "", code)
 		return
 	case x.composite.open && x.composite.coded:
-		x.inSystem(k, "", code)
+		x.inSystem(k, "", code, ValueCode(code))
 		return
 	}
 	x.add(k, ValueCode(code))
@@ -208,8 +208,7 @@ func (x *Index) systemAndCode(k Key, system, code string) {
 		return
 	}
 	if code != "" {
-		x.code(k, code)
-		x.inSystem(k, system, code)
+		x.inSystem(k, system, code, x.code(k, code))
 		x.present(k)
 	}
 	if system != "" {
@@ -220,18 +219,20 @@ func (x *Index) systemAndCode(k Key, system, code string) {
 	}
 }
 
-// code leaves a code in whatever system.
-func (x *Index) code(k Key, code string) {
+// code leaves a code in whatever system, and returns its value.
+func (x *Index) code(k Key, code string) Value {
+	v := ValueCode(code)
 	if !x.composite.open || !x.composite.coded {
-		x.add(k, ValueCode(code))
+		x.add(k, v)
 	}
+	return v
 }
 
-// inSystem leaves a code with its system.
-func (x *Index) inSystem(k Key, system, code string) {
-	x.add(k, ValueCoding(system, code))
+// inSystem leaves a code with its system; v is its ValueCode.
+func (x *Index) inSystem(k Key, system, code string, v Value) {
+	x.add(k, valueCoding(system, code, v))
 	if c := &x.composite; c.open && c.coded {
-		c.systems = append(c.systems, TextEntry{CompositeKey(c.key, ValueCode(code)), system})
+		c.systems = append(c.systems, TextEntry{CompositeKey(c.key, v), system})
 	}
 }
 
@@ -283,12 +284,12 @@ func (x *Index) ContactPoint(k Key, system, use, value string) {
 		x.sortToken(k, system, value)
 		return
 	}
-	x.code(k, value)
+	v := x.code(k, value)
 	if system != "" {
-		x.inSystem(k, system, value)
+		x.inSystem(k, system, value, v)
 	}
 	if use != "" && use != system {
-		x.inSystem(k, use, value)
+		x.inSystem(k, use, value, v)
 	}
 	x.present(k)
 }

@@ -8,7 +8,7 @@ package fhir
 // resources again; otherwise searches would miss, in silence, resources that the old
 // build has indexed. Changes of search parameters need no new number: their tables are
 // compared as well (search.Registry.Fingerprints).
-const Extraction = 13
+const Extraction = 14
 
 // EveryKey are the keys of a parameter's own branches and of its composites, with
 // those of their parts.

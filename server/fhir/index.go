@@ -31,9 +31,28 @@ const (
 type Key uint64
 
 // KeyOf returns the key of a branch: the search type and the canonical FHIRPath
-// of the branch, starting at the resource type.
+// of the branch, starting at the resource type. Keys of what is found by equality
+// alone leave the first bits of a term to its value: see nearBits.
 func KeyOf(typ SearchType, path string) Key {
-	return Key(hash('k', string(typ), path))
+	k := Key(hash('k', string(typ), path))
+	switch typ {
+	case SearchToken, SearchReference, SearchURI:
+		k &= 1<<(64-nearBits) - 1
+	}
+	return k
+}
+
+// nearBits are the first bits of a term, by which the terms of one value lie side by side in the index of
+// terms, whatever their keys are: the references to a patient of all her resources, a code in its system and
+// without. A resource then leaves its terms on half as many pages. There are fewer pages than 2^nearBits even
+// among 10^9 resources. Two terms of one value differ in the other 40 bits of their keys, which differ for
+// 10^4 keys with a probability of 1 in 2 x 10^4 against, two of different values in 64 bits as before.
+const nearBits = 24
+
+// near is v with the first bits of another value, to lie beside it.
+func (v Value) near(other Value) Value {
+	const rest = 1<<(64-nearBits) - 1
+	return v&rest | other&^rest
 }
 
 // A Value is the hash of something equality is asked of. XOR with a key makes a
@@ -73,7 +92,12 @@ func ValueCode(code string) Value { return Value(hash('c', Fold(code))) }
 
 // ValueCoding is a code in a system: `system|code`; system "" is a code that has
 // no system: `|code`.
-func ValueCoding(system, code string) Value { return Value(hash('s', system, Fold(code))) }
+func ValueCoding(system, code string) Value { return valueCoding(system, code, ValueCode(code)) }
+
+// valueCoding is ValueCoding where the ValueCode is known.
+func valueCoding(system, code string, v Value) Value {
+	return Value(hash('s', system, Fold(code))).near(v)
+}
 
 // ValueSystem is any code of a system: `system|`.
 func ValueSystem(system string) Value { return Value(hash('y', system)) }
@@ -88,12 +112,21 @@ func ValueMIMEType(base string) Value { return Value(hash('m', Fold(base))) }
 // ValueOfType is an identifier by its type: `:of-type=system|code|value`; value
 // "" is any identifier of that type.
 func ValueOfType(system, code, value string) Value {
-	return Value(hash('o', system, Fold(code), Fold(value)))
+	return Value(hash('o', system, Fold(code), Fold(value))).near(ValueCode(value))
 }
 
 // ValueReference is a literal reference to a resource of this server. It is also
-// the column resource.ref of that resource.
-func ValueReference(typ, id string) Value { return Value(hash('r', typ, id)) }
+// the column resource.ref of that resource. It begins with the span of time of an id
+// that NewID made: what is created now, and what refers to it, lies together in the
+// indexes, however large they are. With 56 bits of hash a span at 20,000 resources a
+// second has two equal ones with a probability of 1 in 10^5.
+func ValueReference(typ, id string) Value {
+	h := hash('r', typ, id)
+	if span, ok := minted(id); ok {
+		h = h<<8>>8 | uint64(span)<<56
+	}
+	return Value(h)
+}
 
 // ValueTarget is a reference to any resource of a type: `:missing` of a parameter
 // whose references are narrowed to that type.

@@ -107,6 +107,15 @@
 // (match.StoredKey), and a search asks every part. A part is announced before it is used (announce.go).
 // Pages that are read for each resource imported at 20 million: 0.2, were 1.7.
 //
+// # Neighbours
+//
+// resource_terms and resource_ref are in the order of hashes. What would be somewhere among them is
+// brought together twice: terms of one value begin alike whatever their keys are (fhir.KeyOf), so that all
+// references to a patient are on one page; and a ref, with the terms of references to it, begins with the
+// span of time in which this server made the id (fhir.NewID), so that what is written now goes to one 256th of
+// the index. Ids that clients choose are hashed as a whole. Among 20 million resources, where these two
+// indexes are larger than what is cached of them, creates, updates and deletes went at 3,400 a second, now 5,500.
+//
 // # What it costs
 //
 // 617 Synthea records (191,093 resources, 1,436 bytes of JSON each, 23 terms) on

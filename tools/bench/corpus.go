@@ -12,9 +12,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/google/uuid"
 	"github.com/klauspost/compress/zstd"
 	"github.com/tidwall/gjson"
+
+	"kiln/server/fhir"
 )
 
 // Corpus is a set of transaction bundles: a folder of .json files or a .tar.zst
@@ -124,18 +125,14 @@ func (c Corpus) Load(ctx context.Context) ([]Bundle, error) {
 }
 
 // Resources calls f for every resource of a bundle as a server stores it: with
-// an id of its own (a UUIDv7) and references to it by that id instead of
+// an id of its own (fhir.NewID) and references to it by that id instead of
 // urn:uuid:….
 func (b Bundle) Resources(f func(resourceType, id string, json []byte) error) error {
 	var pairs []string
 	entries := gjson.GetBytes(b.JSON, "entry").Array()
 	ids := make([]string, len(entries))
 	for i, e := range entries {
-		id, err := uuid.NewV7()
-		if err != nil {
-			return err
-		}
-		ids[i] = id.String()
+		ids[i] = fhir.NewID()
 		if full := e.Get("fullUrl").Str; strings.HasPrefix(full, "urn:uuid:") {
 			pairs = append(pairs, `"`+full+`"`, `"`+e.Get("resource.resourceType").Str+"/"+ids[i]+`"`)
 		}

@@ -14,7 +14,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/klauspost/compress/s2"
@@ -164,7 +163,7 @@ func (f *Floor) template(kind, json string) (*row, error) {
 func (f *Floor) another(r *row) *row {
 	n := *r
 	n.typ, n.rid = f.Types.number(r.kind)
-	n.id = uuid.Must(uuid.NewV7()).String()
+	n.id = fhir.NewID()
 	n.ref = int64(fhir.ValueReference(n.kind, n.id))
 	return &n
 }

@@ -161,7 +161,7 @@ func arguments(args []any) string {
 		case []int64:
 			out[i] = fmt.Sprintf("%d numbers", len(a))
 		case int64:
-			if a > 1e15 && a != fhir.OpenHigh+1 || a < -1e15 {
+			if a > 1e15 && a != fhir.OpenHigh+1 || a < -1e15 || a > 1e9 && a < 1<<40 { // neither a surrogate nor a number
 				out[i] = "key or time"
 				break
 			}

@@ -14,26 +14,26 @@ func goldenIndex(x *fhir.Index, r *r4.GoldenIndex) {
 	x.Next()
 	dateOf(x, 0, r.When)
 	x.Close()
-	x.Boolean(0x08e258e12a15b80c, existsAndNotFalse(r.Done)) // GoldenIndex.done.exists() and GoldenIndex.done != false
+	x.Boolean(0xe12a15b80c, existsAndNotFalse(r.Done)) // GoldenIndex.done.exists() and GoldenIndex.done != false
 	for i := range r.Extension {
 		if extension := &r.Extension[i]; extension.URL.Text == "http://example.org/race" {
 			for i := range extension.Extension {
 				if extension := &extension.Extension[i]; extension.URL.Text == "detail" {
-					tokenOf(x, 0x78ad88e8e7e6596f, extension.Value) // GoldenIndex.extension('http://example.org/race').extension('detail').value
+					tokenOf(x, 0xe8e7e6596f, extension.Value) // GoldenIndex.extension('http://example.org/race').extension('detail').value
 				}
 			}
 		}
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xee37a9dac829c72e, meta.Profile[i].Text) // GoldenIndex.meta.profile
+			x.URI(0xdac829c72e, meta.Profile[i].Text) // GoldenIndex.meta.profile
 		}
 		for i := range meta.Security {
-			tokenCoding(x, 0x9429199238e5c373, &meta.Security[i]) // GoldenIndex.meta.security
+			tokenCoding(x, 0x9238e5c373, &meta.Security[i]) // GoldenIndex.meta.security
 		}
-		x.URI(0x18beee0e87e4d7e3, meta.Source.Text) // GoldenIndex.meta.source
+		x.URI(0xe87e4d7e3, meta.Source.Text) // GoldenIndex.meta.source
 		for i := range meta.Tag {
-			tokenCoding(x, 0x4455069de1aac407, &meta.Tag[i]) // GoldenIndex.meta.tag
+			tokenCoding(x, 0x9de1aac407, &meta.Tag[i]) // GoldenIndex.meta.tag
 		}
 	}
 	for i := range r.Name {
@@ -55,24 +55,24 @@ func goldenIndex(x *fhir.Index, r *r4.GoldenIndex) {
 			quantityQuantity(x, 0, v)
 		}
 		x.Close()
-		tokenCodeableConcept(x, 0xc44f0b250bbec0fe, part.Code) // GoldenIndex.part.code
+		tokenCodeableConcept(x, 0x250bbec0fe, part.Code) // GoldenIndex.part.code
 		switch v := part.Value.(type) {
 		case *r4.Quantity:
 			quantityQuantity(x, 0x408d5d598e510a13, v) // GoldenIndex.part.value.ofType(Quantity)
 		}
 	}
-	x.CodeOf(0x01c16398e7247637, "http://hl7.org/fhir/administrative-gender", r.Status.Text) // GoldenIndex.status
-	referenceReference(x, 0x8086c773b3ef32dc, r.Subject)                                     // GoldenIndex.subject
+	x.CodeOf(0x98e7247637, "http://hl7.org/fhir/administrative-gender", r.Status.Text) // GoldenIndex.status
+	referenceReference(x, 0x73b3ef32dc, r.Subject)                                     // GoldenIndex.subject
 	for i := range r.Telecom {
 		telecom := &r.Telecom[i]
 		if telecom.System.Text == "email" {
-			tokenContactPoint(x, 0xf5543f658f3a6dbb, telecom) // GoldenIndex.telecom.where(system='email')
+			tokenContactPoint(x, 0x658f3a6dbb, telecom) // GoldenIndex.telecom.where(system='email')
 		}
 	}
 	dateOf(x, 0x13017bbd7af166d3, r.When) // GoldenIndex.when
 	switch v := r.When.(type) {
 	case *r4.Period:
-		x.Date(0x00762baa6763c599, v.Start.Text) // GoldenIndex.when.ofType(Period).start
+		x.Date(0x762baa6763c599, v.Start.Text) // GoldenIndex.when.ofType(Period).start
 	case *fhir.DateTime:
 		x.Date(0xcc9160a116437734, v.Text) // GoldenIndex.when.ofType(dateTime)
 	}
@@ -83,28 +83,28 @@ var parametersGoldenIndex = []fhir.Parameter{
 	{Code: "_filter", Base: "GoldenIndex", Type: fhir.SearchSpecial, Unsupported: "special parameters are not supported", URL: "http://hl7.org/fhir/SearchParameter/filter", Description: "This is the formal declaration for the _filter parameter, documented at [http://hl7.org/fhir/search_filter.html](http://hl7.org/fhir/search_filter.html)"},
 	{Code: "_id", Base: "GoldenIndex", Type: fhir.SearchToken, Single: true, Expression: "GoldenIndex.id", URL: "http://hl7.org/fhir/SearchParameter/Resource-id", Description: "Logical id of this artifact"},
 	{Code: "_lastUpdated", Base: "GoldenIndex", Type: fhir.SearchDate, Single: true, Expression: "GoldenIndex.meta.lastUpdated", URL: "http://hl7.org/fhir/SearchParameter/Resource-lastUpdated", Description: "When the resource version last changed"},
-	{Code: "_profile", Base: "GoldenIndex", Type: fhir.SearchURI, Keys: []fhir.Key{0xee37a9dac829c72e}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
+	{Code: "_profile", Base: "GoldenIndex", Type: fhir.SearchURI, Keys: []fhir.Key{0xdac829c72e}, Expression: "Resource.meta.profile", URL: "http://hl7.org/fhir/SearchParameter/Resource-profile", Description: "Profiles this resource claims to conform to"},
 	{Code: "_query", Base: "GoldenIndex", Type: fhir.SearchToken, Unsupported: "there are no named queries", URL: "http://hl7.org/fhir/SearchParameter/Resource-query", Description: "A custom search profile that describes a specific defined query operation"},
-	{Code: "_security", Base: "GoldenIndex", Type: fhir.SearchToken, Keys: []fhir.Key{0x9429199238e5c373}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
-	{Code: "_source", Base: "GoldenIndex", Type: fhir.SearchURI, Keys: []fhir.Key{0x18beee0e87e4d7e3}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
-	{Code: "_tag", Base: "GoldenIndex", Type: fhir.SearchToken, Keys: []fhir.Key{0x4455069de1aac407}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "_security", Base: "GoldenIndex", Type: fhir.SearchToken, Keys: []fhir.Key{0x9238e5c373}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
+	{Code: "_source", Base: "GoldenIndex", Type: fhir.SearchURI, Keys: []fhir.Key{0xe87e4d7e3}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
+	{Code: "_tag", Base: "GoldenIndex", Type: fhir.SearchToken, Keys: []fhir.Key{0x9de1aac407}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
 	{Code: "_text", Base: "GoldenIndex", Type: fhir.SearchString, Single: true, URL: "http://hl7.org/fhir/SearchParameter/DomainResource-text", Description: "Search on the narrative of the resource"},
-	{Code: "code", Base: "GoldenIndex", Type: fhir.SearchToken, Keys: []fhir.Key{0xc44f0b250bbec0fe}, Expression: "GoldenIndex.part.code", URL: "http://example.org/fhir/SearchParameter/gi-code", Description: "The code"},
+	{Code: "code", Base: "GoldenIndex", Type: fhir.SearchToken, Keys: []fhir.Key{0x250bbec0fe}, Expression: "GoldenIndex.part.code", URL: "http://example.org/fhir/SearchParameter/gi-code", Description: "The code"},
 	{Code: "code-value", Base: "GoldenIndex", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Key: 0x9261547b1817da36, Parts: []fhir.Part{{Code: "code", Type: fhir.SearchToken}, {Code: "value", Type: fhir.SearchQuantity}}}}, Expression: "GoldenIndex.part", URL: "http://example.org/fhir/SearchParameter/gi-code-value", Description: "The code-value"},
-	{Code: "done", Base: "GoldenIndex", Type: fhir.SearchToken, Keys: []fhir.Key{0x08e258e12a15b80c}, Single: true, Expression: "GoldenIndex.done.exists() and GoldenIndex.done != false", URL: "http://example.org/fhir/SearchParameter/gi-done", Description: "The done"},
+	{Code: "done", Base: "GoldenIndex", Type: fhir.SearchToken, Keys: []fhir.Key{0xe12a15b80c}, Single: true, Expression: "GoldenIndex.done.exists() and GoldenIndex.done != false", URL: "http://example.org/fhir/SearchParameter/gi-done", Description: "The done"},
 	{Code: "elsewhere", Base: "GoldenIndex", Type: fhir.SearchToken, Unsupported: "its expression says nothing of GoldenIndex", URL: "http://example.org/fhir/SearchParameter/gi-elsewhere", Description: "The elsewhere"},
-	{Code: "email", Base: "GoldenIndex", Type: fhir.SearchToken, Keys: []fhir.Key{0xf5543f658f3a6dbb}, Expression: "GoldenIndex.telecom.where(system = 'email')", URL: "http://example.org/fhir/SearchParameter/gi-email", Description: "The email"},
+	{Code: "email", Base: "GoldenIndex", Type: fhir.SearchToken, Keys: []fhir.Key{0x658f3a6dbb}, Expression: "GoldenIndex.telecom.where(system = 'email')", URL: "http://example.org/fhir/SearchParameter/gi-email", Description: "The email"},
 	{Code: "first", Base: "GoldenIndex", Type: fhir.SearchString, Keys: []fhir.Key{0x65744838e96f3feb}, Words: []fhir.Key{0x65744838e96f3feb}, Expression: "GoldenIndex.name[0].given", URL: "http://example.org/fhir/SearchParameter/gi-first", Description: "The first"},
 	{Code: "initial", Base: "GoldenIndex", Type: fhir.SearchString, Keys: []fhir.Key{0x3377c0e4e09e8c14}, Words: []fhir.Key{0x3377c0e4e09e8c14}, Expression: "GoldenIndex.name.family.substring(0, 1)", URL: "http://example.org/fhir/SearchParameter/gi-initial", Description: "The initial"},
 	{Code: "name", Base: "GoldenIndex", Type: fhir.SearchString, Keys: []fhir.Key{0x3fe6c593dd9a3c63}, Words: []fhir.Key{0x3fe6c593dd9a3c63}, Expression: "GoldenIndex.name", URL: "http://example.org/fhir/SearchParameter/gi-name", Description: "The name"},
 	{Code: "no-expression", Base: "GoldenIndex", Type: fhir.SearchToken, Unsupported: "its definition has no expression", URL: "http://example.org/fhir/SearchParameter/gi-noexpr", Description: "The no-expression"},
 	{Code: "no-form", Base: "GoldenIndex", Type: fhir.SearchNumber, Unsupported: "its values have no form as number", Expression: "GoldenIndex.subject", URL: "http://example.org/fhir/SearchParameter/gi-noform", Description: "The no-form"},
-	{Code: "patient", Base: "GoldenIndex", Type: fhir.SearchReference, Keys: []fhir.Key{0x8086c773b3ef32dc}, Targets: []string{"Patient"}, Single: true, Expression: "GoldenIndex.subject.where(resolve() is Patient)", URL: "http://example.org/fhir/SearchParameter/gi-patient", Description: "The patient"},
-	{Code: "race", Base: "GoldenIndex", Type: fhir.SearchToken, Keys: []fhir.Key{0x78ad88e8e7e6596f}, Expression: "GoldenIndex.extension.where(url = 'http://example.org/race').extension.where(url = 'detail').value", URL: "http://example.org/fhir/SearchParameter/gi-race", Description: "The race"},
-	{Code: "start", Base: "GoldenIndex", Type: fhir.SearchDate, Keys: []fhir.Key{0x00762baa6763c599, 0xcc9160a116437734}, Single: true, Expression: "(GoldenIndex.when as Period).start | GoldenIndex.when.ofType(dateTime)", URL: "http://example.org/fhir/SearchParameter/gi-start", Description: "The start"},
-	{Code: "status", Base: "GoldenIndex", Type: fhir.SearchToken, Keys: []fhir.Key{0x01c16398e7247637}, Single: true, Systems: []string{"http://hl7.org/fhir/administrative-gender"}, Expression: "GoldenIndex.status", URL: "http://example.org/fhir/SearchParameter/gi-status", Description: "The status"},
-	{Code: "status-when", Base: "GoldenIndex", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Coded: 0xa446eaba2b9f7f44, Parts: []fhir.Part{{Code: "status", Type: fhir.SearchToken, Keys: []fhir.Key{0x01c16398e7247637}, System: "http://hl7.org/fhir/administrative-gender"}, {Code: "when", Type: fhir.SearchDate, Keys: []fhir.Key{0x13017bbd7af166d3}}}}}, Expression: "GoldenIndex", URL: "http://example.org/fhir/SearchParameter/gi-status-when", Description: "The status-when"},
-	{Code: "subject", Base: "GoldenIndex", Type: fhir.SearchReference, Keys: []fhir.Key{0x8086c773b3ef32dc}, Targets: []string{"Group", "Patient"}, Single: true, Expression: "GoldenIndex.subject", URL: "http://example.org/fhir/SearchParameter/gi-subject", Description: "The subject"},
+	{Code: "patient", Base: "GoldenIndex", Type: fhir.SearchReference, Keys: []fhir.Key{0x73b3ef32dc}, Targets: []string{"Patient"}, Single: true, Expression: "GoldenIndex.subject.where(resolve() is Patient)", URL: "http://example.org/fhir/SearchParameter/gi-patient", Description: "The patient"},
+	{Code: "race", Base: "GoldenIndex", Type: fhir.SearchToken, Keys: []fhir.Key{0xe8e7e6596f}, Expression: "GoldenIndex.extension.where(url = 'http://example.org/race').extension.where(url = 'detail').value", URL: "http://example.org/fhir/SearchParameter/gi-race", Description: "The race"},
+	{Code: "start", Base: "GoldenIndex", Type: fhir.SearchDate, Keys: []fhir.Key{0x762baa6763c599, 0xcc9160a116437734}, Single: true, Expression: "(GoldenIndex.when as Period).start | GoldenIndex.when.ofType(dateTime)", URL: "http://example.org/fhir/SearchParameter/gi-start", Description: "The start"},
+	{Code: "status", Base: "GoldenIndex", Type: fhir.SearchToken, Keys: []fhir.Key{0x98e7247637}, Single: true, Systems: []string{"http://hl7.org/fhir/administrative-gender"}, Expression: "GoldenIndex.status", URL: "http://example.org/fhir/SearchParameter/gi-status", Description: "The status"},
+	{Code: "status-when", Base: "GoldenIndex", Type: fhir.SearchComposite, Composites: []fhir.Composite{{Coded: 0xa446eaba2b9f7f44, Parts: []fhir.Part{{Code: "status", Type: fhir.SearchToken, Keys: []fhir.Key{0x98e7247637}, System: "http://hl7.org/fhir/administrative-gender"}, {Code: "when", Type: fhir.SearchDate, Keys: []fhir.Key{0x13017bbd7af166d3}}}}}, Expression: "GoldenIndex", URL: "http://example.org/fhir/SearchParameter/gi-status-when", Description: "The status-when"},
+	{Code: "subject", Base: "GoldenIndex", Type: fhir.SearchReference, Keys: []fhir.Key{0x73b3ef32dc}, Targets: []string{"Group", "Patient"}, Single: true, Expression: "GoldenIndex.subject", URL: "http://example.org/fhir/SearchParameter/gi-subject", Description: "The subject"},
 	{Code: "value", Base: "GoldenIndex", Type: fhir.SearchQuantity, Keys: []fhir.Key{0x408d5d598e510a13}, Expression: "GoldenIndex.part.value.as(Quantity)", URL: "http://example.org/fhir/SearchParameter/gi-value", Description: "The value"},
 	{Code: "when", Base: "GoldenIndex", Type: fhir.SearchDate, Keys: []fhir.Key{0x13017bbd7af166d3}, Single: true, Expression: "GoldenIndex.when", URL: "http://example.org/fhir/SearchParameter/gi-when", Description: "The when"},
 }
