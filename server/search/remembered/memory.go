@@ -93,9 +93,12 @@ func (i *item) n() int {
 
 // entryTakes is about how long it takes to read an entry of a column, memberTakes to find a member of a set by the index
 // of terms, among many millions of resources. All terms of a type are read along its resources in less: termTakes.
+// Each member lies on a page of its own, entries side by side: where pages come from a disk, memberReads. That is what
+// something is worth, as it is what searches wait for at worst.
 const (
 	entryTakes  = time.Microsecond
 	memberTakes = 3 * time.Microsecond
+	memberReads = 30 * time.Microsecond
 	termTakes   = 300 * time.Nanosecond
 )
 
@@ -814,7 +817,7 @@ func (f *Found) Make(now time.Time) bool {
 		}
 		for _, i := range f.items { // they were found together
 			i.cost = time.Duration(float64(f.Cost) * float64(i.bytes()) / float64(all))
-			i.alone = min(f.Cost, time.Duration(i.term.members.n)*memberTakes)
+			i.alone = min(f.Cost, time.Duration(i.term.members.n)*memberReads)
 		}
 	default:
 		slices.Sort(f.RIDs)
@@ -1024,7 +1027,7 @@ func (m *Memory) makeRoom(bytes int64, score float64) bool {
 func (i *item) score(now time.Time) float64 { return i.scoreOf(i.bytes(), now) }
 
 func (i *item) scoreOf(bytes int64, now time.Time) float64 {
-	each := memberTakes
+	each := memberReads
 	if i.column != nil {
 		each = entryTakes
 	}
