@@ -16,6 +16,7 @@ type Condition struct {
 	none    bool
 	clauses []match.Clause // ANDed
 	words   string         // in FHIR's words, "" for everything
+	unsure  bool           // an index that it asks is still being built: resources may be missing from what it matches
 }
 
 // nothing lets nothing through.

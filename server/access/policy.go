@@ -306,8 +306,8 @@ func (r *Rights) applyPolicies(a *answer, permission smart.Permissions, typ stri
 }
 
 // condition is what of typ a policy matches; about is false for nothing. A condition
-// that cannot be read for this principal matches nothing where it would allow, and
-// everything of its type where it would deny.
+// that cannot be read for this principal, or whose index is still being built, matches
+// nothing where it would allow, and everything of its type where it would deny.
 func (r *Rights) condition(p *Policy, typ string) (c Condition, about bool) {
 	if p.Condition == "" {
 		return Condition{}, true
@@ -325,7 +325,7 @@ func (r *Rights) condition(p *Policy, typ string) (c Condition, about bool) {
 	if !missing {
 		c, err = r.d.policyCondition(r.ctx, p.Condition, strings.NewReplacer(pairs...))
 	}
-	if missing || err != nil {
+	if missing || err != nil || c.unsure {
 		return Condition{}, p.Effect == "deny"
 	}
 	return c, true

@@ -279,7 +279,8 @@ func (r *Rights) decide(permission smart.Permissions, typ string) answer {
 
 // reach is what a scope that names permission and typ lets through of the resources of
 // typ. ok is false where it cannot give any: it names a patient that the token does not
-// have, writes of a type that is not written under it, a search that the type has not.
+// have, writes of a type that is not written under it, a search that the type has not, or
+// one whose index is still being built.
 func (r *Rights) reach(scope smart.Scope, permission smart.Permissions, typ string) (c Condition, ok bool, err error) {
 	ok = true
 	switch scope.Context {
@@ -307,7 +308,7 @@ func (r *Rights) reach(scope smart.Scope, permission smart.Permissions, typ stri
 		return c, ok, nil
 	}
 	granular, err := r.d.search(r.ctx, typ, scope.Search)
-	if err != nil {
+	if err != nil || granular.unsure { // `:not` would let through what is not indexed yet
 		return nothing, false, nil
 	}
 	return c.and(granular), true, nil
@@ -374,7 +375,7 @@ func (d *Decider) search(ctx context.Context, typ, query string) (Condition, err
 	if err := decidable(q.Clauses); err != nil {
 		return nothing, err
 	}
-	return Condition{clauses: q.Clauses, words: typ + "?" + query}, nil
+	return Condition{clauses: q.Clauses, words: typ + "?" + query, unsure: len(q.Notices) > 0}, nil
 }
 
 // May fails with forbidden, 403, where no scope covers permission on typ, which the

@@ -136,6 +136,44 @@ func TestPolicyOrder(t *testing.T) {
 	}
 }
 
+// While an index is built, as after an upgrade, resources are missing from what a condition matches: a policy that
+// denies these, or a scope that excludes them, would let them through.
+func TestConditionsWhoseIndexIsBeingBuilt(t *testing.T) {
+	building := registry.Extended(1, nil, index.Value, func(typ, code string, _ []fhir.Key) string {
+		if typ == "Observation" && code == "category" {
+			return "the index is still being built"
+		}
+		return ""
+	})
+	const lab = `"condition":"Observation?category=laboratory"`
+	for _, tt := range []struct {
+		name, scope string
+		policies    []string
+		want        string
+	}{
+		{"deny some", "system/*.rs", []string{`{"name":"a","effect":"deny",` + lab + `}`}, "nothing"},
+		{"deny some, by a filter", "system/*.rs", []string{`{"name":"a","effect":"deny","condition":"Observation?_filter=category eq laboratory"}`}, "nothing"},
+		{"allow some, deny the rest", "system/*.rs", []string{`{"name":"a","effect":"allow",` + lab + `}`, `{"name":"b","effect":"deny"}`}, "nothing"},
+		{"a granular scope", "system/Observation.rs?category:not=laboratory", nil, "nothing"},
+		{"one scope of two", "system/Observation.rs?category=laboratory system/Observation.rs?status=final", nil, "Observation?status=final"},
+		{"another parameter", "system/*.rs", []string{`{"name":"a","effect":"deny","condition":"Observation?status=final"}`}, "not Observation?status=final"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			d := decider(t, tt.policies...)
+			d.Registry = func() *search.Registry { return building }
+			for _, text := range tt.policies {
+				if _, err := d.ParsePolicy(context.Background(), []byte(text)); err != nil {
+					t.Errorf("the policy cannot be stored meanwhile: %v", err)
+				}
+			}
+			got := d.For(context.Background(), principal(t, tt.scope, nobody)).answer(smart.Read, "Observation")
+			if got.err != nil || got.String() != tt.want {
+				t.Errorf("condition %q, %v, want %q", got, got.err, tt.want)
+			}
+		})
+	}
+}
+
 // Contract, Authorization 5: a matcher's users are users: neither a client of that name nor an API key.
 func TestPolicyUsers(t *testing.T) {
 	d := decider(t, `{"name":"a","effect":"deny","matcher":{"users":["doc"]}}`)
