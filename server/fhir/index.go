@@ -44,9 +44,9 @@ func KeyOf(typ SearchType, path string) Key {
 
 // nearBits are the first bits of a term, by which the terms of one value lie side by side in the index of
 // terms, whatever their keys are: the references to a patient of all her resources, a code in its system and
-// without. A resource then leaves its terms on half as many pages. There are fewer pages than 2^nearBits even
-// among 10^9 resources. Two terms of one value differ in the other 40 bits of their keys, which differ for
-// 10^4 keys with a probability of 1 in 2 x 10^4 against, two of different values in 64 bits as before.
+// without. There are fewer pages than 2^nearBits even among 10^9 resources. Terms of one value are told apart
+// by the other 40 bits of their keys, of which two are equal among 10^4 keys with a probability of 1 in 20,000;
+// terms of different values by 64 bits.
 const nearBits = 24
 
 // near is v with the first bits of another value, to lie beside it.
