@@ -1,6 +1,7 @@
 package access
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -16,7 +17,7 @@ type Condition struct {
 	none    bool
 	clauses []match.Clause // ANDed
 	words   string         // in FHIR's words, "" for everything
-	unsure  bool           // an index that it asks is still being built: resources may be missing from what it matches
+	notice  string         // what may be missing from what it matches while an index is built, "" for nothing
 }
 
 // nothing lets nothing through.
@@ -51,6 +52,7 @@ func (c Condition) or(o Condition) Condition {
 	return Condition{
 		clauses: []match.Clause{{Name: "access", Value: "any", Any: append(c.matches(), o.matches()...)}},
 		words:   c.words + " or " + o.words,
+		notice:  cmp.Or(c.notice, o.notice),
 	}
 }
 
@@ -62,7 +64,7 @@ func (c Condition) and(o Condition) Condition {
 	case o.none || c.Whole():
 		return o
 	}
-	return Condition{clauses: slices.Concat(c.clauses, o.clauses), words: grouped(c.words) + " and " + grouped(o.words)}
+	return Condition{clauses: slices.Concat(c.clauses, o.clauses), words: grouped(c.words) + " and " + grouped(o.words), notice: cmp.Or(c.notice, o.notice)}
 }
 
 // not lets through what c does not.

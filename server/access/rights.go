@@ -308,7 +308,7 @@ func (r *Rights) reach(scope smart.Scope, permission smart.Permissions, typ stri
 		return c, ok, nil
 	}
 	granular, err := r.d.search(r.ctx, typ, scope.Search)
-	if err != nil || granular.unsure { // `:not` would let through what is not indexed yet
+	if err != nil || granular.notice != "" { // `:not` would let through what is not indexed yet
 		return nothing, false, nil
 	}
 	return c.and(granular), true, nil
@@ -334,7 +334,7 @@ func (r *Rights) compartments(permission smart.Permissions, typ string, patients
 		}
 	}
 	text := strings.Join(words, " or ")
-	return Condition{clauses: []match.Clause{{Name: "compartment", Value: text, Any: any}}, words: text}, true
+	return Condition{clauses: []match.Clause{{Name: "compartment", Value: text, Any: any}}, words: text, notice: r.d.Registry().CompartmentNotice(typ)}, true
 }
 
 // Means reports whether a scope is about resources that there can be: its type is one,
@@ -375,7 +375,11 @@ func (d *Decider) search(ctx context.Context, typ, query string) (Condition, err
 	if err := decidable(q.Clauses); err != nil {
 		return nothing, err
 	}
-	return Condition{clauses: q.Clauses, words: typ + "?" + query, unsure: len(q.Notices) > 0}, nil
+	c := Condition{clauses: q.Clauses, words: typ + "?" + query}
+	if len(q.Notices) > 0 {
+		c.notice = q.Notices[0].Diagnostics
+	}
+	return c, nil
 }
 
 // May fails with forbidden, 403, where no scope covers permission on typ, which the
@@ -487,7 +491,8 @@ func Denied(message string) error {
 
 // Narrow returns q with what the principal's rights require: of its matches
 // permissions, of what chains, `_has` and includes reach reading. Types that
-// permissions do not reach at all are left out.
+// permissions do not reach at all are left out. It warns of what the rights hide because
+// an index that they ask is still being built.
 func (r *Rights) Narrow(q *search.Query, permissions smart.Permissions) (*search.Query, error) {
 	types := q.Types
 	if len(types) == 0 {
@@ -508,6 +513,10 @@ func (r *Rights) Narrow(q *search.Query, permissions smart.Permissions) (*search
 	n := *q
 	n.Clauses = append([]match.Clause(nil), q.Clauses...)
 	n.Explain = false // it tells of what others have
+	n.Notices = slices.Clip(q.Notices)
+	for _, t := range reached {
+		n.Warn(conditions[t].notice)
+	}
 	var failure error
 	n.Restrict(func(types []string) []match.Clause {
 		clauses, err := r.readable(types)

@@ -174,6 +174,28 @@ func TestConditionsWhoseIndexIsBeingBuilt(t *testing.T) {
 	}
 }
 
+// What a token hides because an index is being built is told, as it is where the index is asked by the search.
+func TestNarrowedSearchesWarnOfAnIndexBeingBuilt(t *testing.T) {
+	building := registry.Extended(1, nil, index.Value, func(typ, code string, _ []fhir.Key) string {
+		if typ == "Observation" && code == "" {
+			return "references are still being indexed"
+		}
+		return ""
+	})
+	d := decider(t)
+	d.Registry = func() *search.Registry { return building }
+	for scope, want := range map[string]int{"patient/*.rs": 1, "patient/*.rs patient/Observation.rs?status=final": 1, "system/*.rs": 0} {
+		q, err := search.Parse(building, "Observation", url.Values{"code": {"x"}}, search.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, err := d.For(context.Background(), principal(t, scope, patient("1"))).Narrow(q, smart.Search)
+		if err != nil || len(n.Notices) != want || len(q.Notices) != 0 {
+			t.Errorf("%s: the search warns of %v, %v, and the one that was narrowed of %v", scope, n.Notices, err, q.Notices)
+		}
+	}
+}
+
 // Contract, Authorization 5: a matcher's users are users: neither a client of that name nor an API key.
 func TestPolicyUsers(t *testing.T) {
 	d := decider(t, `{"name":"a","effect":"deny","matcher":{"users":["doc"]}}`)

@@ -59,7 +59,13 @@ func (tokens) Verify(_ context.Context, token string) (*access.Principal, error)
 // stored is what a test stores.
 func authorized(t testing.TB, change ...func(*server.Config)) *service {
 	t.Helper()
-	return startWith(t, storetest.New(t), server.Options{Authorization: func(context.Context, *server.Server) (server.Authorization, error) { return tokens{}, nil }},
+	return authorizedOn(t, storetest.New(t), change...)
+}
+
+// authorizedOn is authorized on a database that there is.
+func authorizedOn(t testing.TB, url string, change ...func(*server.Config)) *service {
+	t.Helper()
+	return startWith(t, url, server.Options{Authorization: func(context.Context, *server.Server) (server.Authorization, error) { return tokens{}, nil }},
 		append(change, func(c *server.Config) { c.Auth.Enabled, c.Audit.Rest = true, "off" })...)
 }
 

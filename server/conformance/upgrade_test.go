@@ -3,6 +3,7 @@ package conformance
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -122,6 +123,34 @@ func TestIndexOfAnotherBuildIsNotSearchedSilently(t *testing.T) {
 	if now := number(t, conn, "SELECT version FROM search_registry"); now != before {
 		t.Errorf("the version of the registry was %d and is %d", before, now)
 	}
+}
+
+// What a patient's app does not see because the index of her compartment is being built is told to it, and makes
+// no second resource.
+func TestCompartmentWhileItsIndexIsBuilt(t *testing.T) {
+	url := storetest.New(t)
+	old := authorizedOn(t, url)
+	twoPatients(old)
+	old.stop()
+	conn, older := onDatabase(t, url), onDatabase(t, url)
+	sql(t, conn, `UPDATE resource r SET terms = '{}', targets = '{}' FROM resource_type t WHERE t.typ = r.typ AND t.name = 'Observation'`,
+		`UPDATE index_fingerprint SET fingerprint = fingerprint + 1 WHERE resource_type = 'Observation'`, takeOver)
+	sql(t, older, "BEGIN", "SELECT pg_current_xact_id()") // the work waits for it
+	s := authorizedOn(t, url)
+
+	app := s.as(patientApp("a", "patient/*.cruds"))
+	if a := app.get("/Observation").want(200); slices.Contains(a.ids(), "obs-a") || !strings.Contains(a.warning(), "of Observation is still being built") {
+		t.Errorf("the app finds %v, and is warned of %q", a.ids(), a.warning())
+	}
+	if got := s.as(systemClient("system/*.rs")).get("/Observation").want(200).warning(); got != "" {
+		t.Errorf("a client that nothing is hidden from is warned of %q", got)
+	}
+	app.post("/Observation", `{"resourceType":"Observation","status":"final","code":{"text":"x"},"subject":{"reference":"Patient/a"}}`, "If-None-Exist", "_id=x").
+		issue(409, "incomplete", "still being built")
+
+	sql(t, older, "COMMIT")
+	app.indexed("/Observation")
+	app.finds("/Observation", "obs-a", "vital-a")
 }
 
 // Builds before 13 of fhir.Extraction kept all entries of a key in one part: the index of what they have

@@ -3,6 +3,7 @@ package interaction
 import (
 	"context"
 	"log/slog"
+	"slices"
 
 	"kiln/oauth/smart"
 	"kiln/server/access"
@@ -231,6 +232,7 @@ func (v *seen) Search(ctx context.Context, q *search.Query) (*store.SearchResult
 	if err != nil {
 		return nil, err
 	}
+	found.Issues = slices.Concat(found.Issues, n.Notices[len(q.Notices):])
 	for _, match := range found.Matches {
 		v.s.dryRun(ctx, v.rights, smart.Search, match)
 	}

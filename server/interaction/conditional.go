@@ -62,10 +62,6 @@ func (s *Service) conditionOf(ctx context.Context, typ string, values url.Values
 	if err != nil {
 		return nil, err
 	}
-	if len(q.Notices) > 0 {
-		// A match that cannot be found yet would be made a second time.
-		return nil, outcome.New(outcome.CodeIncomplete, "%s needs to find every match: %s", what, q.Notices[0].Diagnostics)
-	}
 	rights, err := s.Access.Rights(ctx)
 	if err != nil {
 		return nil, err
@@ -77,6 +73,10 @@ func (s *Service) conditionOf(ctx context.Context, typ string, values url.Values
 		if q, err = rights.Narrow(q, smart.Search); err != nil {
 			return nil, err
 		}
+	}
+	if len(q.Notices) > 0 {
+		// A match that cannot be found yet would be made a second time.
+		return nil, outcome.New(outcome.CodeIncomplete, "%s needs to find every match: %s", what, q.Notices[0].Diagnostics)
 	}
 	values.Del("_count")
 	values.Del("_total")

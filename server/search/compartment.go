@@ -17,7 +17,7 @@ func (q *Query) Inside(r *Registry, types []string, code, id string) {
 	v := fhir.ValueReference(code, id)
 	var keys []fhir.Key
 	for _, t := range types {
-		q.Notices = addNotice(q.Notices, r.notices[t])
+		q.Warn(r.CompartmentNotice(t))
 		for _, by := range r.compartments[code].By[t] {
 			if by == "{def}" {
 				c.Any = append(c.Any, match.IDs{Refs: []int64{int64(v)}})
@@ -32,6 +32,9 @@ func (q *Query) Inside(r *Registry, types []string, code, id string) {
 	}
 	q.And(c)
 }
+
+// CompartmentNotice is what a search in a compartment for resources of typ warns of, "" for nothing.
+func (r *Registry) CompartmentNotice(typ string) string { return r.notices[typ] }
 
 // CompartmentMatches are the matches of which one holds for every resource of typ in
 // one of the compartments code/id: by R4's definition of the compartment, and for a

@@ -871,7 +871,10 @@ func (r *Registry) Interpret(base, url, expression string, typ fhir.SearchType, 
 // notice notes what a search by param is to warn of.
 func (p *parser) notice(param *fhir.Parameter) { p.notices = addNotice(p.notices, param.Notice) }
 
-// addNotice adds a warning that something may be missing from the matches.
+// Warn adds a warning that something may be missing from the matches, if there is a text.
+func (q *Query) Warn(text string) { q.Notices = addNotice(q.Notices, text) }
+
+// addNotice is Warn.
 func addNotice(list []outcome.Issue, text string) []outcome.Issue {
 	issue := outcome.Issue{Severity: outcome.Warning, Code: outcome.CodeIncomplete, Diagnostics: text}
 	if text == "" || slices.Contains(list, issue) {
