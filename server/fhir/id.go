@@ -12,12 +12,14 @@ import (
 // Spec: https://www.rfc-editor.org/rfc/rfc9562#section-5.7.
 func NewID() string {
 	u := uuid.Must(uuid.NewV7())
-	binary.BigEndian.PutUint32(u[idMark:], crc32.ChecksumIEEE(u[:idMark]))
+	binary.BigEndian.PutUint32(u[idMark:], markOf(u))
 	return u.String()
 }
 
 // idMark is where the mark of an id begins.
 const idMark = 12
+
+func markOf(u uuid.UUID) uint32 { return crc32.ChecksumIEEE(u[:idMark]) }
 
 // minted tells in which of 256 spans of time NewID made an id: of 65 seconds each, over again after 4.7 hours.
 // It reports false for any other id, but for one in 2^32 of the UUIDs of version 7 that others made.
@@ -27,7 +29,7 @@ func minted(id string) (span byte, ok bool) {
 		return 0, false
 	}
 	u, err := uuid.Parse(id)
-	if err != nil || binary.BigEndian.Uint32(u[idMark:]) != crc32.ChecksumIEEE(u[:idMark]) {
+	if err != nil || binary.BigEndian.Uint32(u[idMark:]) != markOf(u) {
 		return 0, false
 	}
 	return u[3], true // of the 48 bits of milliseconds those from the 17th on

@@ -2,7 +2,6 @@ package fhir
 
 import (
 	"encoding/binary"
-	"hash/crc32"
 	"slices"
 	"testing"
 	"time"
@@ -16,7 +15,7 @@ func made(at time.Time) string {
 	ms := uint64(at.UnixMilli())
 	binary.BigEndian.PutUint16(u[:], uint16(ms>>32))
 	binary.BigEndian.PutUint32(u[2:], uint32(ms))
-	binary.BigEndian.PutUint32(u[idMark:], crc32.ChecksumIEEE(u[:idMark]))
+	binary.BigEndian.PutUint32(u[idMark:], markOf(u))
 	return u.String()
 }
 

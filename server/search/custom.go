@@ -874,7 +874,7 @@ func (p *parser) notice(param *fhir.Parameter) { p.notices = addNotice(p.notices
 // Warn adds a warning that something may be missing from the matches, if there is a text.
 func (q *Query) Warn(text string) { q.Notices = addNotice(q.Notices, text) }
 
-// addNotice is Warn.
+// addNotice adds a warning to a list, once.
 func addNotice(list []outcome.Issue, text string) []outcome.Issue {
 	issue := outcome.Issue{Severity: outcome.Warning, Code: outcome.CodeIncomplete, Diagnostics: text}
 	if text == "" || slices.Contains(list, issue) {
