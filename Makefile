@@ -26,6 +26,7 @@ demo: postgresql build ## serve a demo with authorization, made-up patients and 
 
 test: postgresql ## run every test, on a PostgreSQL that is thrown away (or TEST_DATABASE_URL)
 	tools/with-postgresql go test -count=1 -timeout 20m $(TESTFLAGS) $(PKG)
+	@if [ "$(PKG)" = ./... ]; then cd tools && go test -count=1 $(TESTFLAGS) ./...; fi
 
 conformance: postgresql ## run the black-box tests of the running service
 	tools/with-postgresql go test -count=1 -timeout 20m $(TESTFLAGS) ./server/conformance/...
@@ -44,6 +45,7 @@ lint: ## gofmt, go vet, staticcheck
 	@unformatted=$$(gofmt -l cmd codegen definitions gen queries server tools); \
 	if [ -n "$$unformatted" ]; then echo "not formatted:"; echo "$$unformatted"; exit 1; fi
 	go vet ./...
+	cd tools && go vet ./...
 	$(TOOL) staticcheck ./...
 
 bench: postgresql build ## measure a server of this tree beside the floor of PostgreSQL

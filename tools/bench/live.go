@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -130,6 +132,79 @@ func (s *Samples) broad(r *rand.Rand) (kind, path string) {
 	default:
 		return "last updated", query("Observation", "_lastUpdated", "ge"+time.Now().Add(-time.Duration(r.Int64N(int64(2*time.Hour)))).UTC().Format("2006-01-02T15:04:05.000Z"))
 	}
+}
+
+// firstWorkload is what a broad search of each kind takes that nobody has asked before: each is
+// asked some times with other values, none twice, one behind the other.
+var firstWorkload = Workload{
+	Name:   "first",
+	About:  "one client, nobody writing: broad searches of each kind, none asked twice",
+	Finite: true,
+	Prepare: func(ctx context.Context, b *Bench) (Task, error) {
+		s, err := b.searchSamples(ctx)
+		if err != nil {
+			return Task{}, err
+		}
+		const draws = 60
+		var asked []string
+		var taken atomic.Int64
+		return Task{Op: func(_ context.Context, w *Worker) error {
+			if taken.Add(1) > draws*int64(len(firstKinds)+1) {
+				return io.EOF
+			}
+			kind, path := s.broad(w.Rand)
+			if i := w.Rand.IntN(len(firstKinds) + 1); i < len(firstKinds) {
+				kind, path = firstKinds[i].name, firstKinds[i].query(s, w.Rand)
+			}
+			if !slices.Contains(asked, path) {
+				asked = append(asked, path)
+				w.Do(kind, Request{Method: "GET", Path: path})
+			}
+			return nil
+		}}, nil
+	},
+}
+
+// firstKinds are those that firstWorkload asks beside Samples.broad.
+var firstKinds = []struct {
+	name  string
+	query func(s *Samples, r *rand.Rand) string
+}{
+	{"code and quantity", func(s *Samples, r *rand.Rand) string {
+		q := pick(r, s.Quantities)
+		return query("Observation", "code-value-quantity", q.Code+"$"+pick(r, []string{"ge", "lt"})+q.Value)
+	}},
+	{"category and date", func(s *Samples, r *rand.Rand) string {
+		return query("Observation", "category", pick(r, []string{"laboratory", "vital-signs", "survey"})) + "&date=" + pick(r, []string{"ge", "lt"}) + day(r)
+	}},
+	{"by code", func(_ *Samples, r *rand.Rand) string {
+		return query("Observation", "date", pick(r, []string{"ge", "lt"})+day(r)) + "&_sort=code"
+	}},
+	{"condition", func(s *Samples, r *rand.Rand) string { return query("Condition", "code", pick(r, s.Conditions)) }},
+	{"condition and onset", func(_ *Samples, r *rand.Rand) string {
+		return query("Condition", "clinical-status", pick(r, []string{"active", "resolved"})) + "&onset-date=ge" + day(r)
+	}},
+	{"class and date", func(_ *Samples, r *rand.Rand) string {
+		return query("Encounter", "class", pick(r, []string{"AMB", "EMER", "WELLNESS"})) + "&date=ge" + day(r)
+	}},
+	{"gender and birthdate", func(_ *Samples, r *rand.Rand) string {
+		return query("Patient", "gender", pick(r, []string{"male", "female"})) + "&birthdate=lt" + day(r)
+	}},
+	{":contains", func(_ *Samples, r *rand.Rand) string {
+		letters := "abcdefghiklmnoprstuvw"
+		return query("Patient", "family:contains", string([]byte{letters[r.IntN(len(letters))], letters[r.IntN(len(letters))]}))
+	}},
+	{"chained", func(s *Samples, r *rand.Rand) string {
+		return query("Observation", "subject:Patient.family", pick(r, s.Families))
+	}},
+	{"_has", func(s *Samples, r *rand.Rand) string {
+		return query("Patient", "_has:Condition:patient:code", pick(r, s.Conditions))
+	}},
+}
+
+// day is one of those that the data are of.
+func day(r *rand.Rand) string {
+	return time.Date(2010, 1, 1+r.IntN(10*365), 0, 0, 0, 0, time.UTC).Format(time.DateOnly)
 }
 
 // decimalOf is a decimal to which digits can be added.

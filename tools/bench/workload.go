@@ -58,6 +58,7 @@ var workloads = []Workload{
 	liveWorkload,
 	behindWorkload,
 	broadWorkload,
+	firstWorkload,
 	besideWorkload,
 	appWorkload,
 	appScriptWorkload,
