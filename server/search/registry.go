@@ -110,9 +110,12 @@ func oneChoice(expression string) bool {
 	element := ""
 	for branch := range strings.SplitSeq(expression, "|") {
 		branch = strings.TrimSuffix(strings.TrimPrefix(strings.TrimSpace(branch), "("), ")")
-		path, _, ok := strings.Cut(branch, " as ")
-		if !ok {
-			path, _, ok = strings.Cut(branch, ".ofType(")
+		var path string
+		ok := false
+		for _, as := range []string{" as ", ".as(", ".ofType("} {
+			if path, _, ok = strings.Cut(branch, as); ok {
+				break
+			}
 		}
 		if !ok || strings.ContainsAny(path, "()") || element != "" && path != element || strings.Contains(branch, ").") {
 			return false
