@@ -214,12 +214,12 @@ const sharedFrom = 10
 // these are read ahead: without, each of them is looked up by itself.
 const linksFrom = 6
 
-// unread is what broad searches need and memory does not have: of the types with most resources first the
-// common terms, each column, the values of each common code by themselves, and the references to what many
-// refer to, with what links ask of that: patients. Values of codes need the terms to be known: until
-// then it is what comes before. Columns of last updates come when all others are there,
-// as they are seldom asked for; but where its column is small, that of the largest type, which takes
-// longest without, is one of the others.
+// unread is what broad searches need and memory does not have. Each type's common terms and columns come first, those
+// of the types with most resources before others: where memory is too small for everything, it is the rest that it lacks.
+// Then come, type by type, the values of each common code by themselves, and the references to what many refer to, with
+// what links ask of that: patients. Values of codes need the terms to be known: until then it is what comes before.
+// Columns of last updates come when all others are there, as they are seldom asked for; but where its column is small,
+// that of the largest type, which takes longest without, comes behind the columns of values.
 func (s *Searcher) unread(ctx context.Context, a *ahead, generation int) ([]finding, error) {
 	if s.store.Resources() == nil || s.remembered.AheadLeft() <= 0 {
 		return nil, nil
@@ -259,9 +259,15 @@ func (s *Searcher) unread(ctx context.Context, a *ahead, generation int) ([]find
 		last, tried := a.tried[f.key()]
 		return !s.remembered.Has(f.key()) && (!tried || last != generation)
 	}}
-	late := numbers
-	for i, n := range numbers {
+	for _, n := range numbers {
 		r.all(n)
+	}
+	late := numbers
+	if len(numbers) > 0 && shared >= sharedFrom {
+		r.column(numbers[0], plan.UpdatedColumn(numbers[0]))
+		late = numbers[1:]
+	}
+	for _, n := range numbers {
 		if r.missing(finding{typ: n, terms: true}) {
 			return r.list, nil
 		}
@@ -274,10 +280,6 @@ func (s *Searcher) unread(ctx context.Context, a *ahead, generation int) ([]find
 			for _, key := range coded {
 				r.add(n, finding{column: &key, coded: true})
 			}
-		}
-		if i == 0 && shared >= sharedFrom {
-			r.column(n, plan.UpdatedColumn(n))
-			late = numbers[1:]
 		}
 		for _, ref := range r.links(n) {
 			r.column(n, ref.References)
