@@ -177,9 +177,6 @@ var firstKinds = []struct {
 	{"category and date", func(s *Samples, r *rand.Rand) string {
 		return query("Observation", "category", pick(r, []string{"laboratory", "vital-signs", "survey"})) + "&date=" + pick(r, []string{"ge", "lt"}) + day(r)
 	}},
-	{"by code", func(_ *Samples, r *rand.Rand) string {
-		return query("Observation", "date", pick(r, []string{"ge", "lt"})+day(r)) + "&_sort=code"
-	}},
 	{"condition", func(s *Samples, r *rand.Rand) string { return query("Condition", "code", pick(r, s.Conditions)) }},
 	{"condition and onset", func(_ *Samples, r *rand.Rand) string {
 		return query("Condition", "clinical-status", pick(r, []string{"active", "resolved"})) + "&onset-date=ge" + day(r)
