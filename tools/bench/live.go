@@ -141,25 +141,34 @@ var firstWorkload = Workload{
 	About:  "one client, nobody writing: broad searches of each kind, none asked twice",
 	Finite: true,
 	Prepare: func(ctx context.Context, b *Bench) (Task, error) {
+		type search struct{ kind, path string }
 		s, err := b.searchSamples(ctx)
 		if err != nil {
 			return Task{}, err
 		}
-		const draws = 60
-		var asked []string
+		const draws = 60 // of each kind, and of all of Samples.broad
+		r := rand.New(rand.NewPCG(b.Seed, 1))
+		var searches []search
+		for range draws {
+			kind, path := s.broad(r)
+			searches = append(searches, search{kind, path})
+			for _, k := range firstKinds {
+				searches = append(searches, search{k.name, k.query(s, r)})
+			}
+		}
+		asked := make(map[string]bool)
+		searches = slices.DeleteFunc(searches, func(q search) bool {
+			again := asked[q.path]
+			asked[q.path] = true
+			return again
+		})
 		var taken atomic.Int64
 		return Task{Op: func(_ context.Context, w *Worker) error {
-			if taken.Add(1) > draws*int64(len(firstKinds)+1) {
+			i := int(taken.Add(1)) - 1
+			if i >= len(searches) {
 				return io.EOF
 			}
-			kind, path := s.broad(w.Rand)
-			if i := w.Rand.IntN(len(firstKinds) + 1); i < len(firstKinds) {
-				kind, path = firstKinds[i].name, firstKinds[i].query(s, w.Rand)
-			}
-			if !slices.Contains(asked, path) {
-				asked = append(asked, path)
-				w.Do(kind, Request{Method: "GET", Path: path})
-			}
+			w.Do(searches[i].kind, Request{Method: "GET", Path: searches[i].path})
 			return nil
 		}}, nil
 	},
