@@ -325,7 +325,7 @@ func (r *Rights) condition(p *Policy, typ string) (c Condition, about bool) {
 	if !missing {
 		c, err = r.d.policyCondition(r.ctx, p.Condition, strings.NewReplacer(pairs...))
 	}
-	if missing || err != nil || c.notice != "" {
+	if missing || err != nil || !r.whole(c) {
 		return Condition{}, p.Effect == "deny"
 	}
 	return c, true

@@ -50,6 +50,7 @@ type Rights struct {
 	d       *Decider
 	ctx     context.Context
 	address netip.Addr // where the request comes from
+	indexed bool       // conditions are asked of resources whose index is at hand
 
 	known    atomic.Pointer[map[string]*answers] // by type; never changed in place
 	mu       sync.Mutex                          // held to decide
@@ -91,6 +92,7 @@ func (d *Decider) For(ctx context.Context, p *Principal) *Rights {
 type request struct {
 	principal *Principal
 	address   func() netip.Addr
+	indexed   bool
 	once      sync.Once
 	rights    *Rights
 }
@@ -106,6 +108,20 @@ func With(ctx context.Context, p *Principal) context.Context {
 // once there are some.
 func WithAddress(ctx context.Context, p *Principal, address func() netip.Addr) context.Context {
 	return context.WithValue(ctx, key{}, &request{principal: p, address: address})
+}
+
+// WithIndex returns a context in which what p may do is asked of resources whose index is at
+// hand, made with the search parameters in force: nothing is missing from it while that of
+// stored resources is built.
+func WithIndex(ctx context.Context, p *Principal) context.Context {
+	r, _ := ctx.Value(key{}).(*request)
+	if r == nil || r.principal != p {
+		r = &request{}
+	}
+	if r.indexed {
+		return ctx
+	}
+	return context.WithValue(ctx, key{}, &request{principal: p, address: r.address, indexed: true})
 }
 
 // From returns the principal of a request, nil when there is none.
@@ -134,6 +150,7 @@ func (d *Decider) Rights(ctx context.Context) (*Rights, error) {
 			if r.address != nil {
 				r.rights.address = r.address()
 			}
+			r.rights.indexed = r.indexed
 		}
 	})
 	return r.rights, nil
@@ -308,11 +325,15 @@ func (r *Rights) reach(scope smart.Scope, permission smart.Permissions, typ stri
 		return c, ok, nil
 	}
 	granular, err := r.d.search(r.ctx, typ, scope.Search)
-	if err != nil || granular.notice != "" { // `:not` would let through what is not indexed yet
+	if err != nil || !r.whole(granular) { // `:not` would let through what is not indexed yet
 		return nothing, false, nil
 	}
 	return c.and(granular), true, nil
 }
+
+// whole reports whether everything that c matches can be found: nothing is missing from an
+// index that it asks.
+func (r *Rights) whole(c Condition) bool { return r.indexed || c.notice == "" }
 
 // compartments is what may be done with the resources of typ on behalf of patients; ok
 // is false for a write of a type that is in nobody's compartment.
@@ -517,9 +538,14 @@ func (r *Rights) Narrow(q *search.Query, permissions smart.Permissions) (*search
 	for _, t := range reached {
 		n.Warn(conditions[t].notice)
 	}
+	stored := r // rights to what chains, `_has` and includes lead to, which the index of what is stored finds
+	if r.indexed {
+		stored = r.d.For(r.ctx, r.Principal)
+		stored.address = r.address
+	}
 	var failure error
 	n.Restrict(func(types []string) []match.Clause {
-		clauses, err := r.readable(types)
+		clauses, err := stored.readable(types)
 		failure = errors.Join(failure, err)
 		return clauses
 	})

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"kiln/server"
+	"kiln/server/store/storetest"
 )
 
 // Contract, Notifications 2, Access: an event is delivered only if the owner may read the resource
@@ -192,6 +193,85 @@ func TestHiddenEventsAreNotCounted(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Contract, Notifications 2, Access: an event's own index tells whether the owner may see it, also while that of
+// stored resources is built, which hides from searches what a granular scope or a policy asks of it.
+func TestOwnersHearWhileAnIndexIsBuilt(t *testing.T) {
+	t.Parallel()
+	url := storetest.New(t)
+	old := authorizedOn(t, url, notifying)
+	put := func(s *service, id, category string) {
+		t.Helper()
+		s.as(systemClient("system/*.cruds")).put("/Observation/"+id, `{"resourceType":"Observation","id":"`+id+`","status":"final","code":{"text":"x"},
+			"category":[{"coding":[{"system":"http://terminology.hl7.org/CodeSystem/observation-category","code":"`+category+`"}]}]}`).want(201)
+	}
+	put(old, "before", "vital-signs")
+	old.as(systemClient("admin")).admin("PUT", "/admin/policies/hide", `{"matcher":{"clients":["narrow"]},"effect":"deny","condition":"Observation?category=vital-signs"}`).want(201)
+	owners := map[string]claims{
+		"a granular scope": {Subject: "dr", Client: "app", User: "Practitioner/dr", Scope: "user/Subscription.cruds user/Observation.rs?category=laboratory"},
+		"a policy":         {Subject: "narrow", Client: "narrow", Scope: "system/*.cruds"},
+	}
+	receivers := make(map[string]*receiver)
+	for name, owner := range owners {
+		receivers[name] = newReceiver(t)
+		old.as(owner).subscribe(subscription("Observation?", receivers[name].url))
+	}
+	old.stop()
+	conn, older := onDatabase(t, url), onDatabase(t, url)
+	sql(t, conn, `UPDATE index_fingerprint SET fingerprint = fingerprint + 1 WHERE resource_type = 'Observation'`, takeOver)
+	sql(t, older, "BEGIN", "SELECT pg_current_xact_id()") // the work waits for it
+	s := authorizedOn(t, url, notifying)
+	building := func() bool {
+		return strings.Contains(s.as(systemClient("system/*.cruds")).get("/Observation?category=laboratory").want(200).warning(), "still being built")
+	}
+	soon(t, "an index that is built", building)
+	// Events wait for transactions that are older too: from now on the work waits for one that does not come.
+	sql(t, conn, `UPDATE reindex_job SET horizon = '9223372036854775807'`)
+	sql(t, older, "COMMIT")
+
+	put(s, "hidden", "vital-signs")
+	put(s, "laboratory", "laboratory")
+	for name, r := range receivers {
+		if d := r.next(); d.json["resourceId"] != "laboratory" {
+			t.Errorf("%s: %s, want Observation/laboratory", name, d.body)
+		}
+	}
+	if !building() {
+		t.Error("the index was built meanwhile")
+	}
+}
+
+// Contract, Notifications 2, Access: criteria tell of other resources what the owner may read of them now, also when
+// policies come and go after the Subscription.
+func TestCriteriaOfHiddenResources(t *testing.T) {
+	t.Parallel()
+	s := authorized(t, notifying)
+	admin, back := s.as(systemClient("admin")), s.as(systemClient("system/*.cruds"))
+	back.put("/Patient/p", `{"resourceType":"Patient","id":"p","name":[{"family":"Secret"}]}`).want(201)
+	r := newReceiver(t)
+	narrow := s.as(claims{Subject: "narrow", Client: "narrow", Scope: "system/*.cruds"})
+	narrow.subscribe(subscription("Observation?subject:Patient.family=secret", r.url))
+	marks := newReceiver(t)
+	narrow.subscribe(subscription("Basic?", marks.url))
+	observe := func(id string) {
+		back.put("/Observation/"+id, `{"resourceType":"Observation","id":"`+id+`","status":"final","code":{"text":"x"},"subject":{"reference":"Patient/p"}}`).want(201)
+	}
+	heard := func(id string) {
+		t.Helper()
+		if d := r.next(); d.json["resourceId"] != id {
+			t.Errorf("%s, want Observation/%s", d.body, id)
+		}
+	}
+	observe("before")
+	heard("before")
+	admin.admin("PUT", "/admin/policies/hide", `{"matcher":{"clients":["narrow"]},"effect":"deny","condition":"Patient?family=secret"}`).want(201)
+	observe("hidden")
+	back.post("/Basic", `{"resourceType":"Basic","code":{"text":"x"}}`).want(201)
+	marks.next()
+	admin.admin("DELETE", "/admin/policies/hide", "").want(204)
+	observe("after")
+	heard("after")
 }
 
 // Contract, Notifications 2 and 5, Access: a socket that is bound to somebody else's Subscription hears of what

@@ -28,6 +28,7 @@ type reader struct {
 	// follow what they are about, and triedRights is when that was last asked.
 	withoutRights map[string]bool
 	triedRights   time.Time
+	grounds       grounds // of matcher
 	// principals are some of matcher's, by their rights.
 	principals map[string]*access.Principal
 }
@@ -72,6 +73,10 @@ const subscriptionPage = 500
 
 // load reads all subscribers, when this server begins to match.
 func (r *reader) load(ctx context.Context) error {
+	grounds, err := r.s.grounds(ctx)
+	if err != nil {
+		return err
+	}
 	m := newMatcher()
 	ctx = withTopics(ctx)
 	principals := make(map[ownerKey]principalOf)
@@ -125,7 +130,7 @@ func (r *reader) load(ctx context.Context) error {
 			r.put(m, sub)
 		}
 	}
-	r.matcher = m
+	r.matcher, r.grounds = m, grounds
 	return nil
 }
 
@@ -206,7 +211,14 @@ func (r *reader) reloadWithoutRights(ctx context.Context) error {
 
 // enqueue matches a batch of changes and puts deliveries into the queue.
 func (r *reader) enqueue(ctx context.Context, changes []store.Change) (func(context.Context, pgx.Tx) error, error) {
-	if err := r.reloadWithoutRights(ctx); err != nil {
+	now, err := r.s.grounds(ctx)
+	if err == nil && now != r.grounds {
+		err = r.load(ctx)
+	}
+	if err == nil {
+		err = r.reloadWithoutRights(ctx)
+	}
+	if err != nil {
 		return nil, err
 	}
 	var hits []hit

@@ -44,10 +44,7 @@ func (d Decided) Sees(ctx context.Context, p *access.Principal, v fhir.Version, 
 	if p.IsOpen() {
 		return true, nil
 	}
-	if access.From(ctx) != p {
-		ctx = access.With(ctx, p)
-	}
-	rights, err := d.Decider.Rights(ctx)
+	rights, err := d.Decider.Rights(access.WithIndex(ctx, p))
 	if err != nil {
 		return false, err
 	}
@@ -62,13 +59,32 @@ func (d Decided) Sees(ctx context.Context, p *access.Principal, v fhir.Version, 
 }
 
 // narrow adds to a query what the rights of a request require, so that chains and _has
-// tell of nothing that it may not read.
+// tell of nothing that it may not read. What is asked by the query is an event, whose index is
+// at hand.
 func (s *Service) narrow(ctx context.Context, q *search.Query) (*search.Query, error) {
 	p := access.From(ctx)
 	if s.Service.Access == nil || p == nil || p.IsOpen() {
 		return q, nil
 	}
-	return s.Service.Access.For(ctx, p).Narrow(q, smart.Read|smart.Search)
+	rights, err := s.Service.Access.Rights(access.WithIndex(ctx, p))
+	if err != nil {
+		return nil, err
+	}
+	return rights.Narrow(q, smart.Read|smart.Search)
+}
+
+// grounds are what narrow goes by beside the principal: criteria are read anew when it is another.
+type grounds struct {
+	parameters *search.Registry
+	policies   *access.Policies
+}
+
+func (s *Service) grounds(ctx context.Context) (g grounds, err error) {
+	g.parameters = s.Service.Parameters.Current()
+	if d := s.Service.Access; d != nil && d.Policies != nil {
+		g.policies, err = d.Policies(ctx)
+	}
+	return g, err
 }
 
 // sights are who may see what some events are about. Subscribers share principals: each is asked
@@ -103,7 +119,7 @@ func (x *sights) sees(sub *Subscriber, e *Event, earlier bool) (bool, error) {
 	}
 	ctx := x.as[p]
 	if ctx == nil {
-		ctx = access.With(x.ctx, p)
+		ctx = access.WithIndex(x.ctx, p)
 		x.as[p] = ctx
 	}
 	v, index := x.s.indexed(e, earlier)
