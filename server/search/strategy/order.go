@@ -96,7 +96,7 @@ func (x *searching) byOrder(ctx context.Context) (*pageRows, error) {
 	if indexed && (x.private() || !x.remembers()) {
 		return nil, nil
 	}
-	total, err := x.total(ctx, x.byTotal())
+	total, err := x.totalToSort(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -141,6 +141,19 @@ func (x *searching) byOrder(ctx context.Context) (*pageRows, error) {
 	return p, nil
 }
 
+// totalToSort is how many matches there are to be sorted, counted only where memory does
+// not have them: too many are refused at once.
+func (x *searching) totalToSort(ctx context.Context) (int64, error) {
+	known, err := x.bySet()
+	if err != nil {
+		return 0, err
+	}
+	if known == nil {
+		known = x.byTotal()
+	}
+	return x.total(ctx, known)
+}
+
 func (x *searching) orderKey() totalKey {
 	st := x.plan.Unsorted()
 	st.SQL += " -- " + x.plan.OrderName()
@@ -170,7 +183,7 @@ func (x *searching) sorted(ctx context.Context) (*pageRows, error) {
 	if !x.s.remembered.Wants(key, false) {
 		return x.gather(ctx)
 	}
-	total, err := x.total(ctx, x.byTotal())
+	total, err := x.totalToSort(ctx)
 	if err != nil {
 		return nil, err
 	}
