@@ -53,6 +53,14 @@ func (st Statement) BesideRow(row Statement) Statement {
 	}
 }
 
+// AtMost is st with no more than n of its rows.
+func (st Statement) AtMost(n int64) Statement {
+	return Statement{
+		SQL:  "SELECT s.* FROM (" + st.SQL + ") s LIMIT $" + strconv.Itoa(len(st.Args)+1) + "::bigint",
+		Args: append(st.Args[:len(st.Args):len(st.Args)], n),
+	}
+}
+
 // Then is the value of st, which has one column, as an expression before those of
 // another statement.
 func (st Statement) Then(more Statement) Statement {

@@ -187,6 +187,48 @@ func (x *searching) byMemory(ctx context.Context) (*pageRows, error) {
 	return nil, nil
 }
 
+// linkedLimit is Plan.Limit where links are remembered.
+const linkedLimit = 201
+
+// linksRemembered reports whether memory could answer the search, which has links, if it had the resources
+// at their other ends.
+func (x *searching) linksRemembered() bool {
+	q := x.asks
+	if q == nil || len(q.Links) == 0 || len(x.q.Sort) > 0 && q.Page.Order == nil {
+		return false
+	}
+	for i := range q.Links {
+		if l := &q.Links[i]; !x.s.remembered.Has(l.References) || !x.s.remembered.Has(l.Own) {
+			return false
+		}
+	}
+	return true
+}
+
+// byLinks is byMemory where links are remembered: few resources at their other ends, as those of a name are,
+// are found at once, and what they are linked to is in memory. To count that in the database would read each.
+func (x *searching) byLinks(ctx context.Context) (*pageRows, error) {
+	q, memory := x.asks, x.s.remembered
+	for i := range q.Links {
+		others := q.Links[i].Others
+		if _, ok := memory.Ask(others); ok {
+			continue
+		}
+		f := finding{typ: others.Type, name: others.Name, set: others.Whole, clauses: others.Clauses, few: true}
+		if len(others.Columns) > 0 {
+			f.set, f.clauses = others.Rest, others.Others
+		}
+		if len(f.clauses) == 0 || !memory.Wants(f.key(), true) {
+			return nil, nil
+		}
+		x.connection.release() // it takes one of its own
+		if err := x.s.found(ctx, f); err != nil {
+			return nil, err
+		}
+	}
+	return x.byMemory(ctx)
+}
+
 // sortKey is the text of a place for a cursor, nil for no value.
 func sortKey(p remembered.Place) *string {
 	if !p.Valued {
@@ -301,6 +343,7 @@ type finding struct {
 	soon    bool    // nor is the database to rest for it
 	coded   bool    // a column of the values of one code
 	dear    bool    // what misses it is
+	few     bool    // a set of more than maxFew members is not
 	queued  time.Time
 }
 
@@ -309,6 +352,9 @@ type someKey struct {
 	typ   int16
 	terms string
 }
+
+// maxFew is how many members a search waits for: they are read in some milliseconds.
+const maxFew = 5_000
 
 // key is what memory knows it by.
 func (f finding) key() any {
@@ -901,12 +947,16 @@ func (s *Searcher) readSet(ctx context.Context, tx pgx.Tx, f finding, out *remem
 		return nil
 	}
 	st := p.Members()
+	most := int(s.remembered.Most() / setMemberBytes)
+	if f.few {
+		most = min(most, maxFew)
+		st = st.AtMost(maxFew + 1)
+	}
 	rows, err := tx.Query(ctx, st.SQL, st.Args...)
 	if err != nil {
 		return err
 	}
 	defer rows.Close()
-	most := int(s.remembered.Most() / setMemberBytes)
 	for rows.Next() {
 		v := rows.RawValues()[0]
 		if len(v) != 8 {

@@ -464,7 +464,12 @@ func (x *searching) run(ctx context.Context) (p *pageRows, exact bool, err error
 		return p, true, err
 	}
 
-	// 3. Candidates, through the drivers that have not overflowed before.
+	// 3. Candidates, through the drivers that have not overflowed before. Where memory has what links
+	// lead along, it is asked rather than each of many resources looked at.
+	linked := x.linksRemembered()
+	if linked {
+		x.plan.Limit = min(x.plan.Limit, linkedLimit)
+	}
 	memory := &x.s.memory
 	for i := range x.plan.Drivers {
 		driving := x.driving(i)
@@ -489,6 +494,11 @@ func (x *searching) run(ctx context.Context) (p *pageRows, exact bool, err error
 	}
 
 	// 4. A common search.
+	if linked {
+		if p, err := x.byLinks(ctx); p != nil || err != nil {
+			return p, true, err
+		}
+	}
 	x.learn(true)
 	if !x.plan.Walkable() {
 		p, err := x.sorted(ctx)
