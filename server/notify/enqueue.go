@@ -29,6 +29,7 @@ type reader struct {
 	withoutRights map[string]bool
 	triedRights   time.Time
 	grounds       grounds // of matcher
+	loaded        time.Time
 	// principals are some of matcher's, by their rights.
 	principals map[string]*access.Principal
 }
@@ -130,8 +131,17 @@ func (r *reader) load(ctx context.Context) error {
 			r.put(m, sub)
 		}
 	}
-	r.matcher, r.grounds = m, grounds
+	r.matcher, r.grounds, r.loaded = m, grounds, time.Now()
 	return nil
+}
+
+// parametersInterval is how often criteria are read anew, at most, while the parameters in force change
+// in nothing but how far their indexes are: that makes a difference to chains that ask one of these.
+const parametersInterval = 30 * time.Second
+
+// outdated reports whether the criteria of matcher are to be read anew.
+func (r *reader) outdated(now grounds) bool {
+	return now.policies != r.grounds.policies || now.parameters != r.grounds.parameters && time.Since(r.loaded) > parametersInterval
 }
 
 // loadSubscription puts a Subscription into the matcher as it is now, or takes it out.
@@ -212,7 +222,7 @@ func (r *reader) reloadWithoutRights(ctx context.Context) error {
 // enqueue matches a batch of changes and puts deliveries into the queue.
 func (r *reader) enqueue(ctx context.Context, changes []store.Change) (func(context.Context, pgx.Tx) error, error) {
 	now, err := r.s.grounds(ctx)
-	if err == nil && now != r.grounds {
+	if err == nil && r.outdated(now) {
 		err = r.load(ctx)
 	}
 	if err == nil {
