@@ -466,9 +466,9 @@ func (x *searching) run(ctx context.Context) (p *pageRows, exact bool, err error
 
 	// 3. Candidates, through the drivers that have not overflowed before. Where memory has what links
 	// lead along, it is asked rather than each of many resources looked at.
-	linked := x.linksRemembered()
+	linked, limit := x.linksRemembered(), x.plan.Limit
 	if linked {
-		x.plan.Limit = min(x.plan.Limit, linkedLimit)
+		x.plan.Limit = min(limit, linkedLimit)
 	}
 	memory := &x.s.memory
 	for i := range x.plan.Drivers {
@@ -492,6 +492,8 @@ func (x *searching) run(ctx context.Context) (p *pageRows, exact bool, err error
 		}
 		memory.overflowed(driving, x.s.now())
 	}
+
+	x.plan.Limit = limit
 
 	// 4. A common search.
 	if linked {
