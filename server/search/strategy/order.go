@@ -144,12 +144,9 @@ func (x *searching) byOrder(ctx context.Context) (*pageRows, error) {
 // totalToSort is how many matches there are to be sorted, counted only where memory does
 // not have them: too many are refused at once.
 func (x *searching) totalToSort(ctx context.Context) (int64, error) {
-	known, err := x.bySet()
+	known, err := x.bySetOrTotal()
 	if err != nil {
 		return 0, err
-	}
-	if known == nil {
-		known = x.byTotal()
 	}
 	return x.total(ctx, known)
 }

@@ -190,6 +190,9 @@ func (x *searching) byMemory(ctx context.Context) (*pageRows, error) {
 // linkedLimit is Plan.Limit where links are remembered.
 const linkedLimit = 201
 
+// maxFew is how many members a search waits for: they are read in some milliseconds.
+const maxFew = 5_000
+
 // linksRemembered reports whether memory could answer the search, which has links, if it had the resources
 // at their other ends.
 func (x *searching) linksRemembered() bool {
@@ -352,9 +355,6 @@ type someKey struct {
 	typ   int16
 	terms string
 }
-
-// maxFew is how many members a search waits for: they are read in some milliseconds.
-const maxFew = 5_000
 
 // key is what memory knows it by.
 func (f finding) key() any {

@@ -492,7 +492,6 @@ func (x *searching) run(ctx context.Context) (p *pageRows, exact bool, err error
 		}
 		memory.overflowed(driving, x.s.now())
 	}
-
 	x.plan.Limit = limit
 
 	// 4. A common search.

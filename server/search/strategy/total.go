@@ -35,6 +35,11 @@ func (x *searching) known() (*knownTotal, error) {
 	if len(x.plan.Drivers) > 0 && x.q.Count > 0 && !x.s.memory.overflows(x.driving(0), x.s.now()) {
 		return nil, nil // candidates tell
 	}
+	return x.bySetOrTotal()
+}
+
+// bySetOrTotal is the total that memory has, by whatever it has of it; nil where there is none.
+func (x *searching) bySetOrTotal() (*knownTotal, error) {
 	known, err := x.bySet()
 	if known != nil || err != nil {
 		return known, err
