@@ -1,0 +1,339 @@
+package remembered
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"kiln/server/search/match"
+)
+
+// Page is the part of the matches that a page has, in Order or, where that is nil, in the order of
+// surrogates.
+type Page struct {
+	Order     *ColumnOrder
+	Backwards bool // the last before Beyond, that one first
+	Bounded   bool // Beyond is set
+	Beyond    Place
+	Offset    int
+	Limit     int
+}
+
+// Comparison is a comparison that a column answers.
+type Comparison struct {
+	Column ColumnKey
+	Match  match.Match
+}
+
+// Together makes one comparison of those with the one date of a resource: `_lastUpdated=ge…` and
+// `_lastUpdated=lt…` are one range of the column.
+func Together(list []Comparison) []Comparison {
+	out := list[:0:0]
+	for _, c := range list {
+		i := slices.IndexFunc(out, func(o Comparison) bool { return o.Column == c.Column && c.Column.Kind == Dates })
+		if i < 0 {
+			out = append(out, c)
+			continue
+		}
+		bounds := append(slices.Clone(match.DateBoundsOf(out[i].Match)), match.DateBoundsOf(c.Match)...)
+		out[i].Match = match.DateRange{Keys: c.Column.List(), Bounds: bounds}
+	}
+	return out
+}
+
+// Question is a search of one type: of some clauses, or of Links and what stands beside them.
+type Question struct {
+	Type    int16
+	Name    string         // of the type
+	Clauses []match.Clause // without Links
+	Whole   Key            // of Clauses
+	Columns []Comparison   // those that are comparisons
+	Others  []match.Clause // the others
+	Rest    Key            // of Others, where there are some
+	Terms   *Terms         // what Others say; nil where that is more than terms
+	Links   []Link
+	Beside  *Question // what must hold beside Links, without a page; nil where nothing does
+	Page    Page      // Limit 0 asks for the total
+	// Exactly asks for the total in the very state that changes are read in: it stands
+	// beside rows that the same statement has found.
+	Exactly bool
+}
+
+// Answer is what a question has in a state.
+type Answer struct {
+	Total int64
+	RIDs  []int64
+	// Places are those of RIDs, where the page has an Order.
+	Places   []Place
+	Position // from where the changes are read that settle the answer
+
+	question   *Question
+	generation int
+	version    int
+	stepped    int       // Memory.stepped
+	members    *bitmap   // nil where they are remembered
+	found      [][]int64 // the refs that each link has found
+}
+
+// Ask answers a question in the state of the memory; false where it cannot.
+func (m *Memory) Ask(q *Question) (Answer, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.asked, m.unasked = m.now(), false
+	if m.state == nil || m.lags {
+		return Answer{}, false
+	}
+	if m.asked.Sub(m.at) > followedFor {
+		m.forget()
+		return Answer{}, false
+	}
+	a, ok := m.answer(q)
+	if ok {
+		m.hits++
+		a.Position = m.position()
+	}
+	return a, ok
+}
+
+// Renew is an answer in the present state of the memory; false where it must be asked for anew.
+func (m *Memory) Renew(a Answer) (Answer, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.state == nil || m.lags || m.generation != a.generation {
+		return Answer{}, false
+	}
+	if m.version(a.question) != a.version {
+		var ok bool
+		if a, ok = m.again(&a); !ok {
+			return Answer{}, false
+		}
+	}
+	a.Position = m.position()
+	return a, true
+}
+
+func (m *Memory) answer(q *Question) (Answer, bool) {
+	members, found, own, ok := m.members(q)
+	if !ok {
+		return Answer{}, false
+	}
+	return m.answerOf(q, members, found, own)
+}
+
+// again is the answer to the question of a, whose generation this is. What has changed since is
+// brought into its members, where it has any of its own.
+func (m *Memory) again(a *Answer) (Answer, bool) {
+	gone := m.stepped - len(m.steps)
+	if a.members == nil || a.stepped < gone {
+		return m.answer(a.question)
+	}
+	for _, step := range m.steps[a.stepped-gone:] {
+		for rid, r := range step.changed {
+			n, ok := number(rid)
+			typ := int16(rid >> 48)
+			if a.question.asksOthers(typ) || typ == a.question.Type && (!ok || !a.apply(n, r)) {
+				return m.answer(a.question)
+			}
+		}
+	}
+	return m.answerOf(a.question, a.members, a.found, true)
+}
+
+// apply takes what a resource is now into the members; false where memory cannot tell.
+func (a *Answer) apply(n uint32, r *match.Resource) bool {
+	q := a.question
+	if len(q.Links) == 0 {
+		s := set{clauses: q.Clauses, members: a.members}
+		return s.apply(n, r)
+	}
+	if r == nil || !q.linkedTo(a.found, r) {
+		a.members.remove(n)
+		return true
+	}
+	s := set{members: a.members}
+	if q.Beside != nil {
+		s.clauses = q.Beside.Clauses
+	}
+	return s.apply(n, r)
+}
+
+// answerOf is the answer whose resources are members, of which the question has those of its one
+// comparison where they are nil. Own ones are of no set that is remembered.
+func (m *Memory) answerOf(q *Question, members *bitmap, found [][]int64, own bool) (Answer, bool) {
+	a := Answer{question: q, generation: m.generation, version: m.version(q), stepped: m.stepped, found: found}
+	ordered := q.Page.Order != nil && q.Page.Limit > 0
+	if ordered && members == nil {
+		members, own = m.matches(m.compared(q.Columns[0])), true
+	}
+	if own {
+		a.members = members
+	}
+	var ns []uint32
+	switch {
+	case ordered:
+		order := m.use(m.columns[q.Page.Order.Column])
+		if order == nil {
+			return Answer{}, false
+		}
+		a.Total, a.Places = int64(members.n), order.column.pageInOrder(members, &q.Page)
+		for _, at := range a.Places {
+			ns = append(ns, at.N)
+		}
+	case members != nil:
+		a.Total, ns = int64(members.n), pageOf(members, q.Page)
+	default:
+		var total int
+		total, ns = pageOfColumn(m.compared(q.Columns[0]), q.Page)
+		a.Total = int64(total)
+	}
+	for _, n := range ns {
+		a.RIDs = append(a.RIDs, int64(q.Type)<<48|int64(n))
+	}
+	return a, true
+}
+
+// members is the resources that match; nil where they are those of one comparison alone, whose
+// column has the page without looking at each. It may be a set that is remembered and must not be
+// changed, but where own is true. found is what links have found; ok is false where the memory cannot
+// tell.
+func (m *Memory) members(q *Question) (members *bitmap, found [][]int64, own, ok bool) {
+	if len(q.Links) > 0 {
+		members, found, ok = m.linked(q)
+		return members, found, true, ok
+	}
+	if s := m.use(m.sets[q.Whole]); s != nil {
+		return s.set.members, nil, false, true
+	}
+	if len(q.Columns) == 0 {
+		members, own = m.byTerms(q)
+		return members, nil, own, members != nil
+	}
+	for _, c := range q.Columns {
+		if m.use(m.columns[c.Column]) == nil {
+			return nil, nil, false, false
+		}
+	}
+	var rest *bitmap
+	if len(q.Others) > 0 {
+		if s := m.use(m.sets[q.Rest]); s != nil {
+			rest = s.set.members
+		} else if rest, _ = m.byTerms(q); rest == nil {
+			return nil, nil, false, false
+		}
+	}
+	if rest == nil && len(q.Columns) == 1 {
+		return nil, nil, false, true
+	}
+	parts := make([][]compared, len(q.Columns))
+	for i, c := range q.Columns {
+		parts[i] = m.compared(c)
+	}
+	return m.intersection(q, rest, parts), nil, true, true
+}
+
+// compared is a comparison with a column that is remembered.
+func (m *Memory) compared(c Comparison) []compared {
+	return m.columns[c.Column].column.compare(c.Match)
+}
+
+// dearIntersection is the number of looks from which an intersection is kept: below it to follow
+// some hundred changes takes as long as to find it anew.
+const dearIntersection = 20_000
+
+// intersection is the resources of rest, nil for every one, for which all comparisons
+// hold. One that was asked for before and is dear is kept as a set.
+func (m *Memory) intersection(q *Question, rest *bitmap, parts [][]compared) *bitmap {
+	reach := func(part []compared) (n int) {
+		for i := range part {
+			n += part[i].reach()
+		}
+		return n
+	}
+	slices.SortFunc(parts, func(a, b []compared) int { return cmp.Compare(reach(a), reach(b)) })
+	begin := time.Now()
+	looks := 0
+	out := rest
+	for _, part := range parts {
+		n := reach(part)
+		if out != nil && out.n < n/looksForEntry {
+			looks += out.n
+			out = among(out, part)
+			continue
+		}
+		looks += n
+		if d := m.denseMatches(part); out != nil {
+			out = d.among(out)
+		} else {
+			out = d.bitmap()
+		}
+	}
+	if looks >= dearIntersection {
+		m.keepDear(q, out, time.Since(begin))
+	}
+	return out
+}
+
+// looksForEntry is how many entries of a column are read along its values in the time in which
+// the entry of one resource is looked up.
+const looksForEntry = 8
+
+// among is the resources of a set for which a comparison holds.
+func among(set *bitmap, part []compared) *bitmap {
+	out := new(bitmap)
+	for n := range set.all(0) {
+		if slices.ContainsFunc(part, func(c compared) bool { return c.has(n) }) {
+			out.add(n)
+		}
+	}
+	return out
+}
+
+// matches is the resources for which a comparison holds.
+func (m *Memory) matches(part []compared) *bitmap { return m.denseMatches(part).bitmap() }
+
+// denseMatches is matches until the next of them.
+func (m *Memory) denseMatches(part []compared) *dense {
+	d := &m.dense[0]
+	*d = (*d)[:0]
+	for i := range part {
+		m.section(&part[i])
+		part[i].collect(d, &m.dense[1])
+	}
+	return d
+}
+
+// section makes the sections that a part of a column should have, where there is room for them or something is less
+// useful than the column.
+func (m *Memory) section(c *compared) {
+	of, now := m.columns[c.column.key], m.now()
+	if of == nil || of.column != c.column || now.Sub(c.crowded) < crowdedFor {
+		return
+	}
+	bytes := c.newSectionsBytes()
+	if bytes == 0 {
+		return
+	}
+	if !m.makeRoom(bytes, of.score(now)) {
+		c.crowded = now
+		return
+	}
+	m.bytes -= c.sectionsBytes()
+	c.setSections()
+	m.bytes += c.sectionsBytes()
+}
+
+// crowdedFor is how long no sections are made where there was no room for them.
+const crowdedFor = 10 * time.Second
+
+// keepDear keeps what all clauses of a question hold for, when it was asked for before.
+func (m *Memory) keepDear(q *Question, members *bitmap, cost time.Duration) {
+	if !m.wants(q.Whole, false) {
+		return
+	}
+	members = members.clone()
+	s := &item{set: &set{clauses: q.Clauses, members: members}, typ: q.Type, cost: cost, alone: cost, found: members.n, used: m.now(), uses: 1}
+	if m.makeRoom(s.bytes(), s.score(m.now())) {
+		m.keep(keyed{s, q.Whole})
+	}
+	delete(m.wanted, q.Whole)
+}
