@@ -21,15 +21,18 @@ func (s *Store) SetSearchLimit(n int) {
 // are to give way, and call stepped then.
 func (s *Store) LimitSearch(n int, stepped func(gaveWay bool)) {
 	s.searcher.Close()
-	s.searcher = strategy.New(strategy.Config{Store: searchable{s}, MaxConns: int(s.pool.Config().MaxConns), Now: s.now, Limit: n,
+	s.searcher = strategy.New(strategy.Config{Store: searchable{s}, MaxConns: int(s.pool.Config().MaxConns), Now: s.now, Limit: n, Walk: walkOf(n),
 		ChangeTakes: 1, StepTakes: 1, Stepped: stepped})
 }
 
 // SearchWithoutMemory is SetSearchLimit of a store that remembers nothing from then on.
 func (s *Store) SearchWithoutMemory(limit int) {
 	s.searcher.Close()
-	s.searcher = strategy.New(strategy.Config{Store: searchable{s}, MaxConns: int(s.pool.Config().MaxConns), Now: s.now, Limit: limit, MemoryBytes: -1})
+	s.searcher = strategy.New(strategy.Config{Store: searchable{s}, MaxConns: int(s.pool.Config().MaxConns), Now: s.now, Limit: limit, Walk: walkOf(limit), MemoryBytes: -1})
 }
+
+// walkOf is how many resources a walk tests where so few are taken as candidates.
+func walkOf(limit int) int { return 3 * limit }
 
 // HoldDearSearches holds every place that dear searches have.
 func (s *Store) HoldDearSearches(ctx context.Context) (release func(), err error) {

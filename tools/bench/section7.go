@@ -296,7 +296,8 @@ func (t *target) besideTransactions(ctx context.Context, s *settings) (Result, e
 }
 
 // settle waits until PostgreSQL has looked at what was imported, as it does by
-// itself within a minute or two; it does not hurry it.
+// itself within a minute or two; it does not hurry it. Kiln's tables are analysed
+// when a fifth of them has changed.
 func (t *target) settle(ctx context.Context, out io.Writer) error {
 	if t.db == nil {
 		return nil
@@ -306,7 +307,7 @@ func (t *target) settle(ctx context.Context, out io.Writer) error {
 		var waiting int
 		err := t.db.QueryRow(ctx, `
 			SELECT count(*) FROM pg_stat_user_tables
-			WHERE n_mod_since_analyze > 50 + 0.1 * n_live_tup OR n_ins_since_vacuum > 1000 + 0.2 * n_live_tup`).Scan(&waiting)
+			WHERE n_mod_since_analyze > 50 + 0.2 * n_live_tup OR n_ins_since_vacuum > 1000 + 0.2 * n_live_tup`).Scan(&waiting)
 		if err != nil {
 			return err
 		}

@@ -98,7 +98,7 @@ func TestTextDependsOnShapeOnly(t *testing.T) {
 				}
 				texts[i] += st.SQL
 			}
-			st, _, err := p.Walk(0, 0, 0)
+			st, _, err := p.Walk(0, 0, 0, 0)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -136,7 +136,7 @@ func compileGolden(b *bytes.Buffer, line string, env *match.Env) {
 		show("unsorted", p.Unsorted(), nil)
 	} else if p.Walkable() {
 		for phase := range p.Phases() {
-			if st, ok, err := p.Walk(phase, 0, 0); ok || err != nil {
+			if st, ok, err := p.Walk(phase, 0, 0, 0); ok || err != nil {
 				show("walk", st, err)
 			}
 		}

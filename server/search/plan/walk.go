@@ -57,8 +57,9 @@ const (
 // resource until the page is full. have is the number of rows that the phases
 // before gave, skipped how many matches they passed over for an offset; ok is
 // false when this phase has nothing to do for this page. Backwards, phase 0 of two is
-// the matches without a value.
-func (p *Plan) Walk(phase, have, skipped int) (st match.Statement, ok bool, err error) {
+// the matches without a value. most, where it is not 0, is how many resources it tests at
+// most; it is for the first page of one phase.
+func (p *Plan) Walk(phase, have, skipped, most int) (st match.Statement, ok bool, err error) {
 	g, err := p.page()
 	if err != nil {
 		return st, false, err
@@ -95,16 +96,16 @@ func (p *Plan) Walk(phase, have, skipped int) (st match.Statement, ok bool, err 
 			}
 			g.cursor = nil
 		}
-		p.walkResources(w, &g, true)
+		p.walkResources(w, &g, true, 0)
 	default:
-		p.walkResources(w, &g, false)
+		p.walkResources(w, &g, false, most)
 	}
 	return w.Statement(), true, nil
 }
 
 // walkResources goes along resource by surrogate or by last update. With missing
-// it takes only those without a value for the first sort key.
-func (p *Plan) walkResources(w *writer, g *page, missing bool) {
+// it takes only those without a value for the first sort key, with most only so many.
+func (p *Plan) walkResources(w *writer, g *page, missing bool, most int) {
 	w.Write("SELECT NULL::bigint, NULL::bigint, r.rid, ")
 	cols := make([]string, len(g.cols))
 	var later []int // sort keys that are read for each row
@@ -123,7 +124,11 @@ func (p *Plan) walkResources(w *writer, g *page, missing bool) {
 		}
 		w.Write(g.cols[i].asText(cols[i]), ", ")
 	}
-	w.Write(rowColumns, " FROM resource r")
+	w.Write(rowColumns, " FROM ")
+	if most > 0 {
+		w.Write("(SELECT * FROM ")
+	}
+	w.Write("resource r")
 	w.sortValues(g, later, "r")
 	order, sub := cols, *g
 	if missing {
@@ -159,6 +164,16 @@ func (p *Plan) walkResources(w *writer, g *page, missing bool) {
 		w.Write("NOT (r.terms && ")
 		w.Terms(match.TermsOf(g.cols[0].key.Keys, fhir.ValuePresent()).Values)
 		w.Write(")")
+	}
+	if most > 0 {
+		if !and.Any {
+			w.Write("true")
+		}
+		w.walkOrder(&sub, order, "r.rid")
+		w.Write(" LIMIT ")
+		w.Bind(int64(most))
+		w.Write("::bigint) r WHERE ")
+		and = &match.Conditions{W: w.Writer}
 	}
 	w.Tests("r", &p.where, and, -1)
 	if !and.Any {

@@ -45,7 +45,7 @@ type Memory struct {
 	dense   [2]dense          // for intersections
 	some    []keyed           // room of listed.ofNew
 	wanted  map[any]want
-	refused map[ColumnKey]time.Time // when a column could not be kept
+	refused map[any]time.Time // when a set or a column could not be kept
 	hits    int64
 	written written
 }
@@ -563,26 +563,26 @@ func (m *Memory) wants(key any, dear bool) bool {
 	return wants
 }
 
-// Refuse notes that a column cannot be kept: it has ranges of numbers, several entries
-// of a resource, or too many.
-func (m *Memory) Refuse(c ColumnKey) {
+// Refuse notes that a set, a Key, or a column, a ColumnKey, cannot be kept: it has too many members, ranges of
+// numbers, or several entries of a resource.
+func (m *Memory) Refuse(key any) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.refused == nil || len(m.refused) >= maxWanted {
-		m.refused = make(map[ColumnKey]time.Time)
+		m.refused = make(map[any]time.Time)
 	}
-	m.refused[c] = m.now()
+	m.refused[key] = m.now()
 }
 
-// refusedFor is how long a column is not tried again that could not be kept.
+// refusedFor is how long something is not tried again that could not be kept.
 const refusedFor = 10 * time.Minute
 
-// Refused reports whether a column could not be kept of late.
-func (m *Memory) Refused(c ColumnKey) bool {
+// Refused reports whether a set or a column could not be kept of late, or nothing can be now.
+func (m *Memory) Refused(key any) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	at, ok := m.refused[c]
-	return ok && m.now().Sub(at) < refusedFor
+	at, ok := m.refused[key]
+	return m.limit == 0 || m.lags || ok && m.now().Sub(at) < refusedFor
 }
 
 // Has reports whether a set or a column is remembered, or the common terms of a type have

@@ -1,6 +1,9 @@
 package strategy
 
-import "context"
+import (
+	"context"
+	"math"
+)
 
 // byEstimate is the page of a common search whose total may be an estimate
 // (`_total=estimate`): nothing is counted. nil where a count is as cheap, or where
@@ -21,7 +24,7 @@ func (x *searching) byEstimate(ctx context.Context, known *knownTotal) (*pageRow
 	if err != nil || x.probes(n, ofType) > walkCost {
 		return nil, err
 	}
-	p, err := x.walk(ctx)
+	p, err := x.walk(ctx, math.MaxInt64) // a page that is not full is gathered: n may be too small
 	if err != nil {
 		return nil, err
 	}

@@ -61,6 +61,7 @@ func (s *Searcher) readSet(ctx context.Context, tx pgx.Tx, f finding, out *remem
 		}
 		out.RIDs = append(out.RIDs, rawInt8(v))
 		if len(out.RIDs) > most {
+			s.remembered.Refuse(f.set)
 			out.State = ""
 			return nil
 		}

@@ -210,7 +210,7 @@ func (x *searching) byLinks(ctx context.Context) (*pageRows, error) {
 		if len(others.Columns) > 0 {
 			f.set, f.clauses = others.Rest, others.Others
 		}
-		if len(f.clauses) == 0 || !memory.Wants(f.key(), true) {
+		if len(f.clauses) == 0 || memory.Refused(f.key()) {
 			return nil, nil
 		}
 		x.connection.release() // it takes one of its own

@@ -111,6 +111,8 @@ type Config struct {
 	// Limit is the number of rows that a driver may find, 0 for the default of
 	// plan.Compile.
 	Limit int
+	// Walk is how many resources a walk tests at most where its page may lie far away, 0 for the default.
+	Walk int
 	// ChangeTakes is about how long it takes to bring in one resource that has changed, 0 for the
 	// default: memory that is far behind catches up where that is less than finding everything anew.
 	ChangeTakes time.Duration
@@ -144,6 +146,7 @@ type Searcher struct {
 	remembered  *remembered.Memory
 	finder      finder
 	remembers   func(bytes int64) // may be nil
+	walkMost    int
 	changeTakes time.Duration
 	stepTakes   time.Duration
 	stepped     func(gaveWay bool) // may be nil
@@ -153,7 +156,7 @@ type Searcher struct {
 // New returns a Searcher that remembers nothing yet.
 func New(c Config) *Searcher {
 	s := &Searcher{store: c.Store, now: c.Now, memory: memory{limit: c.Limit}, admission: newAdmission(c.MaxConns),
-		changeTakes: cmp.Or(c.ChangeTakes, defaultChangeTakes), stepTakes: cmp.Or(c.StepTakes, defaultStepTakes), stepped: c.Stepped,
+		walkMost: cmp.Or(c.Walk, defaultWalk), changeTakes: cmp.Or(c.ChangeTakes, defaultChangeTakes), stepTakes: cmp.Or(c.StepTakes, defaultStepTakes), stepped: c.Stepped,
 		sorting: make(chan struct{}, max(1, runtime.NumCPU()/2))}
 	if s.now == nil {
 		s.now = time.Now
@@ -273,6 +276,10 @@ type row struct {
 // walkCost is how many resources a walk may test for a page before fetching all
 // matches is cheaper.
 const walkCost = 10_000
+
+// defaultWalk is that of Config. Where it is known how many rows a page has, a walk ends there, and all matches
+// are fetched: they may lie together, as those of one patient do, far from where the walk begins.
+const defaultWalk = 2 * walkCost
 
 // entriesForProbe is how many entries of an index are read in the time of one test;
 // below walkFrom matches reading them all is short anyway.
@@ -458,7 +465,13 @@ func (x *searching) run(ctx context.Context) (p *pageRows, exact bool, err error
 			return p, false, err
 		}
 	}
+	linked, limit := x.linksRemembered(), x.plan.Limit
 	if many {
+		if linked {
+			if p, err := x.byLinks(ctx); p != nil || err != nil {
+				return p, true, err
+			}
+		}
 		x.learnOrder(false)
 		p, err := x.common(ctx, known)
 		return p, true, err
@@ -466,7 +479,6 @@ func (x *searching) run(ctx context.Context) (p *pageRows, exact bool, err error
 
 	// 3. Candidates, through the drivers that have not overflowed before. Where memory has what links
 	// lead along, it is asked rather than each of many resources looked at.
-	linked, limit := x.linksRemembered(), x.plan.Limit
 	if linked {
 		x.plan.Limit = min(limit, linkedLimit)
 	}
@@ -506,7 +518,7 @@ func (x *searching) run(ctx context.Context) (p *pageRows, exact bool, err error
 		return p, true, err
 	}
 	if x.q.Total == search.TotalNone && len(x.plan.Drivers) == 0 {
-		p, err := x.walk(ctx)
+		p, err := x.walk(ctx, 0)
 		return p, false, err
 	}
 	if x.q.Total == search.TotalNone && x.plan.OneDriver() {
@@ -517,7 +529,7 @@ func (x *searching) run(ctx context.Context) (p *pageRows, exact bool, err error
 			return nil, false, err
 		}
 		if x.probes(int64(x.plan.Limit), ofType) <= walkCost {
-			p, err := x.walk(ctx)
+			p, err := x.walk(ctx, int64(x.plan.Limit))
 			return p, false, err
 		}
 	}
@@ -596,7 +608,7 @@ func (x *searching) common(ctx context.Context, known *knownTotal) (*pageRows, e
 			p, err = x.gather(ctx)
 			return err
 		}
-		if p, err = x.walk(ctx); err == nil {
+		if p, err = x.walk(ctx, total); err == nil {
 			p.total = total
 		}
 		return err
@@ -644,13 +656,14 @@ func (x *searching) gather(ctx context.Context) (*pageRows, error) {
 	return x.page(ctx, "gather", st)
 }
 
-// walk goes along the order, phase by phase, until the page is full.
-func (x *searching) walk(ctx context.Context) (p *pageRows, err error) {
+// walk goes along the order, phase by phase, until the page is full. total is how many matches there are
+// at least, 0 where that is not known.
+func (x *searching) walk(ctx context.Context, total int64) (p *pageRows, err error) {
 	if x.plan.Phases() == 1 {
-		return x.walkPhases(ctx, nil)
+		return x.walkPhases(ctx, nil, total)
 	}
 	err = x.atOnce(ctx, func(x *searching) (err error) {
-		p, err = x.walkPhases(ctx, nil)
+		p, err = x.walkPhases(ctx, nil, total)
 		return err
 	})
 	return p, err
@@ -660,21 +673,25 @@ func (x *searching) walk(ctx context.Context) (p *pageRows, err error) {
 // more.
 func (x *searching) walkKnowing(ctx context.Context, known *knownTotal) (p *pageRows, err error) {
 	if x.plan.Phases() == 1 {
-		return x.walkPhases(ctx, known)
+		return x.walkPhases(ctx, known, known.about)
 	}
 	err = x.atOnce(ctx, func(x *searching) (err error) {
-		p, err = x.walkPhases(ctx, known)
+		p, err = x.walkPhases(ctx, known, known.about)
 		return err
 	})
 	return p, err
 }
 
-// walkPhases is walk, or with known walkKnowing.
-func (x *searching) walkPhases(ctx context.Context, known *knownTotal) (*pageRows, error) {
+// walkPhases is walk, or with known walkKnowing. Where the page lies far away it gathers the matches.
+func (x *searching) walkPhases(ctx context.Context, known *knownTotal, total int64) (*pageRows, error) {
 	all := &pageRows{}
 	skipped := 0 // by the phases before, of a hand-written offset
+	most := 0
+	if total > 0 && x.plan.Phases() == 1 && x.q.Cursor == nil {
+		most = max(1, x.s.walkMost/int(x.plan.ProbeCost()))
+	}
 	for phase := range x.plan.Phases() {
-		st, ok, err := x.plan.Walk(phase, len(all.rows), skipped)
+		st, ok, err := x.plan.Walk(phase, len(all.rows), skipped, most)
 		if err != nil {
 			return nil, err
 		}
@@ -684,7 +701,6 @@ func (x *searching) walkPhases(ctx context.Context, known *knownTotal) (*pageRow
 		var p *pageRows
 		name := fmt.Sprintf("walk %d", phase+1)
 		if known != nil {
-			var total int64
 			if p, total, ok, err = x.pageKnowing(ctx, name, st, known); err == nil && !ok {
 				return nil, nil
 			}
@@ -706,6 +722,9 @@ func (x *searching) walkPhases(ctx context.Context, known *knownTotal) (*pageRow
 			}
 			skipped = int(n)
 		}
+	}
+	if most > 0 && int64(len(all.rows)) < min(int64(x.q.Count)+1, total-int64(x.q.Offset)) {
+		return x.gather(ctx)
 	}
 	return all, nil
 }

@@ -1,0 +1,80 @@
+package store_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+
+	"kiln/server/store"
+)
+
+// What lies together far from where an order begins, as the observations of a patient who came late, is
+// fetched rather than looked for among everything before; where the page is near it is walked to.
+func TestFarPageIsGathered(t *testing.T) {
+	t.Parallel()
+	s, _ := open(t)
+	var ws []*store.Write
+	write := func(id, status string) {
+		ws = append(ws, resourceWrite(t, fmt.Appendf(nil, `{"resourceType":"Observation","id":%q,"status":%q,"code":{"text":"x"}}`, id, status)))
+	}
+	for i := range 900 {
+		status := "final"
+		if i < 90 {
+			status = "amended"
+		} else if i >= 810 {
+			status = "preliminary"
+		}
+		write(fmt.Sprintf("o%03d", i), status)
+	}
+	for _, w := range ws { // one by one, so that each has its last update
+		if err := s.WriteAll(t.Context(), []*store.Write{w}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.SearchWithoutMemory(20) // and a walk of 60
+	for _, tt := range []struct {
+		name, status string
+		sort         []string
+		first, step  int // the ids of the page
+		gathered     bool
+	}{
+		{"near", "amended", nil, 0, 1, false},
+		{"far", "preliminary", nil, 810, 1, true},
+		{"newest first, near", "preliminary", []string{"_sort", "-_lastUpdated"}, 899, -1, false},
+		{"newest first, far", "amended", []string{"_sort", "-_lastUpdated"}, 89, -1, true},
+		{"an offset near", "amended", []string{"_offset", "45"}, 45, 1, false},
+		{"an offset far, of a page that is not full", "amended", []string{"_offset", "85"}, 85, 1, true},
+		{"no total", "preliminary", []string{"_total", "none"}, 810, 1, true},
+		{"an estimate", "preliminary", []string{"_total", "estimate"}, 810, 1, true},
+	} {
+		c := searchCase{typ: "Observation", values: params(append([]string{"status", tt.status, "_count", "10"}, tt.sort...)...)}
+		q := c.parse(t)
+		var got []string
+		var total *int
+		kinds := dearStatements(func(ctx context.Context) {
+			found, err := s.Search(ctx, q)
+			if err != nil {
+				t.Errorf("%s: %v", tt.name, err)
+				return
+			}
+			for i := range found.Matches {
+				got = append(got, found.Matches[i].ID)
+			}
+			total = found.Total
+		})
+		var want []string
+		for i := range min(10, 90-max(0, q.Offset)) {
+			want = append(want, fmt.Sprintf("o%03d", tt.first+tt.step*i))
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: %v, want %v", tt.name, got, want)
+		}
+		if total != nil && *total != 90 {
+			t.Errorf("%s: total %d", tt.name, *total)
+		}
+		if gathered := kinds["gather"] > 0; gathered != tt.gathered {
+			t.Errorf("%s: statements %v", tt.name, kinds)
+		}
+	}
+}
