@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"kiln/server/store"
 )
@@ -15,9 +16,7 @@ func TestFarPageIsGathered(t *testing.T) {
 	t.Parallel()
 	s, _ := open(t)
 	var ws []*store.Write
-	write := func(id, status string) {
-		ws = append(ws, resourceWrite(t, fmt.Appendf(nil, `{"resourceType":"Observation","id":%q,"status":%q,"code":{"text":"x"}}`, id, status)))
-	}
+	day := time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
 	for i := range 900 {
 		status := "final"
 		if i < 90 {
@@ -25,7 +24,11 @@ func TestFarPageIsGathered(t *testing.T) {
 		} else if i >= 810 {
 			status = "preliminary"
 		}
-		write(fmt.Sprintf("o%03d", i), status)
+		of := fmt.Sprintf(`,"effectiveDateTime":%q`, day.AddDate(0, 0, i).Format(time.DateOnly))
+		if i >= 300 && i < 390 {
+			status, of = "cancelled", ""
+		}
+		ws = append(ws, resourceWrite(t, fmt.Appendf(nil, `{"resourceType":"Observation","id":"o%03d","status":%q,"code":{"text":"x"}%s}`, i, status, of)))
 	}
 	for _, w := range ws { // one by one, so that each has its last update
 		if err := s.WriteAll(t.Context(), []*store.Write{w}); err != nil {
@@ -45,6 +48,13 @@ func TestFarPageIsGathered(t *testing.T) {
 		{"newest first, far", "amended", []string{"_sort", "-_lastUpdated"}, 89, -1, true},
 		{"an offset near", "amended", []string{"_offset", "45"}, 45, 1, false},
 		{"an offset far, of a page that is not full", "amended", []string{"_offset", "85"}, 85, 1, true},
+		{"by date, near", "amended", []string{"_sort", "date"}, 0, 1, false},
+		{"by date, far", "preliminary", []string{"_sort", "date"}, 810, 1, true},
+		{"by date, the newest first, near", "preliminary", []string{"_sort", "-date"}, 899, -1, false},
+		{"by date, the newest first, far", "amended", []string{"_sort", "-date"}, 89, -1, true},
+		{"by date in a range that begins there", "preliminary", []string{"_sort", "date", "date", "ge2022-03-21"}, 810, 1, false},
+		{"by a date that none has", "cancelled", []string{"_sort", "date"}, 300, 1, true},
+		{"by two keys, of which one has to see all with the same date", "preliminary", []string{"_sort", "date,-_lastUpdated"}, 810, 1, false},
 		{"no total", "preliminary", []string{"_total", "none"}, 810, 1, true},
 		{"an estimate", "preliminary", []string{"_total", "estimate"}, 810, 1, true},
 	} {
@@ -76,5 +86,30 @@ func TestFarPageIsGathered(t *testing.T) {
 		if gathered := kinds["gather"] > 0; gathered != tt.gathered {
 			t.Errorf("%s: statements %v", tt.name, kinds)
 		}
+	}
+	// A walk along what hardly any resource has comes to an end, and goes on with those that have no value.
+	var patients []*store.Write
+	for i := range 50 {
+		died := ""
+		if i%20 == 0 {
+			died = fmt.Sprintf(`,"deceasedDateTime":"20%02d"`, 50-i)
+		}
+		patients = append(patients, resourceWrite(t, fmt.Appendf(nil, `{"resourceType":"Patient","id":"p%02d","gender":"male"%s}`, i, died)))
+	}
+	if err := s.WriteAll(t.Context(), patients); err != nil {
+		t.Fatal(err)
+	}
+	kinds := dearStatements(func(ctx context.Context) {
+		c := searchCase{typ: "Patient", values: params("gender", "male", "_count", "5", "_sort", "death-date")}
+		found, err := s.Search(ctx, c.parse(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := ids(found); !slices.Equal(got, []string{"p40", "p20", "p00", "p01", "p02"}) || *found.Total != 50 {
+			t.Errorf("%v of %d", got, *found.Total)
+		}
+	})
+	if kinds["gather"] > 0 {
+		t.Errorf("statements %v", kinds)
 	}
 }

@@ -58,7 +58,7 @@ const (
 // before gave, skipped how many matches they passed over for an offset; ok is
 // false when this phase has nothing to do for this page. Backwards, phase 0 of two is
 // the matches without a value. most, where it is not 0, is how many resources it tests at
-// most; it is for the first page of one phase.
+// most: of a first page, those that have a value where there are two phases (CanStop).
 func (p *Plan) Walk(phase, have, skipped, most int) (st match.Statement, ok bool, err error) {
 	g, err := p.page()
 	if err != nil {
@@ -88,7 +88,7 @@ func (p *Plan) Walk(phase, have, skipped, most int) (st match.Statement, ok bool
 		if inMissing {
 			g.cursor = nil
 		}
-		p.walkIndex(w, &g, along)
+		p.walkIndex(w, &g, along, most)
 	case missing:
 		if g.cursor != nil && !inMissing {
 			if g.reverse {
@@ -207,7 +207,7 @@ func (w *writer) walkOrder(g *page, cols []string, rid string) {
 }
 
 // walkIndex goes along the ordered table of the first sort key.
-func (p *Plan) walkIndex(w *writer, g *page, along stretch) {
+func (p *Plan) walkIndex(w *writer, g *page, along stretch, most int) {
 	first := &g.cols[0]
 	keys := w.entryKeys(first, p.types)
 	merged := len(keys) > 1
@@ -235,29 +235,37 @@ func (p *Plan) walkIndex(w *writer, g *page, along stretch) {
 		w.Write(g.cols[i].asText(cols[i]), ", ")
 	}
 	w.Write(rowColumns, " FROM ")
-	if merged {
-		w.merged(g, keys)
-	} else {
-		w.Write(first.table)
-	}
-	w.Write(" o CROSS JOIN LATERAL (SELECT * FROM resource r WHERE r.rid = o.rid")
-	and := &match.Conditions{W: w.Writer, Any: true}
 	// A range that the index itself answers need not be tested on each row.
 	skip := p.boundsOf(first)
+	if most > 0 {
+		w.Write("(SELECT o.*")
+		if !merged && !first.key.Single {
+			w.Write(", o.ctid")
+		}
+		w.Write(" FROM ")
+	}
+	p.entries(w, g, keys)
+	if most > 0 {
+		w.Write(" WHERE ")
+		p.ofEntries(w, first, keys, skip)
+		w.Write(" ORDER BY ", col)
+		if first.key.Descending {
+			w.Write(" DESC")
+		}
+		w.Write(", o.rid LIMIT ") // the order of the page, so that it ends among equal values as that does
+		w.Bind(int64(most))
+		w.Write("::bigint) o")
+	}
+	w.Write(" CROSS JOIN LATERAL (SELECT * FROM resource r WHERE r.rid = o.rid")
+	and := &match.Conditions{W: w.Writer, Any: true}
 	w.Tests("r", &p.where, and, skip)
 	w.Write(" OFFSET 0) r")
 	w.sortValues(g, later, "r")
 	w.Write(" WHERE ")
-	if merged {
-		w.Write("true") // the keys are asked for already
+	if most > 0 {
+		w.Write("true")
 	} else {
-		w.Keys("o", keys)
-	}
-	if skip >= 0 {
-		w.indexBounds("o", p.where.Preds[skip].Any[0])
-	}
-	if first.descends() && !merged {
-		w.Write(" AND o.word IS NULL")
+		p.ofEntries(w, first, keys, skip)
 	}
 	switch {
 	case along == equalValues:
@@ -291,6 +299,61 @@ func (p *Plan) walkIndex(w *writer, g *page, along stretch) {
 		w.walkOrder(g, cols, byRID)
 	}
 	w.limit(g)
+}
+
+// entries writes the entries of the first sort key, as o.
+func (p *Plan) entries(w *writer, g *page, keys []fhir.Key) {
+	if len(keys) > 1 {
+		w.merged(g, keys)
+	} else {
+		w.Write(g.cols[0].table)
+	}
+	w.Write(" o")
+}
+
+// ofEntries writes which of entries o the walk goes along: those of the keys, in the range of clause skip
+// where that is not below 0.
+func (p *Plan) ofEntries(w *writer, first *sortColumn, keys []fhir.Key, skip int) {
+	if len(keys) > 1 {
+		w.Write("true") // they are asked for already
+	} else {
+		w.Keys("o", keys)
+	}
+	if skip >= 0 {
+		w.indexBounds("o", p.where.Preds[skip].Any[0])
+	}
+	if first.descends() && len(keys) <= 1 {
+		w.Write(" AND o.word IS NULL")
+	}
+}
+
+// CanStop reports whether Walk can end after a number of resources: on the first page, where the order is that
+// of surrogates, of last updates, or of a number that an index has.
+func (p *Plan) CanStop() bool {
+	return p.q.Cursor == nil && p.Phases() <= 2 && (p.Phases() == 1 || len(p.q.Sort) == 1 && columns(p.q)[0].cast != "text")
+}
+
+// Beyond is the statement that tells whether the first of two phases has more than so many resources to test.
+func (p *Plan) Beyond(most int) (match.Statement, error) {
+	g, err := p.page()
+	if err != nil {
+		return match.Statement{}, err
+	}
+	w := newWriter(p.env)
+	first := &g.cols[0]
+	keys := w.entryKeys(first, p.types)
+	w.Write("SELECT EXISTS (SELECT FROM ")
+	p.entries(w, &g, keys)
+	w.Write(" WHERE ")
+	p.ofEntries(w, first, keys, p.boundsOf(first))
+	w.Write(" ORDER BY ", first.of("o"))
+	if first.key.Descending {
+		w.Write(" DESC")
+	}
+	w.Write(" OFFSET ")
+	w.Bind(int64(most))
+	w.Write("::bigint)")
+	return w.Statement(), nil
 }
 
 // merged writes the entries of the first sort key where they are under several keys. The

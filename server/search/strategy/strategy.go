@@ -687,7 +687,7 @@ func (x *searching) walkPhases(ctx context.Context, known *knownTotal, total int
 	all := &pageRows{}
 	skipped := 0 // by the phases before, of a hand-written offset
 	most := 0
-	if total > 0 && x.plan.Phases() == 1 && x.q.Cursor == nil {
+	if total > 0 && x.plan.CanStop() {
 		most = max(1, x.s.walkMost/int(x.plan.ProbeCost()))
 	}
 	for phase := range x.plan.Phases() {
@@ -713,6 +713,12 @@ func (x *searching) walkPhases(ctx context.Context, known *knownTotal, total int
 			return nil, err
 		}
 		all.rows = append(all.rows, p.rows...)
+		if far, err := x.farAway(ctx, phase, most, len(all.rows), total); far || err != nil {
+			if err != nil {
+				return nil, err
+			}
+			return x.gather(ctx)
+		}
 		if phase+1 < x.plan.Phases() && x.q.Offset > 0 && x.q.Cursor == nil && len(all.rows) == 0 {
 			// The offset may lie among the matches without a value: count those
 			// with one.
@@ -723,10 +729,24 @@ func (x *searching) walkPhases(ctx context.Context, known *knownTotal, total int
 			skipped = int(n)
 		}
 	}
-	if most > 0 && int64(len(all.rows)) < min(int64(x.q.Count)+1, total-int64(x.q.Offset)) {
-		return x.gather(ctx)
-	}
 	return all, nil
+}
+
+// farAway reports whether a walk that has tested as many resources as it may, most, has not come to the end of
+// its page: have rows are there, of total matches at least.
+func (x *searching) farAway(ctx context.Context, phase, most, have int, total int64) (far bool, err error) {
+	if most == 0 || phase > 0 || int64(have) >= min(int64(x.q.Count)+1, total-int64(x.q.Offset)) {
+		return false, nil
+	}
+	if x.plan.Phases() == 1 {
+		return true, nil
+	}
+	st, err := x.plan.Beyond(most) // else the others have no value
+	if err != nil {
+		return false, err
+	}
+	err = x.one(ctx, "more to walk along", st, &far)
+	return far, err
 }
 
 func (x *searching) one(ctx context.Context, name string, st match.Statement, into ...any) error {
