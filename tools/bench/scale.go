@@ -243,6 +243,12 @@ func (s *settings) beside(ctx context.Context, large *target, at [2]scaled, out 
 	if err := small.settle(ctx, out); err != nil {
 		return nil, err
 	}
+	// It is searched and written as the large one was: what a server remembers follows what is written.
+	for _, w := range []Workload{searchWorkload, liveWorkload, crudWorkload} {
+		if _, err := small.measure(ctx, w, Load{Clients: 32, Duration: s.duration, WarmUp: s.warmUp, Seed: s.seed}, 1); err != nil {
+			return nil, err
+		}
+	}
 	var goals []Goal
 	for _, w := range []Workload{readWorkload, crudWorkload} {
 		on := func(t *target) func(context.Context, Load) (*Measured, error) {

@@ -19,12 +19,12 @@ import (
 
 // AheadFrom is how many resources a type has of which something is read ahead: of fewer the
 // first broad search is short without, and the first that a link leads through.
-const AheadFrom = 30_000
+const AheadFrom = 10_000
 
 // soonPart is how many times AheadFrom a type has at most that is read beside other work where the server writes: it takes
 // half a second, and what is remembered grows from then on with what the server writes, so that behind an import of
 // millions nothing is left to be read.
-const soonPart = 4
+const soonPart = 12
 
 // aheadEvery is how often a server looks for what could be read ahead, and busyFor where it writes; that is also how long
 // it leaves a database alone that it has found at work. It reads when it has found it at rest at restTicks looks
