@@ -483,6 +483,17 @@ func (m addressed) text(listeners map[string]*listener) []byte {
 	return append(b, `"}`...)
 }
 
+// await waits until messages to users have their place: those that came before a connection and were delivered
+// to another of the user are not for it, and until then these are not told from those behind.
+func (h *hub) await(ctx context.Context) error {
+	select {
+	case <-h.begun:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
 // join makes a connection known, and returns it with the function that ends it.
 func (h *hub) join(p *access.Principal, channel string) (*client, func()) {
 	c := &client{hub: h, principal: p, channel: channel, queue: newOutgoing(), replay: make(chan []addressed), slow: make(chan struct{}), ended: make(chan struct{})}
@@ -565,10 +576,8 @@ func (h *hub) listen(ctx context.Context, l *listener, rules []Rule) error {
 	l.lane, l.subscriber = h.lane(sub), sub
 	own.put(l.subscriber)
 	at := l.from.position
-	select {
-	case <-h.begun:
-	case <-ctx.Done():
-		return ctx.Err()
+	if err := h.await(ctx); err != nil {
+		return err
 	}
 	for {
 		// 1. Is there anything between here and what has been passed on live?
@@ -801,9 +810,7 @@ func (h *hub) tell(recipient string, xid int64, body []byte) (told bool) {
 
 // waiting passes on what was kept for a user who was away.
 func (h *hub) waiting(ctx context.Context, c *client) {
-	select {
-	case <-h.begun:
-	case <-ctx.Done():
+	if h.await(ctx) != nil {
 		return
 	}
 	h.mu.Lock()

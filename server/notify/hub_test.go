@@ -222,3 +222,19 @@ func TestBurstIsNotSlow(t *testing.T) {
 		t.Error("there is no end to the bytes of a queue")
 	}
 }
+
+// A connection is answered when messages have their place: one that is sent from then on is for it, whoever
+// else of the user has got it.
+func TestConnectionsAwaitMessages(t *testing.T) {
+	t.Parallel()
+	h := newHub(&Service{})
+	ended, end := context.WithCancel(t.Context())
+	end()
+	if err := h.await(ended); !errors.Is(err, context.Canceled) {
+		t.Errorf("before messages have their place: %v", err)
+	}
+	close(h.begun)
+	if err := h.await(t.Context()); err != nil {
+		t.Error(err)
+	}
+}

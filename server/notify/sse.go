@@ -50,6 +50,9 @@ func (s *Service) serveEvents(w http.ResponseWriter, r *http.Request, typ string
 		return err
 	}
 	defer done()
+	if err := s.hub.await(ctx); err != nil {
+		return err
+	}
 	cl, leave := s.hub.join(p, "sse")
 	defer leave()
 	h := w.Header()

@@ -62,6 +62,10 @@ func (s *Service) webSocket(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer done()
+	if err := s.hub.await(ctx); err != nil {
+		x.Fail(r, err)
+		return
+	}
 	upgrader := websocket.Upgrader{
 		ReadBufferSize: 512, WriteBufferSize: 2048, WriteBufferPool: &writeBuffers, HandshakeTimeout: 10 * time.Second,
 		CheckOrigin: func(*http.Request) bool { return true }, // above
