@@ -483,14 +483,15 @@ func (m addressed) text(listeners map[string]*listener) []byte {
 	return append(b, `"}`...)
 }
 
-// await waits until messages to users have their place: those that came before a connection and were delivered
-// to another of the user are not for it, and until then these are not told from those behind.
+// await waits until the hub has begun: only then it tells messages to a user that came behind a connection, which
+// are for it, from those before, which another connection may have got. It fails with exception, 503, where
+// ctx ends before.
 func (h *hub) await(ctx context.Context) error {
 	select {
 	case <-h.begun:
 		return nil
 	case <-ctx.Done():
-		return ctx.Err()
+		return outcome.Unavailable("%v", context.Cause(ctx)).Because(ctx.Err())
 	}
 }
 

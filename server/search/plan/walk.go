@@ -243,18 +243,12 @@ func (p *Plan) walkIndex(w *writer, g *page, along stretch, most int) {
 			w.Write(", o.ctid")
 		}
 		w.Write(" FROM ")
-	}
-	p.entries(w, g, keys)
-	if most > 0 {
-		w.Write(" WHERE ")
-		p.ofEntries(w, first, keys, skip)
-		w.Write(" ORDER BY ", col)
-		if first.key.Descending {
-			w.Write(" DESC")
-		}
+		p.entriesInOrder(w, g, keys, skip)
 		w.Write(", o.rid LIMIT ") // the order of the page, so that it ends among equal values as that does
 		w.Bind(int64(most))
 		w.Write("::bigint) o")
+	} else {
+		p.entries(w, g, keys)
 	}
 	w.Write(" CROSS JOIN LATERAL (SELECT * FROM resource r WHERE r.rid = o.rid")
 	and := &match.Conditions{W: w.Writer, Any: true}
@@ -327,6 +321,18 @@ func (p *Plan) ofEntries(w *writer, first *sortColumn, keys []fhir.Key, skip int
 	}
 }
 
+// entriesInOrder writes the entries that a walk which CanStop goes along, by their value alone.
+func (p *Plan) entriesInOrder(w *writer, g *page, keys []fhir.Key, skip int) {
+	first := &g.cols[0]
+	p.entries(w, g, keys)
+	w.Write(" WHERE ")
+	p.ofEntries(w, first, keys, skip)
+	w.Write(" ORDER BY ", first.of("o"))
+	if first.key.Descending {
+		w.Write(" DESC")
+	}
+}
+
 // CanStop reports whether Walk can end after a number of resources: on the first page, where the order is that
 // of surrogates, of last updates, or of a number that an index has.
 func (p *Plan) CanStop() bool {
@@ -341,15 +347,8 @@ func (p *Plan) Beyond(most int) (match.Statement, error) {
 	}
 	w := newWriter(p.env)
 	first := &g.cols[0]
-	keys := w.entryKeys(first, p.types)
 	w.Write("SELECT EXISTS (SELECT FROM ")
-	p.entries(w, &g, keys)
-	w.Write(" WHERE ")
-	p.ofEntries(w, first, keys, p.boundsOf(first))
-	w.Write(" ORDER BY ", first.of("o"))
-	if first.key.Descending {
-		w.Write(" DESC")
-	}
+	p.entriesInOrder(w, &g, w.entryKeys(first, p.types), p.boundsOf(first)) // an index has it: as many are read as are passed over
 	w.Write(" OFFSET ")
 	w.Bind(int64(most))
 	w.Write("::bigint)")

@@ -210,7 +210,7 @@ func (x *searching) byLinks(ctx context.Context) (*pageRows, error) {
 		if len(others.Columns) > 0 {
 			f.set, f.clauses = others.Rest, others.Others
 		}
-		if len(f.clauses) == 0 || memory.Refused(f.key()) {
+		if len(f.clauses) == 0 || memory.Has(f.set) || memory.Refused(f.set) { // something else is missing, or there are too many
 			return nil, nil
 		}
 		x.connection.release() // it takes one of its own
