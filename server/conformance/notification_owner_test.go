@@ -252,8 +252,10 @@ func TestCriteriaOfHiddenResources(t *testing.T) {
 	r := newReceiver(t)
 	narrow := s.as(claims{Subject: "narrow", Client: "narrow", Scope: "system/*.cruds"})
 	narrow.subscribe(subscription("Observation?subject:Patient.family=secret", r.url))
+	// Also by a chain, so that one reader of the log comes to both in turn.
+	back.put("/Patient/mark", `{"resourceType":"Patient","id":"mark","name":[{"family":"Mark"}]}`).want(201)
 	marks := newReceiver(t)
-	narrow.subscribe(subscription("Basic?", marks.url))
+	narrow.subscribe(subscription("Basic?subject:Patient.family=mark", marks.url))
 	observe := func(id string) {
 		back.put("/Observation/"+id, `{"resourceType":"Observation","id":"`+id+`","status":"final","code":{"text":"x"},"subject":{"reference":"Patient/p"}}`).want(201)
 	}
@@ -267,7 +269,7 @@ func TestCriteriaOfHiddenResources(t *testing.T) {
 	heard("before")
 	admin.admin("PUT", "/admin/policies/hide", `{"matcher":{"clients":["narrow"]},"effect":"deny","condition":"Patient?family=secret"}`).want(201)
 	observe("hidden")
-	back.post("/Basic", `{"resourceType":"Basic","code":{"text":"x"}}`).want(201)
+	back.post("/Basic", `{"resourceType":"Basic","code":{"text":"x"},"subject":{"reference":"Patient/mark"}}`).want(201)
 	marks.next()
 	admin.admin("DELETE", "/admin/policies/hide", "").want(204)
 	observe("after")
