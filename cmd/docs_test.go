@@ -26,17 +26,15 @@ func document(t *testing.T, name string) string {
 	return string(b)
 }
 
-// The tour of the README works when it is pasted from top to bottom.
-func TestREADMETour(t *testing.T) {
+// The first tutorial works when a reader pastes it from top to bottom.
+func TestFirstServerTutorial(t *testing.T) {
 	t.Parallel()
 	for _, tool := range []string{"bash", "curl", "sed"} {
 		if _, err := exec.LookPath(tool); err != nil {
 			t.Skipf("there is no %s", tool)
 		}
 	}
-	text := document(t, "README.md")
-	_, text, _ = strings.Cut(text, "## A tour")
-	text, _, _ = strings.Cut(text, "\n## ")
+	text := document(t, "docs/tutorials/first-server.md")
 	var script strings.Builder
 	for _, m := range regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(text, -1) {
 		script.WriteString(m[1] + "\n")
@@ -68,13 +66,13 @@ func TestREADMETour(t *testing.T) {
 	for _, want := range []string{`"birthDate":"1974-12-25"`, `"versionId":"2"`, `"conflict"`, `"transaction-response"`, "90 resources in 5 requests", "0 failed",
 		`"total":3`, `did you mean`, `"type":"searchset"`, `"Kiln"`, `{"status":"ok"}`, `"value":"Jim"`} {
 		if !strings.Contains(strings.ReplaceAll(string(out), `": "`, `":"`), want) {
-			t.Errorf("the tour does not show %s:\n%s", want, out)
+			t.Errorf("the tutorial does not show %s:\n%s", want, out)
 		}
 	}
 }
 
-// Issue 11, README: a target that needs PostgreSQL and the program looks for PostgreSQL
-// first, as compiling takes minutes.
+// A target that needs PostgreSQL and the program looks for PostgreSQL first, because compiling
+// takes minutes.
 func TestPostgreSQLIsLookedForBeforeCompiling(t *testing.T) {
 	t.Parallel()
 	seen := 0
@@ -93,11 +91,10 @@ func TestPostgreSQLIsLookedForBeforeCompiling(t *testing.T) {
 	}
 }
 
-// documents are those for people, whose quotations are held against the code.
-var documents = []string{"README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/operate.md", "docs/apps.md", "docs/notifications.md", "docs/authorization.md"}
+// documents are the pages whose quotations of the code are checked.
+var documents = []string{"README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs/README.md", "docs/tutorials/first-server.md", "docs/architecture.md", "docs/operate.md", "docs/apps.md", "docs/notifications.md", "docs/authorization.md"}
 
-// Every line of a shell block that calls kiln parses: the command exists and has the
-// flags.
+// Every line of a shell block that calls kiln names an existing command and existing flags.
 func TestDocumentedCommandsParse(t *testing.T) {
 	t.Parallel()
 	block := regexp.MustCompile("(?s)```(?:sh|bash|console)?\n(.*?)```")
