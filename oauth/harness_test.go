@@ -15,6 +15,7 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -38,12 +39,26 @@ func challenge(v string) string {
 	return base64.RawURLEncoding.EncodeToString(sum[:])
 }
 
-// records is a FHIR service with three patients; the user of Practitioner/2 sees
-// none.
-type records struct{}
+// records is a FHIR service with two patients; the user of Practitioner/2 sees none. Acts
+// is the patient whom each RelatedPerson acts for.
+type records struct{ acts *sync.Map }
+
+// actsFor returns the patient whom a RelatedPerson acts for, "" for none.
+func (r records) actsFor(relatedPerson string) string {
+	if r.acts == nil {
+		return ""
+	}
+	v, _ := r.acts.Load(relatedPerson)
+	patient, _ := v.(string)
+	return patient
+}
+
+func (r records) ActsFor(_ context.Context, relatedPerson, patient string) (bool, error) {
+	return r.actsFor(relatedPerson) == patient, nil
+}
 
 func (records) Exists(_ context.Context, ref string) (bool, error) {
-	return strings.HasPrefix(ref, "Practitioner/") || ref == "Patient/p1" || ref == "Patient/p2" || ref == "Encounter/e1", nil
+	return strings.HasPrefix(ref, "Practitioner/") || strings.HasPrefix(ref, "RelatedPerson/") || ref == "Patient/p1" || ref == "Patient/p2" || ref == "Encounter/e1", nil
 }
 
 func (records) Patients(_ context.Context, p *access.Principal, text, birthDate string) ([]oauth.Patient, error) {
@@ -67,7 +82,10 @@ func (records) Means(_ context.Context, scope smart.Scope) bool { return scope.T
 
 func (records) PatientOf(context.Context, string) (string, error) { return "p1", nil }
 
-func (records) Sees(_ context.Context, p *access.Principal, _, id string) (bool, error) {
+func (r records) Sees(_ context.Context, p *access.Principal, _, id string) (bool, error) {
+	if of, ok := strings.CutPrefix(p.FHIRUser, "RelatedPerson/"); ok {
+		return id == r.actsFor(of), nil
+	}
 	if of, ok := strings.CutPrefix(p.FHIRUser, "Patient/"); ok {
 		return id == of, nil
 	}

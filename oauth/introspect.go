@@ -132,6 +132,12 @@ func (s *Server) tellRefresh(ctx context.Context, may func(string) bool, token s
 	if !may(r.GetClient().GetID()) || !expires.After(s.Now()) {
 		return inactive, nil
 	}
+	switch good, err := s.refreshes(ctx, r); {
+	case err != nil:
+		return nil, err
+	case !good:
+		return inactive, nil
+	}
 	out := map[string]any{
 		"active": true, "scope": strings.Join(r.GetGrantedScopes(), " "), "client_id": r.GetClient().GetID(), "sub": r.GetSession().GetSubject(),
 		"username": r.GetSession().GetUsername(), "exp": expires.Unix(), "iss": s.Issuer,
@@ -140,6 +146,22 @@ func (s *Server) tellRefresh(ctx context.Context, may func(string) bool, token s
 		maps.Copy(out, launchParameters(session.Context))
 	}
 	return out, nil
+}
+
+// refreshes reports whether the user of a refresh token would get tokens by it.
+func (s *Server) refreshes(ctx context.Context, r fosite.Requester) (bool, error) {
+	session, ok := r.GetSession().(*storage.Session)
+	if !ok {
+		return false, nil
+	}
+	u, err := s.Store.User(ctx, session.Username)
+	if errors.Is(err, storage.ErrNotFound) || err == nil && !u.Active {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return s.mayStillSee(ctx, u, r.GetClient(), session.Context)
 }
 
 // userinfo is GET and POST /auth/userinfo. OpenID Connect Core §5.3.

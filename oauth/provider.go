@@ -60,7 +60,7 @@ func (s *Server) compose() {
 		CoreStorage: s.Store, TokenRevocationStorage: s.Store, Config: config,
 	}
 	proof := &pkce.Handler{AuthorizeCodeStrategy: t, Storage: s.Store, Config: config}
-	refresh := &refreshGrant{s: s, RefreshTokenGrantHandler: &oauth2.RefreshTokenGrantHandler{
+	refresh := &refreshGrant{&oauth2.RefreshTokenGrantHandler{
 		AccessTokenStrategy: t, RefreshTokenStrategy: t, TokenRevocationStorage: s.Store, Config: config,
 	}}
 	service := &serviceGrant{ClientCredentialsGrantHandler: &oauth2.ClientCredentialsGrantHandler{
@@ -189,11 +189,9 @@ func (g *serviceGrant) HandleTokenEndpointRequest(ctx context.Context, r fosite.
 // refreshGrant is refresh_token. RFC 6749 §6.
 type refreshGrant struct {
 	*oauth2.RefreshTokenGrantHandler
-	s *Server
 }
 
-// HandleTokenEndpointRequest narrows the scope where the request asks for that, and
-// refuses a user who may not sign in any more.
+// HandleTokenEndpointRequest narrows the scope if the request asks for less.
 func (g *refreshGrant) HandleTokenEndpointRequest(ctx context.Context, r fosite.AccessRequester) error {
 	if err := g.RefreshTokenGrantHandler.HandleTokenEndpointRequest(ctx, r); err != nil {
 		return err
@@ -201,13 +199,6 @@ func (g *refreshGrant) HandleTokenEndpointRequest(ctx context.Context, r fosite.
 	session, ok := r.GetSession().(*storage.Session)
 	if !ok {
 		return fosite.ErrServerError
-	}
-	u, err := g.s.Store.User(ctx, session.Username)
-	if errors.Is(err, storage.ErrNotFound) || err == nil && !u.Active {
-		return fosite.ErrInvalidGrant.WithHint("The user is disabled.")
-	}
-	if err != nil {
-		return err
 	}
 	session.Granted = slices.Clone(r.GetGrantedScopes())
 	form := r.GetRequestForm()
@@ -277,9 +268,28 @@ func (a *launchAnswer) CanHandleTokenEndpointRequest(_ context.Context, r fosite
 	return r.GetGrantTypes().ExactOne(grantCode) || r.GetGrantTypes().ExactOne(grantRefreshToken)
 }
 
-// HandleTokenEndpointRequest has nothing to check.
-func (a *launchAnswer) HandleTokenEndpointRequest(context.Context, fosite.AccessRequester) error {
-	return nil
+// HandleTokenEndpointRequest asks about the user again, for a code and for a refresh token. It
+// fails with invalid_grant if the user is disabled, or may no longer see the patient in context.
+func (a *launchAnswer) HandleTokenEndpointRequest(ctx context.Context, r fosite.AccessRequester) error {
+	if !a.CanHandleTokenEndpointRequest(ctx, r) {
+		return fosite.ErrUnknownRequest
+	}
+	session, ok := r.GetSession().(*storage.Session)
+	if !ok {
+		return fosite.ErrServerError
+	}
+	u, err := a.s.Store.User(ctx, session.Username)
+	if errors.Is(err, storage.ErrNotFound) || err == nil && !u.Active {
+		return fosite.ErrInvalidGrant.WithHint("The user is disabled.")
+	}
+	if err != nil {
+		return err
+	}
+	sees, err := a.s.mayStillSee(ctx, u, r.GetClient(), session.Context)
+	if err == nil && !sees {
+		err = fosite.ErrInvalidGrant.WithHint("The user may no longer see the patient.")
+	}
+	return err
 }
 
 // PopulateTokenEndpointResponse adds the launch context and the ID token.

@@ -35,6 +35,8 @@ type Records interface {
 	Means(ctx context.Context, scope smart.Scope) bool
 	// PatientOf returns the id of the patient whom an encounter names, "" for none.
 	PatientOf(ctx context.Context, encounter string) (string, error)
+	// ActsFor reports whether RelatedPerson/id is related to a patient now.
+	ActsFor(ctx context.Context, relatedPerson, patient string) (bool, error)
 	// Sees reports whether p may see a resource.
 	Sees(ctx context.Context, p *access.Principal, typ, id string) (bool, error)
 }

@@ -76,7 +76,7 @@ func (s *Server) verify(ctx context.Context, token string) (*verified, error) {
 	if !v.expires.IsZero() && !v.expires.After(now) || s.revoked.has(v) {
 		return nil, errToken
 	}
-	return v, nil
+	return v, s.checkProxy(ctx, v.principal.FHIRUser, v.principal.Patient)
 }
 
 func (s *Server) verifyAnew(ctx context.Context, token string) (*verified, error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"kiln/gen/r4"
 	"kiln/server/access"
@@ -41,8 +42,8 @@ func (s *Server) startPolicies(ctx context.Context) error {
 	return nil
 }
 
-// relatedPatients are the patients of RelatedPerson/id, none where there is no such
-// resource or it is not active.
+// relatedPatients returns the patients that RelatedPerson/id is related to now. There are
+// none if the resource is absent or inactive, or if its period has not begun or has ended.
 func (s *Server) relatedPatients(ctx context.Context, id string) ([]string, error) {
 	v, err := s.Store.Read(ctx, "RelatedPerson", id)
 	if outcome.Theirs(err) {
@@ -56,7 +57,7 @@ func (s *Server) relatedPatients(ctx context.Context, id string) ([]string, erro
 		return nil, err
 	}
 	person := r.(*r4.RelatedPerson)
-	if person.Active.Text == "false" {
+	if person.Active.Text == "false" || !withinPeriod(person.Period, time.Now()) {
 		return nil, nil
 	}
 	reference := person.Patient.Reference.Text
@@ -68,4 +69,27 @@ func (s *Server) relatedPatients(ctx context.Context, id string) ([]string, erro
 		return nil, nil
 	}
 	return []string{patient}, nil
+}
+
+// withinPeriod reports whether a time lies in a period. Both boundaries are inclusive: a
+// period that ends with "2026-11-28" lasts until the end of that day. A boundary that is
+// absent is open. A boundary that cannot be read contains
+// no time.
+// Spec: https://hl7.org/fhir/R4/datatypes.html#Period.
+func withinPeriod(p *r4.Period, now time.Time) bool {
+	if p == nil {
+		return true
+	}
+	at := now.UnixMicro()
+	if start := p.Start.Text; start != "" {
+		if low, _, err := fhir.ParseDate(start); err != nil || at < low {
+			return false
+		}
+	}
+	if end := p.End.Text; end != "" {
+		if _, high, err := fhir.ParseDate(end); err != nil || at >= high {
+			return false
+		}
+	}
+	return true
 }

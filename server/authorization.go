@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 
 	"kiln/oauth"
@@ -104,6 +105,12 @@ func exists(ctx context.Context, from *store.Store, typ, id string) (bool, error
 		return false, nil
 	}
 	return err == nil && !v.Deleted(), err
+}
+
+// ActsFor reports whether RelatedPerson/id is related to a patient now.
+func (r records) ActsFor(ctx context.Context, relatedPerson, patient string) (bool, error) {
+	patients, err := r.service.Access.Patients(ctx, relatedPerson)
+	return slices.Contains(patients, patient), err
 }
 
 // Sees reports whether p may read a resource that there is.

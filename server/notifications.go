@@ -45,13 +45,20 @@ func (s *Server) logRead(ctx context.Context, v fhir.Version) error {
 	return s.Store.LogRead(ctx, v)
 }
 
-// ownerStands asks the authorization server whether a client and a user still have access,
-// where it can tell. It fails with login, 401, where they have not.
+// ownerStands asks the authorization server whether a client and a user still have access.
+// It fails with login, 401, if they have not, or if the user no longer acts for the patient.
 func (s *Server) ownerStands(ctx context.Context, o notify.Owner) error {
 	if a, ok := s.authorizationServer.(interface {
 		Stands(ctx context.Context, subject, client, token, session string) error
 	}); ok {
-		return a.Stands(ctx, o.Subject, o.Client, o.TokenID, o.Session)
+		if err := a.Stands(ctx, o.Subject, o.Client, o.TokenID, o.Session); err != nil {
+			return err
+		}
+	}
+	if a, ok := s.authorizationServer.(interface {
+		ActsStill(ctx context.Context, fhirUser, patient string) error
+	}); ok {
+		return a.ActsStill(ctx, o.FHIRUser, o.Patient)
 	}
 	return nil
 }

@@ -305,20 +305,26 @@ func (r *Rights) reach(scope smart.Scope, permission smart.Permissions, typ stri
 		if r.Patient == "" {
 			return nothing, false, nil
 		}
-		c, ok = r.compartments(permission, typ, r.Patient)
+		acts, err := r.actsFor(r.Patient)
+		if err != nil {
+			return nothing, false, err
+		}
+		if acts {
+			c, ok = r.compartments(permission, typ, r.Patient)
+		} else {
+			c, ok = r.compartments(permission, typ)
+		}
 	case smart.User:
 		kind, id, _ := strings.Cut(r.FHIRUser, "/")
 		switch kind {
 		case "Patient":
 			c, ok = r.compartments(permission, typ, id)
 		case "RelatedPerson":
-			if !r.asked {
-				if r.patients, err = r.d.Patients(r.ctx, id); err != nil {
-					return nothing, false, fmt.Errorf("patients of a related person: %w", err)
-				}
-				r.asked = true
+			patients, err := r.patientsOfRelated(id)
+			if err != nil {
+				return nothing, false, err
 			}
-			c, ok = r.compartments(permission, typ, r.patients...)
+			c, ok = r.compartments(permission, typ, patients...)
 		}
 	}
 	if !ok || c.none || scope.Search == "" {
@@ -329,6 +335,30 @@ func (r *Rights) reach(scope smart.Scope, permission smart.Permissions, typ stri
 		return nothing, false, nil
 	}
 	return c.and(granular), true, nil
+}
+
+// actsFor reports whether the user may still act for the token's patient. Only a
+// RelatedPerson can lose that right: each request asks again.
+func (r *Rights) actsFor(patient string) (bool, error) {
+	id, ok := strings.CutPrefix(r.FHIRUser, "RelatedPerson/")
+	if !ok {
+		return true, nil
+	}
+	patients, err := r.patientsOfRelated(id)
+	return slices.Contains(patients, patient), err
+}
+
+// patientsOfRelated returns the patients of RelatedPerson/id, and asks for them once.
+func (r *Rights) patientsOfRelated(id string) ([]string, error) {
+	if r.asked {
+		return r.patients, nil
+	}
+	patients, err := r.d.Patients(r.ctx, id)
+	if err != nil {
+		return nil, fmt.Errorf("patients of a related person: %w", err)
+	}
+	r.patients, r.asked = patients, true
+	return patients, nil
 }
 
 // whole reports whether everything that c matches can be found: nothing is missing from an
