@@ -459,7 +459,7 @@ func signingKey() *cobra.Command {
 	rotate := &cobra.Command{
 		Use: "rotate", Short: "Make the next keys: published now, they sign in a day", Args: cobra.NoArgs,
 	}
-	now := rotate.Flags().Bool("now", false, "sign with them, or with those that wait already, at once: for a key that is no secret any more")
+	now := rotate.Flags().Bool("now", false, "for a leaked key: withdraw the keys until now, end their tokens, and sign with the next keys at once")
 	rotate.RunE = onAccounts(func(c *cobra.Command, a *oauth.Admin, _ []string) error {
 		if err := a.RotateKeys(c.Context(), *now); err != nil {
 			return err
@@ -470,7 +470,13 @@ func signingKey() *cobra.Command {
 		}
 		return printJSON(c.OutOrStdout(), keys)
 	})
-	c.AddCommand(rotate, listing("signing keys", func(ctx context.Context, a *oauth.Admin) (any, error) { return a.SigningKeys(ctx) }))
+	revoke := one("revoke", "Withdraw a leaked key at once; its tokens end, and another key signs", "kid", func(ctx context.Context, a *oauth.Admin, id string) (any, error) {
+		if err := a.RevokeKey(ctx, id); err != nil {
+			return nil, err
+		}
+		return a.SigningKeys(ctx)
+	})
+	c.AddCommand(rotate, revoke, listing("signing keys", func(ctx context.Context, a *oauth.Admin) (any, error) { return a.SigningKeys(ctx) }))
 	return c
 }
 

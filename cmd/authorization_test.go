@@ -140,7 +140,7 @@ func TestAccountCommands(t *testing.T) {
 		lines := strings.Split(strings.TrimSpace(out), "\n")
 		return lines[len(lines)-1]
 	}
-	var key, secret string
+	var key, secret, kid string
 	for _, tt := range []struct{ line, want, not string }{
 		{"admin client create backend --confidential --grant-type client_credentials --scope system/*.rs", `(?m)^[A-Za-z0-9_-]{43}$`, ""},
 		{"admin client create backend --scope system/*.rs", "already", ""},
@@ -163,6 +163,8 @@ func TestAccountCommands(t *testing.T) {
 		{"admin user list", "", "nurse"},
 		{"admin key rotate", "", ""},
 		{"admin key list", "ES384", "PRIVATE"},
+		{"admin key rotate --now", "signing", "retired"},
+		{"admin key revoke KID", "signing", "KID"},
 		{"admin apikey create --name nightly --scope system/*.rs", "it does not expire", ""},
 		{"admin apikey create --name lab --scope system/Observation.rs?category=laboratory,vital-signs&status=final,system/Patient.rs,admin",
 			`with scope admin system/Observation\.rs\?category=laboratory,vital-signs&status=final system/Patient\.rs;`, ""},
@@ -171,7 +173,14 @@ func TestAccountCommands(t *testing.T) {
 		{"admin apikey revoke KEY", "", ""},
 		{"admin apikey list --json", `"revoked`, ""},
 	} {
+		if strings.Contains(tt.line, "KID") {
+			tt.line = strings.ReplaceAll(tt.line, "KID", kid)
+			tt.not = kid
+		}
 		out, err := run(strings.ReplaceAll(tt.line, "KEY", key))
+		if m := regexp.MustCompile(`"kid": "([^"]*)"`).FindStringSubmatch(out); m != nil {
+			kid = m[1]
+		}
 		if refused := tt.want == "already"; (err != nil) != refused {
 			t.Errorf("kiln %s: %v\n%s", tt.line, err, out)
 			continue

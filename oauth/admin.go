@@ -884,7 +884,8 @@ func (a *Admin) EnsureKeys(ctx context.Context) error {
 	return a.keys.ensure(ctx, algs...)
 }
 
-// RotateKeys makes the next signing keys: they sign after a day, or at once.
+// RotateKeys makes the next signing keys. They sign after a day, or at once: then the keys
+// until now are withdrawn, and their tokens end.
 func (a *Admin) RotateKeys(ctx context.Context, atOnce bool) error {
 	if err := a.EnsureKeys(ctx); err != nil {
 		return err
@@ -892,7 +893,23 @@ func (a *Admin) RotateKeys(ctx context.Context, atOnce bool) error {
 	if err := a.keys.rotate(ctx, atOnce); err != nil {
 		return err
 	}
-	return a.Store.Revoke(ctx, storage.KindChanged, []string{storage.ChangedKeys})
+	return a.tellKeys(ctx)
+}
+
+// RevokeKey withdraws a signing key from verification and publication, on every server; its
+// tokens end. Another key signs instead. It fails with not-found for a key that is not published.
+func (a *Admin) RevokeKey(ctx context.Context, kid string) error {
+	if err := a.keys.revoke(ctx, kid); err != nil {
+		return noSuch(err, "signing key", kid)
+	}
+	return a.tellKeys(ctx)
+}
+
+// tellKeys makes every server read the signing keys again.
+func (a *Admin) tellKeys(ctx context.Context) error {
+	err := a.Store.Revoke(ctx, storage.KindChanged, []string{storage.ChangedKeys})
+	a.changed(ctx)
+	return err
 }
 
 // Bootstrap makes the clients and users of the configuration that are absent.

@@ -259,9 +259,13 @@ func (r *keyring) sealAll(ctx context.Context, keys []storage.Key) error {
 	return nil
 }
 
+// clockSkew bounds how far the clocks of two servers differ. A key that replaces a withdrawn
+// one signs from so long ago, so that a server whose clock is behind can sign too.
+const clockSkew = time.Minute
+
 // rotate makes the next key of every algorithm that has one. It signs after a day, or
-// at once: then a key that waits for its day takes over now, as those who keep our keys
-// know it already.
+// at once. At once is for a leaked key: a key that waits for its day takes over, because
+// clients know it already, and all other keys of the algorithm are withdrawn.
 func (r *keyring) rotate(ctx context.Context, atOnce bool) error {
 	err := r.store.ChangeKeys(ctx, func(ctx context.Context, keys []storage.Key) (err error) {
 		now := r.now()
@@ -271,10 +275,13 @@ func (r *keyring) rotate(ctx context.Context, atOnce bool) error {
 			case last == nil:
 			case !atOnce:
 				err = r.replace(ctx, *last, now.Add(ahead))
-			case last.SignsFrom.After(now):
-				err = r.advance(ctx, keys, *last, now)
 			default:
-				err = r.replace(ctx, *last, now)
+				if err = r.takeOver(ctx, alg, last, now); err != nil {
+					return err
+				}
+				err = r.withdraw(ctx, keys, func(k storage.Key) bool {
+					return k.Algorithm == alg && (k.Kid != last.Kid || !last.SignsFrom.After(now))
+				})
 			}
 			if err != nil {
 				return err
@@ -288,6 +295,16 @@ func (r *keyring) rotate(ctx context.Context, atOnce bool) error {
 	return r.load(ctx)
 }
 
+// signingOf is the key of an algorithm that signs at a time, nil for none.
+func signingOf(keys []storage.Key, alg string, now time.Time) *storage.Key {
+	for i := range slices.Backward(keys) {
+		if k := &keys[i]; k.Algorithm == alg && !k.SignsFrom.After(now) && k.PublishedUntil.After(now) {
+			return k
+		}
+	}
+	return nil
+}
+
 // lastOf is the published key of an algorithm that signs last.
 func lastOf(keys []storage.Key, alg string, now time.Time) *storage.Key {
 	for i := range slices.Backward(keys) {
@@ -298,18 +315,60 @@ func lastOf(keys []storage.Key, alg string, now time.Time) *storage.Key {
 	return nil
 }
 
-// advance lets a key that waits sign from now on, and retires the others of its
-// algorithm: one that has not signed yet is not published any more.
-func (r *keyring) advance(ctx context.Context, keys []storage.Key, last storage.Key, now time.Time) error {
+// takeOver makes a key of an algorithm sign from now on: the last one if it waits for its day,
+// else a new one.
+func (r *keyring) takeOver(ctx context.Context, alg string, last *storage.Key, now time.Time) error {
+	if last != nil && last.SignsFrom.After(now) {
+		return r.store.StartKey(ctx, last.Kid, now.Add(-clockSkew))
+	}
+	return r.add(ctx, alg, now.Add(-clockSkew))
+}
+
+// withdraw removes keys from verification and publication, on every server; their tokens end.
+func (r *keyring) withdraw(ctx context.Context, keys []storage.Key, which func(storage.Key) bool) error {
+	var ids []string
 	for _, k := range keys {
-		if k.Algorithm != last.Algorithm || k.Kid == last.Kid || !k.PublishedUntil.After(now) {
-			continue
-		}
-		if err := r.store.RetireKey(ctx, k.Kid, now); err != nil {
-			return err
+		if which(k) {
+			ids = append(ids, k.Kid)
 		}
 	}
-	return r.store.StartKey(ctx, last.Kid, now)
+	return r.store.WithdrawKeys(ctx, ids)
+}
+
+// revoke withdraws one key. An algorithm is never left without a key: if the key signs, the
+// next one takes over, or a new one; if it waits for its day, another waits instead. It
+// fails with storage.ErrNotFound if no such key is published.
+func (r *keyring) revoke(ctx context.Context, kid string) error {
+	err := r.store.ChangeKeys(ctx, func(ctx context.Context, keys []storage.Key) error {
+		now := r.now()
+		at := slices.IndexFunc(keys, func(k storage.Key) bool { return k.Kid == kid && k.PublishedUntil.After(now) })
+		if at < 0 {
+			return storage.ErrNotFound
+		}
+		revoked := keys[at]
+		signs := signingOf(keys, revoked.Algorithm, now)
+		signed := signs != nil && signs.Kid == kid
+		if err := r.withdraw(ctx, keys, func(k storage.Key) bool { return k.Kid == kid }); err != nil {
+			return err
+		}
+		keys = slices.Delete(keys, at, at+1)
+		last := lastOf(keys, revoked.Algorithm, now)
+		switch {
+		case signed, last == nil:
+			return r.takeOver(ctx, revoked.Algorithm, last, now)
+		case revoked.SignsFrom.After(now) && !last.SignsFrom.After(now): // nothing waits any more
+			from := now.Add(ahead)
+			if from.Before(revoked.SignsFrom) {
+				from = revoked.SignsFrom
+			}
+			return r.replace(ctx, *last, from)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return r.load(ctx)
 }
 
 // replace adds the successor of last, which signs from then on.

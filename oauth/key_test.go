@@ -3,15 +3,17 @@ package oauth_test
 import (
 	"encoding/json"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"kiln/oauth"
+	"kiln/server/outcome"
 )
 
-// Contract, Authorization 2: rotation by `kiln admin key rotate`: at once, while the next
-// key waits for its day already: that one signs, what signed until then gets an end.
+// Contract, Authorization 2: `kiln admin key rotate --now`, while the next key waits for its
+// day already: that one signs, and the key that signed until then is withdrawn.
 func TestRotateAtOnceWhileTheNextKeyWaits(t *testing.T) {
 	t.Parallel()
 	for name, wait := range map[string]func(s *service) error{
@@ -60,14 +62,14 @@ func TestRotateAtOnceWhileTheNextKeyWaits(t *testing.T) {
 			if next := before["next"][len(before["next"])-1]; len(after["signing"]) != 1 || after["signing"][0].ID != next.ID || after["signing"][0].PublishedUntil != nil || len(after["next"]) != 0 {
 				t.Errorf("after: %v, want that the key %s signs, without an end", after, next.ID)
 			}
-			if len(after["retired"]) != 1 || after["retired"][0].ID != before["signing"][0].ID || after["retired"][0].PublishedUntil == nil {
-				t.Errorf("after: %v, want that the key %s is retired, with an end", after["retired"], before["signing"][0].ID)
+			if len(after["retired"]) != 0 {
+				t.Errorf("after: %v, want that the key %s is withdrawn", after["retired"], before["signing"][0].ID)
 			}
 			if h, _ := claims(t, s.tokens().text("access_token")); h["kid"] != after["signing"][0].ID {
 				t.Errorf("the key %v signs, want %s", h["kid"], after["signing"][0].ID)
 			}
-			if s.use(token) != 200 {
-				t.Error("a token of the retired key is not good any more")
+			if s.use(token) != 401 {
+				t.Error("a token of the withdrawn key is still good")
 			}
 			s.pass(25 * time.Hour)
 			if last := states(); len(last["signing"]) != 1 || last["signing"][0].ID != after["signing"][0].ID || len(last["retired"])+len(last["next"]) != 0 {
@@ -90,14 +92,14 @@ func TestKeysStayPublishedUntilTheirTokensAreOver(t *testing.T) {
 	}
 	for name, given := range map[string]func(s *service) (token string, err error){
 		"the configuration": func(s *service) (string, error) {
-			return grant(s, register(s, "")), s.server.RotateKeys(t.Context(), true)
+			return grant(s, register(s, "")), s.server.RotateKeys(t.Context(), false)
 		},
 		"a client that has another now": func(s *service) (string, error) {
 			token := grant(s, register(s, "5d"))
 			if _, err := s.server.PatchClient(t.Context(), "service", []byte(`{"accessTokenLifetime": "1m"}`)); err != nil {
 				return "", err
 			}
-			return token, s.server.RotateKeys(t.Context(), true)
+			return token, s.server.RotateKeys(t.Context(), false)
 		},
 		"a client that is made after the rotation": func(s *service) (string, error) {
 			err := s.server.RotateKeys(t.Context(), false)
@@ -109,7 +111,7 @@ func TestKeysStayPublishedUntilTheirTokensAreOver(t *testing.T) {
 			if err != nil {
 				return "", err
 			}
-			return token, s.server.RotateKeys(t.Context(), true)
+			return token, s.server.RotateKeys(t.Context(), false)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -225,5 +227,180 @@ func TestHeadersOfErrors(t *testing.T) {
 	}
 	if a := newBrowser(t).do("GET", s.base+"/auth/style.css", nil); a.status != 200 || a.header.Get("Cache-Control") != "public, max-age=3600" {
 		t.Errorf("the style sheet: %d %v", a.status, a.header)
+	}
+}
+
+// published returns the ids of the keys of jwks.json.
+func (s *service) published() (kids []string) {
+	var set struct{ Keys []struct{ Kid string } }
+	_ = json.Unmarshal(newBrowser(s.t).do("GET", s.base+"/.well-known/jwks.json", nil).body, &set)
+	for _, k := range set.Keys {
+		kids = append(kids, k.Kid)
+	}
+	return kids
+}
+
+// A withdrawn key verifies nothing on any server, whoever signed with it, also a server that
+// does not know of the withdrawal yet. Another key signs.
+// Contract, Authorization 2: `kiln admin key rotate --now`, `kiln admin key revoke KID`.
+func TestWithdrawnKey(t *testing.T) {
+	t.Parallel()
+	kidOf := func(token string) string {
+		h, _ := claims(t, token)
+		kid, _ := h["kid"].(string)
+		return kid
+	}
+	for name, withdraw := range map[string]func(a *oauth.Admin, kid string) error{
+		"rotate --now": func(a *oauth.Admin, _ string) error { return a.RotateKeys(t.Context(), true) },
+		"revoke":       func(a *oauth.Admin, kid string) error { return a.RevokeKey(t.Context(), kid) },
+		"revoke after a rotation": func(a *oauth.Admin, kid string) error {
+			if err := a.RotateKeys(t.Context(), false); err != nil {
+				return err
+			}
+			return a.RevokeKey(t.Context(), kid)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := start(t)
+			other := startOn(t, s.url, s.base)
+			s.app()
+			tokens := s.tokens()
+			access, id := tokens.text("access_token"), tokens.text("id_token")
+			minted, err := s.server.Mint(t.Context(), s.base, "", oauth.Minting{ClientID: "app", Scope: "patient/*.rs", Username: "doctor", Lifetime: "1h"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			p, err := s.server.Verify(t.Context(), access)
+			if err != nil || p.KeyID != kidOf(access) || other.server.CheckOwner(t.Context(), p.KeyID, "", "") != nil {
+				t.Fatalf("before: %+v, %v", p, err)
+			}
+			if s.use(access) != 200 || other.use(access) != 200 || other.use(minted) != 200 {
+				t.Fatal("a good token is refused")
+			}
+			// As the command does it, beside the servers.
+			c := oauth.DefaultConfig()
+			c.Signing.Algorithm = "ES384"
+			if err := withdraw(oauth.NewAdmin(s.server.Store, c), kidOf(access)); err != nil {
+				t.Fatal(err)
+			}
+			at := time.Now()
+			for _, x := range []*service{s, other} {
+				for x.use(access) != 401 || x.use(minted) != 401 {
+					if time.Since(at) > 10*time.Second {
+						t.Fatal("tokens of the withdrawn key are good on a server")
+					}
+				}
+				if slices.Contains(x.published(), kidOf(access)) {
+					t.Error("jwks.json has the withdrawn key")
+				}
+				if x.server.CheckOwner(t.Context(), p.KeyID, "", "") == nil {
+					t.Error("a Subscription of the token goes on")
+				}
+				next := x.refresh(tokens.text("refresh_token"))
+				if next.status != 200 || x.use(next.text("access_token")) != 200 || kidOf(next.text("access_token")) == kidOf(access) {
+					t.Fatalf("refresh: %d %s", next.status, next.body)
+				}
+				if !slices.Contains(x.published(), kidOf(next.text("access_token"))) {
+					t.Error("jwks.json lacks the key that signs")
+				}
+				tokens = next
+			}
+			if took := time.Since(at); took > 5*time.Second {
+				t.Errorf("the servers knew of it after %s", took)
+			}
+			if name == "rotate --now" && kidOf(tokens.text("id_token")) == kidOf(id) {
+				t.Error("the key of ID tokens was not replaced")
+			}
+		})
+	}
+}
+
+// An algorithm always has a key that signs, whichever of its keys is revoked. Revoking the key
+// that waits for its day makes another one wait; revoking a retired key changes nothing else.
+// Contract, Authorization 2: `kiln admin key revoke KID`.
+func TestRevokeEachKey(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	s.app()
+	states := func() map[string]string { // kid of the keys of access tokens by state
+		list, err := s.server.SigningKeys(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		out := make(map[string]string)
+		for _, k := range list {
+			if k.Algorithm == "ES384" {
+				if out[k.State] != "" {
+					t.Errorf("two keys are %s", k.State)
+				}
+				out[k.State] = k.ID
+			}
+		}
+		return out
+	}
+	revoke := func(kid string) map[string]string {
+		t.Helper()
+		if err := s.server.RevokeKey(t.Context(), kid); err != nil {
+			t.Fatal(err)
+		}
+		now := states()
+		for state, k := range now {
+			if k == kid {
+				t.Errorf("the revoked key is %s", state)
+			}
+		}
+		if now["signing"] == "" {
+			t.Errorf("no key signs: %v", now)
+		}
+		if s.use(s.tokens().text("access_token")) != 200 {
+			t.Error("a new token is refused")
+		}
+		return now
+	}
+	rotate := func() {
+		t.Helper()
+		if err := s.server.RotateKeys(t.Context(), false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// The only key.
+	one := states()["signing"]
+	two := revoke(one)
+	if two["next"] != "" || two["retired"] != "" {
+		t.Errorf("after the only key: %v", two)
+	}
+	// The key that waits: another one waits instead.
+	rotate()
+	before := states()
+	after := revoke(before["next"])
+	if after["signing"] != before["signing"] || after["next"] == "" {
+		t.Errorf("after the key that waits: %v, was %v", after, before)
+	}
+	// The key that signs: the waiting one takes over, and nothing else is made.
+	taken := revoke(after["signing"])
+	if taken["signing"] != after["next"] || taken["next"] != "" {
+		t.Errorf("after the key that signs: %v, was %v", taken, after)
+	}
+	// A retired key.
+	token := s.tokens().text("access_token")
+	rotate()
+	s.pass(24*time.Hour + time.Second)
+	retired := states()
+	if retired["retired"] != taken["signing"] && retired["retired"] != "" {
+		t.Errorf("retired: %v", retired)
+	}
+	if retired["retired"] != "" {
+		if now := revoke(retired["retired"]); now["signing"] != retired["signing"] {
+			t.Errorf("after a retired key: %v, was %v", now, retired)
+		}
+	}
+	if s.use(token) != 401 {
+		t.Error("a token of the revoked key is good")
+	}
+	for _, unknown := range []string{"", "nobody", one} {
+		if err := s.server.RevokeKey(t.Context(), unknown); !outcome.Is(err, outcome.CodeNotFound) {
+			t.Errorf("revoke %q: %v, want not-found", unknown, err)
+		}
 	}
 }

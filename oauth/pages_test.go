@@ -647,8 +647,8 @@ func TestKeyRotation(t *testing.T) {
 		t.Fatal(err)
 	}
 	last := s.tokens()
-	if kid(last.text("access_token")) == kid(after.text("access_token")) || s.use(after.text("access_token")) != 200 {
-		t.Error("at once: the new key signs, and the tokens of the old one stay good")
+	if kid(last.text("access_token")) == kid(after.text("access_token")) || s.use(after.text("access_token")) != 401 || len(jwks(s)) != 2 {
+		t.Errorf("at once: the new key signs, the old one is withdrawn and its tokens end; published are %v", jwks(s))
 	}
 	s.pass(49 * time.Hour)
 	if got := jwks(s); len(got) != 2 {

@@ -2,6 +2,7 @@ package oauth
 
 import (
 	"context"
+	"errors"
 	"strings"
 
 	"github.com/ory/fosite"
@@ -26,11 +27,15 @@ func (s *Server) checkProxy(ctx context.Context, fhirUser, patient string) error
 	return err
 }
 
-// ActsStill fails with login, 401, if a RelatedPerson no longer acts for a patient. It is
-// checkProxy for principals that are stored, such as the owner of a Subscription.
-func (s *Server) ActsStill(ctx context.Context, fhirUser, patient string) error {
+// CheckOwner is for principals that are stored, such as the owner of a Subscription. It fails
+// with login, 401, if the key that signed the token is withdrawn, or if a RelatedPerson no
+// longer acts for the patient.
+func (s *Server) CheckOwner(ctx context.Context, key, fhirUser, patient string) error {
+	if key != "" && s.revoked.withdrawn(key) {
+		return outcome.New(outcome.CodeLogin, "the key that signed the access token is withdrawn")
+	}
 	err := s.checkProxy(ctx, fhirUser, patient)
-	if err == errToken {
+	if errors.Is(err, errToken) {
 		return outcome.New(outcome.CodeLogin, "the user no longer acts for the patient of the access token")
 	}
 	return err

@@ -85,6 +85,14 @@ func (r *revoked) has(v *verified) bool {
 	return false
 }
 
+// withdrawn reports whether a signing key was withdrawn.
+func (r *revoked) withdrawn(kid string) bool {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	_, ok := r.before[revokedKey{storage.KindKey, kid}]
+	return ok
+}
+
 // about reports whether something that was revoked is about a token.
 func (r *revoked) about(v *verified) bool {
 	r.mu.RLock()
@@ -95,6 +103,9 @@ func (r *revoked) about(v *verified) bool {
 		return ok
 	}
 	if _, ok := r.before[revokedKey{storage.KindToken, p.TokenID}]; ok {
+		return true
+	}
+	if _, ok := r.before[revokedKey{storage.KindKey, p.KeyID}]; ok && v.own {
 		return true
 	}
 	if p.SessionID != "" {

@@ -120,6 +120,7 @@ func (s *Server) verifyAnew(ctx context.Context, token string) (*verified, error
 	if v.principal, err = s.principal(ctx, c); err != nil {
 		return nil, err
 	}
+	v.principal.KeyID = key.Kid
 	// Other servers may have revoked it while this one was not running.
 	return v, s.stillGood(ctx, v)
 }

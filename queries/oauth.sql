@@ -91,6 +91,11 @@ UPDATE oauth_key k
 SET published_until = greatest(k.tokens_until, @signs_until::timestamptz)
 WHERE k.kid = @kid;
 
+-- DeleteOAuthKey withdraws a key, whatever tokens it has signed.
+-- name: DeleteOAuthKey :exec
+DELETE FROM oauth_key k
+WHERE k.kid = @kid;
+
 -- name: DeleteOAuthKeys :exec
 DELETE FROM oauth_key k
 WHERE k.published_until < @now::timestamptz;

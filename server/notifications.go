@@ -56,9 +56,9 @@ func (s *Server) ownerStands(ctx context.Context, o notify.Owner) error {
 		}
 	}
 	if a, ok := s.authorizationServer.(interface {
-		ActsStill(ctx context.Context, fhirUser, patient string) error
+		CheckOwner(ctx context.Context, key, fhirUser, patient string) error
 	}); ok {
-		return a.ActsStill(ctx, o.FHIRUser, o.Patient)
+		return a.CheckOwner(ctx, o.Key, o.FHIRUser, o.Patient)
 	}
 	return nil
 }

@@ -206,6 +206,17 @@ func (q *Queries) DeleteOAuthIdentities(ctx context.Context, username string) er
 	return err
 }
 
+const DeleteOAuthKey = `-- name: DeleteOAuthKey :exec
+DELETE FROM oauth_key k
+WHERE k.kid = $1
+`
+
+// DeleteOAuthKey withdraws a key, whatever tokens it has signed.
+func (q *Queries) DeleteOAuthKey(ctx context.Context, kid string) error {
+	_, err := q.db.Exec(ctx, DeleteOAuthKey, kid)
+	return err
+}
+
 const DeleteOAuthKeys = `-- name: DeleteOAuthKeys :exec
 DELETE FROM oauth_key k
 WHERE k.published_until < $1::timestamptz

@@ -341,6 +341,7 @@ const (
 	KindGrant  = "grant"  // all tokens of an authorization, by sid
 	KindClient = "client" // all that a client got until then
 	KindAPIKey = "apikey"
+	KindKey    = "key" // all that a signing key has signed, by its kid
 	// KindChanged revokes nothing: another thing that servers remember has changed, such as
 	// ChangedKeys, or the origins of a client, by its id.
 	KindChanged = "changed"

@@ -72,6 +72,16 @@ func (s *Store) RetireKey(ctx context.Context, id string, from time.Time) error 
 	return s.q.RetireOAuthKey(ctx, db.RetireOAuthKeyParams{Kid: id, SignsUntil: from})
 }
 
+// WithdrawKeys deletes keys, and revokes what they have signed.
+func (s *Store) WithdrawKeys(ctx context.Context, ids []string) error {
+	for _, id := range ids {
+		if err := s.q.DeleteOAuthKey(ctx, id); err != nil {
+			return err
+		}
+	}
+	return s.Revoke(ctx, KindKey, ids)
+}
+
 // APIKey is a key of an internal service.
 type APIKey struct {
 	ID      string

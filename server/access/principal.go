@@ -22,6 +22,7 @@ type Principal struct {
 	Admin     bool      // the scope admin was granted
 	APIKey    bool      // the token is an API key, which has no user
 	TokenID   string    // the token's jti, or the id of the API key
+	KeyID     string    // the kid of the signing key of a token of this server
 	SessionID string    // of the authorization that the token comes from
 	Origins   []string  // origins whose pages may read answers to the token; none: those of the server
 	Expires   time.Time // zero: never (API key)

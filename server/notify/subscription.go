@@ -373,6 +373,7 @@ type Owner struct {
 	Admin     bool     `json:"admin,omitempty"`
 	TokenID   string   `json:"token,omitempty"`
 	Session   string   `json:"session,omitempty"`
+	Key       string   `json:"key,omitempty"` // kid of the key that signed the token
 }
 
 // ownerOf is the owner that a principal makes; the zero Owner without authorization.
@@ -382,7 +383,7 @@ func ownerOf(p *access.Principal) Owner {
 	}
 	return Owner{
 		Subject: p.Subject, Issuer: p.Issuer, Client: p.ClientID, Scopes: p.Scopes.String(), Patient: p.Patient, Encounter: p.Encounter,
-		FHIRUser: p.FHIRUser, Roles: p.Roles, Admin: p.Admin, TokenID: p.TokenID, Session: p.SessionID,
+		FHIRUser: p.FHIRUser, Roles: p.Roles, Admin: p.Admin, TokenID: p.TokenID, Session: p.SessionID, Key: p.KeyID,
 	}
 }
 
