@@ -26,13 +26,22 @@ type profile struct {
 	modifier bool
 	// unread are its constraints that cannot be compiled, with the reason.
 	unread []string
+	// sliced are its elements that have slices.
+	sliced []slicedElement
+}
+
+// slicedElement is an element with slices, with its id.
+type slicedElement struct {
+	id string
+	*element
 }
 
 // element is one element definition of a snapshot with what is below it.
 type element struct {
-	name       string // element name, without [x]
-	slice      string // "" for one that is no slice
-	min, max   int    // max is fhir.Many without limit
+	name       string     // element name, without [x]
+	typ        *fhir.Type // nil where it is not known or there are several
+	slice      string     // "" for one that is no slice
+	min, max   int        // max is fhir.Many without limit
 	types      []typeRef
 	fixed      fhir.Node
 	pattern    fhir.Node
@@ -40,6 +49,9 @@ type element struct {
 	most       fhir.Node // maxValue[x]
 	maxLength  int
 	binding    *binding
+	bound      bool // the element that a slice belongs to, or the base type, has the binding too
+	choice     bool // value[x]
+	wide       bool // it has all types and targets of the base type's element
 	invariants []*invariant
 	children   []*element
 	slicing    *slicing
@@ -142,6 +154,7 @@ func (ps *profiles) prepare(sd *r4.StructureDefinition, inherited bool) (*profil
 		byID[id] = e
 		dot := strings.LastIndexByte(id, '.')
 		if dot < 0 {
+			e.typ = v.plans.named(p.typ)
 			p.root = e
 			continue
 		}
@@ -149,6 +162,7 @@ func (ps *profiles) prepare(sd *r4.StructureDefinition, inherited bool) (*profil
 		if parent == nil {
 			continue
 		}
+		v.plans.setType(e, parent)
 		if e.slice == "" {
 			parent.children = append(parent.children, e)
 			continue
@@ -181,6 +195,17 @@ func (ps *profiles) prepare(sd *r4.StructureDefinition, inherited bool) (*profil
 		}
 		p.contexts = append(p.contexts, x)
 	}
+	// Before elements share their children: these make a tree here.
+	for i := range list {
+		if e := byID[list[i].ID.Text]; len(e.slices) > 0 {
+			for _, s := range e.slices {
+				markInherited(s, e)
+			}
+			if e.slicing != nil {
+				p.sliced = append(p.sliced, slicedElement{strings.Clone(list[i].ID.Text), e})
+			}
+		}
+	}
 	// An element with a contentReference has the children and constraints of its target.
 	for i := range list {
 		_, id, ok := strings.Cut(list[i].ContentReference.Text, "#")
@@ -192,23 +217,60 @@ func (ps *profiles) prepare(sd *r4.StructureDefinition, inherited bool) (*profil
 			e.invariants = append(e.invariants, to.invariants...)
 		}
 	}
-	for i := range list {
-		e := byID[list[i].ID.Text]
-		if e.slicing == nil {
-			continue
+	return p, nil
+}
+
+// setType finds the type of e, an element of parent, and whether the base definition has
+// its binding.
+func (ps *plans) setType(e, parent *element) {
+	if parent.typ != nil {
+		if f := parent.typ.Field(e.name); f != nil {
+			if f.Of != nil {
+				e.typ = f.Of.Type()
+			}
+			e.bound = e.binding != nil && e.binding.valueSet == f.Binding.ValueSet
+			e.wide = e.allTypes(f)
 		}
-		for _, s := range e.slices {
-			if path, is := undecided(e, s); is {
-				p.unread = append(p.unread, fmt.Sprintf("slice %s of %s was not told from others: it fixes no value at %s, by which the discriminator tells slices apart", s.slice, list[i].ID.Text, path))
+	}
+	if e.typ == nil && len(e.types) == 1 {
+		e.typ = ps.named(e.types[0].code)
+	}
+}
+
+// allTypes reports whether e has all types and targets of a base type's element.
+func (e *element) allTypes(f *fhir.Field) bool {
+	if f.Of == nil {
+		return !f.AnyResource && len(f.Choices) > 0 && len(e.types) >= len(f.Choices)
+	}
+	if len(e.types) != 1 || len(e.types[0].profiles) > 0 {
+		return false
+	}
+	targets := e.types[0].targets
+	return len(targets) >= len(f.Targets) && !slices.ContainsFunc(targets, func(url string) bool {
+		typ, core := strings.CutPrefix(url, coreDefinitions)
+		return !core || typ != "Resource" && !slices.Contains(f.Targets, typ)
+	})
+}
+
+// markInherited marks the bindings of a slice that the element as a whole has too: they
+// do not distinguish the slice.
+func markInherited(s, whole *element) {
+	if s.binding != nil && whole.binding != nil && s.binding.valueSet == whole.binding.valueSet {
+		s.bound = true
+	}
+	for _, c := range s.children {
+		for _, w := range whole.children {
+			if c.name == w.name {
+				markInherited(c, w)
 			}
 		}
 	}
-	return p, nil
 }
 
 func (ps *profiles) element(p *profile, d *r4.ElementDefinition, inherited bool) *element {
 	path := d.Path.Text
-	e := &element{name: strings.Clone(strings.TrimSuffix(path[strings.LastIndexByte(path, '.')+1:], "[x]")), max: fhir.Many}
+	name, choice := strings.CutSuffix(path[strings.LastIndexByte(path, '.')+1:], "[x]")
+	e := &element{name: strings.Clone(name), choice: choice, max: fhir.Many}
 	last := d.ID.Text[strings.LastIndexByte(d.ID.Text, '.')+1:]
 	if _, slice, ok := strings.Cut(last, ":"); ok {
 		e.slice = strings.Clone(slice)
@@ -249,7 +311,7 @@ func (ps *profiles) element(p *profile, d *r4.ElementDefinition, inherited bool)
 	if s := d.Slicing; s != nil {
 		e.slicing = &slicing{closed: s.Rules.Text == "closed", openAtEnd: s.Rules.Text == "openAtEnd", ordered: s.Ordered.Text == "true"}
 		for i := range s.Discriminator {
-			e.slicing.discriminators = append(e.slicing.discriminators, ps.discriminator(&s.Discriminator[i]))
+			e.slicing.discriminators = append(e.slicing.discriminators, readDiscriminator(&s.Discriminator[i]))
 		}
 	}
 	return e
@@ -286,13 +348,26 @@ func (u *run) profile(n fhir.Node, p *profile) {
 		u.report(outcome.Failure, "profile %s is for %s, found a %s", p.url, p.typ, n.T.Name)
 	} else {
 		u.against(n, p.root)
-		for _, text := range p.unread {
-			if u.options.Warnings {
+		if u.options.Warnings {
+			for _, text := range p.unread {
 				u.report(outcome.Warning, "%s", text)
 			}
+			u.undecidedSlices(p)
 		}
 	}
 	u.depth--
+}
+
+// undecidedSlices warns of the slices of a profile that fix nothing by which they could be
+// told from others.
+func (u *run) undecidedSlices(p *profile) {
+	for _, e := range p.sliced {
+		for _, s := range e.slices {
+			if path, is := u.undecided(e.element, s); is {
+				u.report(outcome.Warning, "slice %s of %s was not told from others: it fixes no value at %s, by which the discriminator tells slices apart", s.slice, e.id, path)
+			}
+		}
+	}
 }
 
 // is reports whether t is the named type or specialises it.
@@ -311,12 +386,14 @@ func (u *run) is(t *fhir.Type, name string) bool {
 }
 
 // against validates the children of n and the invariants of e. Where n is a resource
-// inside another, it is %resource of these.
+// inside another, it is %resource of its children. It is %resource of the invariants too
+// where e is the root of its profile; where e is an element, such as Bundle.entry.resource,
+// that is the resource which has the element.
+// Spec: https://hl7.org/fhir/R4/fhirpath.html#variables.
 func (u *run) against(n fhir.Node, e *element) {
-	if n.T.Kind == fhir.ResourceKind && !n.Same(u.fp.Resource) {
-		resource, root := u.fp.Resource, u.fp.RootResource
+	resource, root := u.fp.Resource, u.fp.RootResource
+	if n.T.Kind == fhir.ResourceKind && !n.Same(resource) {
 		u.fp.Resource, u.fp.RootResource = n, u.rootOf(n)
-		defer func() { u.fp.Resource, u.fp.RootResource = resource, root }()
 	}
 	for _, c := range e.children {
 		base := len(u.nodes)
@@ -324,9 +401,13 @@ func (u *run) against(n fhir.Node, e *element) {
 		u.group(n, c, base, len(u.nodes))
 		u.nodes = u.nodes[:base]
 	}
+	if u.applied == nil || e != u.applied.root {
+		u.fp.Resource, u.fp.RootResource = resource, root
+	}
 	for _, inv := range e.invariants {
 		u.invariant(n, inv)
 	}
+	u.fp.Resource, u.fp.RootResource = resource, root
 }
 
 func (u *run) cardinality(name string, low, high, count int) {
@@ -447,12 +528,15 @@ func (u *run) typeProfiles(n fhir.Node, ref *typeRef) {
 	case 1:
 		u.profile(n, known[0])
 	default:
+		near := match{}
 		for _, p := range known {
-			if u.conforms(n, p) {
+			failures := u.failures(n, p)
+			if len(failures) == 0 {
 				return
 			}
+			near = nearest(near, match{verdict: out, why: firstFailure(failures), fails: len(failures)})
 		}
-		u.once("expected conformance with one of %s", strings.Join(ref.profiles, ", "))
+		u.once("expected conformance with one of %s; the nearest fails: %s", strings.Join(ref.profiles, ", "), near.why)
 	}
 }
 
@@ -462,26 +546,29 @@ type tried struct {
 	profile *profile
 }
 
-// conforms tries a profile without reporting. Resources that refer to each other conform
-// where nothing but that is to be shown.
-func (u *run) conforms(n fhir.Node, p *profile) bool {
+// conforms tries a profile without reporting.
+func (u *run) conforms(n fhir.Node, p *profile) bool { return len(u.failures(n, p)) == 0 }
+
+// failures returns the rules of a profile that n fails, without reporting them. Resources
+// that refer to each other conform where nothing but that is to be shown.
+func (u *run) failures(n fhir.Node, p *profile) []outcome.Issue {
 	if u.depth > maxDepth {
-		return false
+		return []outcome.Issue{{Severity: outcome.Failure, Diagnostics: "profile " + p.url + " refers to itself without end", Expression: n.T.Name}}
 	}
 	if u.tried == nil {
-		u.tried = map[tried]bool{}
+		u.tried = map[tried][]outcome.Issue{}
 	}
 	key := tried{n.Element(), p}
 	if known, ok := u.tried[key]; ok {
 		return known
 	}
-	u.tried[key] = true
+	u.tried[key] = nil
 	other := &run{v: u.v, ctx: u.ctx, options: &Options{Terminology: u.options.Terminology, Resolver: u.options.Resolver},
-		fp: u.fp, depth: u.depth + 1, bundles: slices.Clone(u.bundles), tried: u.tried}
+		fp: u.fp, depth: u.depth + 1, bundles: slices.Clone(u.bundles), tried: u.tried, path: []segment{{n.T.Name, -1, n.T}}}
 	other.fp.Resolver, other.fp.Profiles = other, other
 	other.profile(n, p)
-	u.tried[key] = len(other.issues) == 0
-	return u.tried[key]
+	u.tried[key] = other.issues
+	return other.issues
 }
 
 // load decodes the definition with a canonical URL.

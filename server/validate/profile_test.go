@@ -121,7 +121,7 @@ func TestProfiles(t *testing.T) {
 			"Observation: hasMember:answers: expected at most 1, found 2"}},
 		{"slices by profile, one of them by type alone", "entries", `{"resourceType":"Bundle","type":"collection","entry":[{"fullUrl":"http://x/Patient/1","resource":{"resourceType":"Patient","name":[{"family":"A"}]}},{"fullUrl":"http://x/Basic/1","resource":{"resourceType":"Basic","code":{"text":"x"}}}]}`, nil},
 		{"an entry of no profile", "entries", `{"resourceType":"Bundle","type":"collection","entry":[{"fullUrl":"http://x/Patient/1","resource":{"resourceType":"Patient","name":[{"family":"A"}]}},{"fullUrl":"http://x/Patient/2","resource":{"resourceType":"Patient"}}]}`, []string{
-			"Bundle.entry[1]: expected one of the slices p, b, found none of them"}},
+			"Bundle.entry[1]: expected one of the slices p, b, found none of them; the nearest profile fails: Patient: name is required: expected at least 1, found none"}},
 		{"a profile of another type", "rule", observation(``), []string{"Observation: profile http://example.org/rule is for Patient, found a Observation"}},
 		{"a profile that is not known", "nothing", observation(``), []string{"Observation: profile http://example.org/nothing is not known here"}},
 		{"bases in a circle", "circle", `{"resourceType":"Patient"}`, []string{"Patient: profile http://example.org/circle cannot be used: its bases go in a circle, or are more than 20"}},

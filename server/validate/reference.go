@@ -87,6 +87,7 @@ func (u *run) targets(n fhir.Node, ref *typeRef) {
 	}
 	target, here := u.resolved(r.Reference.Text)
 	var names, profiles []string
+	near := match{}
 	for _, url := range ref.targets {
 		name, known := u.targetType(url)
 		if !known && here && u.options.Warnings {
@@ -100,13 +101,18 @@ func (u *run) targets(n fhir.Node, ref *typeRef) {
 			continue
 		}
 		p := u.v.profiles.of(url)
-		if p == nil || !here || u.conforms(target, p) {
+		if p == nil || !here {
+			return
+		}
+		failures := u.failures(target, p)
+		if len(failures) == 0 {
 			return
 		}
 		profiles = append(profiles, p.url)
+		near = nearest(near, match{verdict: out, why: firstFailure(failures), fails: len(failures)})
 	}
 	if len(profiles) > 0 {
-		u.once("expected a reference to a resource that conforms to %s, %s does not", strings.Join(profiles, " or "), r.Reference.Text)
+		u.once("expected a reference to a resource that conforms to %s, %s does not: %s", strings.Join(profiles, " or "), r.Reference.Text, near.why)
 		return
 	}
 	u.once("expected a reference to %s, found %s", strings.Join(names, ", "), cmp.Or(r.Reference.Text, typ))

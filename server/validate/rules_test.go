@@ -147,8 +147,11 @@ func TestResourceVariable(t *testing.T) {
 		return differential(id, typ, core+typ, `{"id":"`+path+`","path":"`+path+`","constraint":[{"key":"r-1","severity":"error","human":"x","expression":"`+expression+`"}]}`)
 	}
 	o := overlay{Definitions: library(t), byURL: map[string]string{
-		"http://example.org/contained": rule("contained", "Patient", "Patient.contained", "%resource.id = 'o' and %rootResource.id = 'p'"),
-		"http://example.org/entry":     rule("entry", "Bundle", "Bundle.entry.resource", "%resource.id = 'e' and %rootResource.id = 'e'"),
+		"http://example.org/contained": rule("contained", "Patient", "Patient.contained", "id = 'o' and %resource.id = 'p' and %rootResource.id = 'p'"),
+		"http://example.org/entry":     rule("entry", "Bundle", "Bundle.entry.resource", "id = 'e' and %resource.id = 'b' and %rootResource.id = 'b'"),
+		"http://example.org/deep":      rule("deep", "Bundle", "Bundle.entry.resource.meta", "%resource.id = 'e' and %rootResource.id = 'e'"),
+		"http://example.org/root":      rule("root", "Organization", "Organization", "%resource.id = 'o' and %rootResource.id = 'p'"),
+		"http://example.org/typed":     differential("typed", "Patient", core+"Patient", `{"id":"Patient.contained","path":"Patient.contained","type":[{"code":"Organization","profile":["http://example.org/root"]}]}`),
 		"http://example.org/inside":    rule("inside", "Organization", "Organization.telecom", "%resource.id = 'o' and %rootResource.id = 'p'"),
 	}}
 	v := validate.New(r4.Model, o, codes(t))
@@ -158,6 +161,9 @@ func TestResourceVariable(t *testing.T) {
 	for _, c := range []struct{ name, profile, data string }{
 		{"a contained resource", "http://example.org/contained", contained("")},
 		{"an entry of a Bundle", "http://example.org/entry", `{"resourceType":"Bundle","id":"b","type":"collection","entry":[{"fullUrl":"http://x/Patient/e","resource":{"resourceType":"Patient","id":"e"}}]}`},
+		{"an element of the resource of an entry", "http://example.org/deep", `{"resourceType":"Bundle","id":"b","type":"collection","entry":[{"fullUrl":"http://x/Patient/e","resource":{"resourceType":"Patient","id":"e","meta":{"versionId":"1"}}}]}`},
+		{"the root of a contained resource's profile", "", contained(`"meta":{"profile":["http://example.org/root"]},`)},
+		{"the root of a type profile", "http://example.org/typed", contained("")},
 		{"an element in a contained resource", "", contained(`"meta":{"profile":["http://example.org/inside"]},`)},
 	} {
 		var asked []string

@@ -35,7 +35,7 @@ func (v *Validator) snapshot(sd *r4.StructureDefinition, depth int) ([]r4.Elemen
 	if err != nil {
 		return nil, err
 	}
-	s := snapshotter{v: v, elements: slices.Clone(elements)}
+	s := snapshotter{v: v, elements: slices.Clone(elements), base: elements, depth: depth}
 	for _, d := range withIDs(sd.Differential.Element) {
 		i := s.resolve(d.ID.Text)
 		if i < 0 {
@@ -92,6 +92,8 @@ func withIDs(list []r4.ElementDefinition) []r4.ElementDefinition {
 type snapshotter struct {
 	v        *Validator
 	elements []r4.ElementDefinition
+	base     []r4.ElementDefinition // the snapshot of the base
+	depth    int                    // how many definitions lead to this one
 }
 
 func (s *snapshotter) find(id string) int {
@@ -136,8 +138,8 @@ func (s *snapshotter) resolve(id string) int {
 		switch {
 		case next >= 0:
 		case sliced:
-			if whole := s.find(parent + "." + base); whole >= 0 {
-				next = s.slice(whole, s.elements[whole].ID.Text+strings.TrimPrefix(name, base))
+			if whole := s.sliced(parent+"."+base, strings.TrimPrefix(name, base)); whole >= 0 {
+				next = s.slice(whole, s.elements[s.find(parent+"."+base)].ID.Text+strings.TrimPrefix(name, base))
 			}
 		default:
 			next = s.choice(at, name)
@@ -148,6 +150,20 @@ func (s *snapshotter) resolve(id string) int {
 		at = next
 	}
 	return at
+}
+
+// sliced returns the index of the element that a new slice, such as ":mrn/official", of the
+// element with an id belongs to: the slice :mrn, or the element itself. It is -1 where
+// there is none.
+func (s *snapshotter) sliced(id, slice string) int {
+	if slash := strings.LastIndexByte(slice, '/'); slash > 0 {
+		if i := s.find(id); i >= 0 {
+			if i = s.find(s.elements[i].ID.Text + slice[:slash]); i >= 0 {
+				return i
+			}
+		}
+	}
+	return s.find(id)
 }
 
 // choice makes the slice of a choice element below parent that name, such as
@@ -209,7 +225,7 @@ func (s *snapshotter) slice(whole int, id string) int {
 		}
 	}
 	at := s.end(whole)
-	for at < len(s.elements) && strings.HasPrefix(s.elements[at].ID.Text, from+":") {
+	for at < len(s.elements) && (strings.HasPrefix(s.elements[at].ID.Text, from+":") || strings.HasPrefix(s.elements[at].ID.Text, from+"/")) {
 		at = s.end(at)
 	}
 	s.elements = slices.Insert(s.elements, at, copied...)
@@ -222,26 +238,51 @@ func (s *snapshotter) open(i int) bool {
 		return true
 	}
 	e := s.elements[i]
-	if len(e.Type_) != 1 {
+	list := s.content(&e)
+	if len(list) == 0 {
 		return false
 	}
-	url := coreDefinitions + e.Type_[0].Code.Text
-	if p := e.Type_[0].Profile; len(p) == 1 {
-		url = p[0].Text
-	}
-	sd, ok := load[*r4.StructureDefinition](s.v.plans.model, s.v.definitions, url)
-	if !ok || sd.Snapshot == nil || len(sd.Snapshot.Element) == 0 {
-		return false
-	}
-	list := withIDs(sd.Snapshot.Element)
-	root := list[0].ID.Text
-	rootPath := list[0].Path.Text
+	list = slices.Clone(list)
+	root, rootPath := list[0].ID.Text, list[0].Path.Text
 	for j := range list {
 		list[j].ID.Text = e.ID.Text + strings.TrimPrefix(list[j].ID.Text, root)
 		list[j].Path.Text = e.Path.Text + strings.TrimPrefix(list[j].Path.Text, rootPath)
 	}
 	s.elements = slices.Insert(s.elements, i+1, list[1:]...)
 	return true
+}
+
+// content returns the elements of e's type, e first: those of its type profile, of its type
+// where that profile cannot be read, or of the element of the base that its
+// contentReference names. It is nil where none are known.
+// Spec: https://hl7.org/fhir/R4/elementdefinition-definitions.html#ElementDefinition.contentReference.
+func (s *snapshotter) content(e *r4.ElementDefinition) []r4.ElementDefinition {
+	if url, id, ok := strings.Cut(e.ContentReference.Text, "#"); ok {
+		base := snapshotter{v: s.v, elements: s.base}
+		if sd, ok := load[*r4.StructureDefinition](s.v.plans.model, s.v.definitions, url); url != "" && ok && sd.Snapshot != nil {
+			base.elements = withIDs(sd.Snapshot.Element)
+		}
+		i := base.find(id)
+		if i < 0 {
+			return nil
+		}
+		return base.elements[i:base.end(i)]
+	}
+	if len(e.Type_) != 1 {
+		return nil
+	}
+	urls := []string{coreDefinitions + e.Type_[0].Code.Text}
+	if p := e.Type_[0].Profile; len(p) == 1 {
+		urls = []string{p[0].Text, urls[0]}
+	}
+	for _, url := range urls {
+		if sd, ok := load[*r4.StructureDefinition](s.v.plans.model, s.v.definitions, url); ok {
+			if list, err := s.v.snapshot(sd, s.depth+1); err == nil {
+				return list
+			}
+		}
+	}
+	return nil
 }
 
 // merge lays a differential element over the one it constrains.

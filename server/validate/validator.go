@@ -131,8 +131,8 @@ type run struct {
 	ids     map[string]bool    // element ids met in the resource that is being validated
 	bundles []bundleScope      // the Bundles around the current element, outermost first
 	within  within
-	lost    []string       // see fhir.Reading
-	tried   map[tried]bool // what was held against a profile without reporting
+	lost    []string                  // see fhir.Reading
+	tried   map[tried][]outcome.Issue // what fails of an element held against a profile
 	depth   int
 }
 
