@@ -208,8 +208,8 @@ func (u *run) expand(at layers) (alternatives []layers, why string) {
 	return alternatives, why
 }
 
-// follow returns the definitions to which a step leads: those of the slices there, each
-// an alternative, and those of the element as a whole.
+// follow returns the definitions behind a step: each slice of the element is an
+// alternative, and whole is the element itself.
 func (u *run) follow(at layers, s step) (sliced []layers, whole layers) {
 	name := s.name
 	switch s.kind {
@@ -352,8 +352,8 @@ func either(a, b match) match {
 	return a
 }
 
-// byValue decides by what the definitions at each step fix: for the element there, or for
-// the rest of the path.
+// byValue decides by the fixed values, patterns and bindings of the definitions at each
+// step of a path.
 func (u *run) byValue(values []fhir.Node, at layers, rest []step) match {
 	if m, is := urlOf(values, at, rest); is {
 		return m
@@ -454,7 +454,7 @@ func urlOf(values []fhir.Node, at layers, rest []step) (m match, is bool) {
 	return m, false
 }
 
-// byExistence decides by the cardinality of what the path leads to.
+// byExistence decides by the cardinality of the element at the end of the path.
 func (u *run) byExistence(values []fhir.Node, at layers, rest []step) match {
 	alternatives, unknown := u.expand(at)
 	all := match{}
@@ -511,7 +511,7 @@ func (u *run) existence(values []fhir.Node, at layers, rest []step) match {
 	return m
 }
 
-// byType decides by the type, or by the profile, of what the path leads to.
+// byType decides by the type or the profile of the element at the end of the path.
 func (u *run) byType(values []fhir.Node, d *discriminator, c, s *element) match {
 	ends, unknown := u.ends(layers{s}, d.steps)
 	whole, _ := u.ends(layers{c}, d.steps)

@@ -252,9 +252,9 @@ func (s *snapshotter) open(i int) bool {
 	return true
 }
 
-// content returns the elements of e's type, e first: those of its type profile, of its type
-// where that profile cannot be read, or of the element of the base that its
-// contentReference names. It is nil where none are known.
+// content returns e and the elements below it, as its type profile defines them. Where
+// that profile cannot be read, its type defines them. Where e has a contentReference,
+// the base's element of that name defines them. It is nil where none are known.
 // Spec: https://hl7.org/fhir/R4/elementdefinition-definitions.html#ElementDefinition.contentReference.
 func (s *snapshotter) content(e *r4.ElementDefinition) []r4.ElementDefinition {
 	if url, id, ok := strings.Cut(e.ContentReference.Text, "#"); ok {
