@@ -42,7 +42,7 @@ verify: generate ## generate, and fail when gen/ was not what definitions/ and q
 	fi
 
 lint: ## gofmt, go vet, staticcheck
-	@unformatted=$$(gofmt -l cmd codegen definitions gen queries server tools); \
+	@unformatted=$$(gofmt -l cmd codegen definitions gen oauth queries server tools); \
 	if [ -n "$$unformatted" ]; then echo "not formatted:"; echo "$$unformatted"; exit 1; fi
 	go vet ./...
 	cd tools && go vet ./...

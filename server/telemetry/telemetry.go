@@ -27,7 +27,7 @@ import (
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
-	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdk "go.opentelemetry.io/otel/sdk/trace"
@@ -79,7 +79,7 @@ func (t *Tracing) Configure(ctx context.Context, c Config) error {
 		if _, rest, ok := strings.Cut(endpoint, "://"); ok && !strings.Contains(strings.TrimSuffix(rest, "/"), "/") {
 			endpoint = strings.TrimSuffix(endpoint, "/") + "/v1/traces"
 		}
-		exporter, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(endpoint), otlptracehttp.WithTimeout(10*time.Second))
+		exporter, err := otlptrace.New(ctx, &collector{url: endpoint, client: &http.Client{Transport: http.DefaultTransport.(*http.Transport).Clone()}})
 		if err != nil {
 			return fmt.Errorf("telemetry.otlp_endpoint: %w", err)
 		}
