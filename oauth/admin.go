@@ -667,7 +667,7 @@ func (a *Admin) ReplaceUser(ctx context.Context, username string, body []byte) (
 	if err != nil {
 		return nil, err
 	}
-	u.Password = old.Password
+	u.Password, u.Federation = old.Password, old.Federation
 	if b.Password != "" {
 		if err := checkPassword(username, b.Password); err != nil {
 			return nil, err

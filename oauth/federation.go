@@ -1,14 +1,12 @@
 package oauth
 
 import (
-	"cmp"
 	"context"
 	"crypto/subtle"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
-	"slices"
 	"strings"
 	"sync"
 
@@ -16,7 +14,6 @@ import (
 	"golang.org/x/oauth2"
 
 	"kiln/oauth/storage"
-	"kiln/server/outcome"
 )
 
 // provider is an OpenID provider to sign in with.
@@ -267,88 +264,18 @@ func (s *Server) userOf(ctx context.Context, p *provider, e *elsewhere, answer u
 	if err != nil && !errors.Is(err, storage.ErrNotFound) {
 		return nil, err
 	}
-	if err == nil {
-		u, err := s.Store.User(ctx, name)
-		if err != nil || !u.Active {
-			return nil, errNoAccount
-		}
-		return u, nil
-	}
 	var claims map[string]any
 	if err := id.Claims(&claims); err != nil {
 		return nil, err
 	}
-	return s.provision(ctx, p, id, claims)
-}
-
-// provision links somebody who signs in for the first time to a user: one that an
-// administrator has linked by username where the provider's claim is configured for
-// it, or a new one. It fails with errFHIRUser, and makes no user, where the fhirUser
-// claim is there and not acceptable: a user without fhirUser would reach with user/
-// scopes what a patient does not.
-func (s *Server) provision(ctx context.Context, p *provider, id *oidc.IDToken, claims map[string]any) (*storage.User, error) {
-	value := func(field, otherwise string) any { return claims[cmp.Or(p.Claims[field], otherwise)] }
-	claim := func(field, otherwise string) string {
-		v, _ := value(field, otherwise).(string)
-		return v
-	}
-	username := claim("username", "preferred_username")
-	if p.Claims["username"] != "" && username != "" {
-		// Only where the operator says which claim is the username is it believed.
-		u, err := s.Store.User(ctx, username)
-		if err == nil && u.Active && u.Password == "" || err == nil && u.Active && !p.AutoProvision {
-			return u, s.Store.AddIdentity(ctx, id.Issuer, id.Subject, username)
-		}
-	}
-	if !p.AutoProvision {
-		return nil, errNoAccount
-	}
-	if username == "" {
-		username = id.Subject
-	}
-	if _, err := s.Store.User(ctx, username); err == nil {
-		username = p.Name + ":" + id.Subject // the name is somebody else's
-	}
-	body := userBody{Username: username}
-	if _, err := s.user(ctx, body, false); err != nil {
-		body.Username = p.Name + ":" + id.Subject // the claim is no name that users have here
-		if _, err := s.user(ctx, body, false); err != nil {
+	c := providerClaims{p, claims}
+	if name == "" {
+		if name, err = s.linkByName(ctx, id, c); err != nil {
 			return nil, err
 		}
 	}
-	fhirUser, ok := s.claimedUser(value("fhirUser", "fhirUser"))
-	if !ok {
-		return nil, errFHIRUser
+	if name != "" {
+		return s.applyClaims(ctx, name, c)
 	}
-	body.FHIRUser = fhirUser
-	u, err := s.user(ctx, body, false)
-	if err != nil {
-		if outcome.Is(err, outcome.CodeInvalid) {
-			return nil, fmt.Errorf("%w: %w", errFHIRUser, err)
-		}
-		return nil, err
-	}
-	// Another claim that is not acceptable is left out.
-	for _, add := range []func(*userBody){
-		func(b *userBody) { b.Name = claim("name", "name") },
-		func(b *userBody) { b.Email = claim("email", "email") },
-		func(b *userBody) {
-			if name := p.Claims["roles"]; name != "" {
-				b.Roles = slices.DeleteFunc(texts(claims[name]), func(role string) bool { return !roleSyntax.MatchString(role) })
-			}
-		},
-	} {
-		more := body
-		add(&more)
-		if found, err := s.user(ctx, more, false); err == nil {
-			body, u = more, found
-		}
-	}
-	if err := s.Store.CreateUser(ctx, u); err != nil {
-		return nil, err
-	}
-	if err := s.Store.AddIdentity(ctx, id.Issuer, id.Subject, u.Username); err != nil {
-		return nil, err
-	}
-	return s.Store.User(ctx, u.Username)
+	return s.provision(ctx, id, c)
 }

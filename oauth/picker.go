@@ -15,7 +15,7 @@ import (
 func picker(u *storage.User, c *storage.Client) *access.Principal {
 	scopes, _ := smart.Parse("user/Patient.rs user/Encounter.rs")
 	return &access.Principal{
-		Subject: u.Username, ClientID: c.ID, Scopes: scopes, FHIRUser: u.FHIRUser, Roles: u.Roles,
+		Subject: u.Username, ClientID: c.ID, Scopes: scopes, FHIRUser: u.FHIRUser, Roles: u.Roles, Unbound: u.Unbound(),
 		SessionID: "picker", // somebody has signed in, whatever the client is called
 	}
 }

@@ -136,6 +136,7 @@ func (s *Server) verifyTrusted(ctx context.Context, issuer string, signed *jose.
 	if p.FHIRUser, ok = s.claimedUser(claim("fhirUser")); !ok {
 		return nil, errToken
 	}
+	p.Unbound = p.FHIRUser == "" // nobody here has created or linked the user
 	if p.Patient, ok = claimedID("Patient", claim("patient")); !ok {
 		return nil, errToken
 	}

@@ -143,7 +143,7 @@ func (s *Server) principal(ctx context.Context, c accessClaims) (*access.Princip
 		case err != nil:
 			return nil, err
 		}
-		p.Roles = u.Roles
+		p.Roles, p.Unbound = u.Roles, c.FHIRUser == "" && u.Unbound()
 	}
 	return p, nil
 }

@@ -56,6 +56,16 @@ INSERT INTO oauth_identity (issuer, subject, username)
 VALUES (@issuer, @subject, @username)
 ON CONFLICT DO NOTHING;
 
+-- LockOAuthUser lets one change of a user after the other.
+-- name: LockOAuthUser :one
+SELECT u.username, u.password, u.profile, u.active, u.created, u.updated
+FROM oauth_user u
+WHERE u.username = @username
+FOR UPDATE;
+
+-- name: OAuthUserHasIdentity :one
+SELECT EXISTS (SELECT FROM oauth_identity i WHERE i.username = @username) AS linked;
+
 -- name: DeleteOAuthIdentities :exec
 DELETE FROM oauth_identity i
 WHERE i.username = @username;

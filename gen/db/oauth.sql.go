@@ -603,6 +603,28 @@ func (q *Queries) LockOAuthKeys(ctx context.Context) error {
 	return err
 }
 
+const LockOAuthUser = `-- name: LockOAuthUser :one
+SELECT u.username, u.password, u.profile, u.active, u.created, u.updated
+FROM oauth_user u
+WHERE u.username = $1
+FOR UPDATE
+`
+
+// LockOAuthUser lets one change of a user after the other.
+func (q *Queries) LockOAuthUser(ctx context.Context, username string) (OauthUser, error) {
+	row := q.db.QueryRow(ctx, LockOAuthUser, username)
+	var i OauthUser
+	err := row.Scan(
+		&i.Username,
+		&i.Password,
+		&i.Profile,
+		&i.Active,
+		&i.Created,
+		&i.Updated,
+	)
+	return i, err
+}
+
 const MoveOAuthFlows = `-- name: MoveOAuthFlows :exec
 UPDATE oauth_flow f
 SET browser = $1::text
@@ -1043,6 +1065,17 @@ func (q *Queries) OAuthUser(ctx context.Context, username string) (OauthUser, er
 		&i.Updated,
 	)
 	return i, err
+}
+
+const OAuthUserHasIdentity = `-- name: OAuthUserHasIdentity :one
+SELECT EXISTS (SELECT FROM oauth_identity i WHERE i.username = $1) AS linked
+`
+
+func (q *Queries) OAuthUserHasIdentity(ctx context.Context, username string) (bool, error) {
+	row := q.db.QueryRow(ctx, OAuthUserHasIdentity, username)
+	var linked bool
+	err := row.Scan(&linked)
+	return linked, err
 }
 
 const OAuthUsers = `-- name: OAuthUsers :many

@@ -18,17 +18,44 @@ type User struct {
 	Roles    []string `json:"roles"`
 	Active   bool     `json:"active"`
 
+	// Federation is what another OpenID provider has said of the user, nil for nothing.
+	Federation *Federation `json:"-"`
+
 	// Password is the argon2id hash; "" cannot sign in by password.
 	Password string    `json:"-"`
 	Created  time.Time `json:"-"`
 	Updated  time.Time `json:"-"`
 }
 
+// Federation is what another OpenID provider has said of a user.
+type Federation struct {
+	// Unbound says that the user reaches nothing through user/ without a fhirUser: a sign-in
+	// made the user, or the provider has withdrawn the fhirUser.
+	Unbound bool `json:"unbound,omitempty"`
+	// Roles and FHIRUser are those that the provider gave at the last sign-in.
+	Roles    []string `json:"roles,omitempty"`
+	FHIRUser string   `json:"fhirUser,omitempty"`
+}
+
+// Unbound reports whether the user reaches nothing through user/ scopes: nobody here has
+// created or linked the user, and no provider names a FHIR resource.
+func (u *User) Unbound() bool {
+	return u.FHIRUser == "" && u.Federation != nil && u.Federation.Unbound
+}
+
+// userProfile is a user as it is stored.
+type userProfile struct {
+	*User
+	Federation *Federation `json:"federation,omitempty"`
+}
+
 func readUser(row db.OauthUser) (*User, error) {
 	u := new(User)
-	if err := json.Unmarshal(row.Profile, u); err != nil {
+	p := userProfile{User: u}
+	if err := json.Unmarshal(row.Profile, &p); err != nil {
 		return nil, fmt.Errorf("read the profile of a user: %w", err)
 	}
+	u.Federation = p.Federation
 	u.Username, u.Password, u.Active, u.Created, u.Updated = row.Username, row.Password, row.Active, row.Created, row.Updated
 	return u, nil
 }
@@ -59,7 +86,7 @@ func (s *Store) Users(ctx context.Context) ([]*User, error) {
 
 // CreateUser fails with ErrExists where the name is taken.
 func (s *Store) CreateUser(ctx context.Context, u *User) error {
-	profile, err := json.Marshal(u)
+	profile, err := json.Marshal(userProfile{u, u.Federation})
 	if err != nil {
 		return err
 	}
@@ -75,7 +102,7 @@ func (s *Store) CreateUser(ctx context.Context, u *User) error {
 
 // UpdateUser replaces a user.
 func (s *Store) UpdateUser(ctx context.Context, u *User) error {
-	profile, err := json.Marshal(u)
+	profile, err := json.Marshal(userProfile{u, u.Federation})
 	if err != nil {
 		return err
 	}
@@ -99,6 +126,31 @@ func (s *Store) DeleteUser(ctx context.Context, username string) error {
 func (s *Store) UserOfIdentity(ctx context.Context, issuer, subject string) (string, error) {
 	name, err := s.q.OAuthIdentity(ctx, db.OAuthIdentityParams{Issuer: issuer, Subject: subject})
 	return name, found(err, "read identity")
+}
+
+// ChangeUser changes a user while nobody else does: change gets the user as stored, and
+// reports whether to store it again.
+func (s *Store) ChangeUser(ctx context.Context, username string, change func(ctx context.Context, u *User) (bool, error)) error {
+	return s.InTx(ctx, func(ctx context.Context) error {
+		row, err := s.q.LockOAuthUser(ctx, username)
+		if err != nil {
+			return found(err, "lock user")
+		}
+		u, err := readUser(row)
+		if err != nil {
+			return err
+		}
+		again, err := change(ctx, u)
+		if err != nil || !again {
+			return err
+		}
+		return s.UpdateUser(ctx, u)
+	})
+}
+
+// HasIdentity reports whether a user signs in with another provider already.
+func (s *Store) HasIdentity(ctx context.Context, username string) (bool, error) {
+	return s.q.OAuthUserHasIdentity(ctx, username)
 }
 
 // AddIdentity remembers who of another provider is which user; the first stays.

@@ -18,6 +18,7 @@ type Principal struct {
 	Patient   string       // logical id of the launch context's patient, "" without one
 	Encounter string       // logical id of the launch context's encounter, "" without one
 	FHIRUser  string       // "Practitioner/1", "Patient/7"; "" without one
+	Unbound   bool         // user/ scopes reach nothing: nobody here has linked the user to a FHIR resource
 	Roles     []string
 	Admin     bool      // the scope admin was granted
 	APIKey    bool      // the token is an API key, which has no user

@@ -317,6 +317,11 @@ func (r *Rights) reach(scope smart.Scope, permission smart.Permissions, typ stri
 	case smart.User:
 		kind, id, _ := strings.Cut(r.FHIRUser, "/")
 		switch kind {
+		case "":
+			// Somebody at another authorization server is nobody here without a fhirUser.
+			if r.Unbound || r.Issuer != "" {
+				return nothing, false, nil
+			}
 		case "Patient":
 			c, ok = r.compartments(permission, typ, id)
 		case "RelatedPerson":
@@ -447,6 +452,9 @@ func (r *Rights) May(permission smart.Permissions, typ string) error {
 	}
 	scope := r.lacking(permission, typ)
 	if scope != "admin" && r.Scopes.Covers(scope) {
+		if r.FHIRUser == "" {
+			return outcome.New(outcome.CodeForbidden, "the user of the access token has no fhirUser here: user/ scopes reach nothing")
+		}
 		// The token has it: its user is a patient, or acts for one.
 		return outcome.New(outcome.CodeForbidden, "the user of the access token may not write %s, which belongs to no patient", typ)
 	}
@@ -475,7 +483,10 @@ func (r *Rights) MayAny(permission smart.Permissions) error {
 			}
 		}
 	}
-	return Insufficient(r.anyType(permission))
+	if scope := r.anyType(permission); !r.Scopes.Covers(scope) {
+		return Insufficient(scope)
+	}
+	return outcome.New(outcome.CodeForbidden, "the user of the access token reaches nothing by its scopes")
 }
 
 // anyType is the scope that would do for what is about every type.

@@ -165,3 +165,31 @@ func TestNewFHIRUserEndsTokens(t *testing.T) {
 		b.form("/auth/token", url.Values{"grant_type": {"refresh_token"}, "refresh_token": {tokens.str("refresh_token")}, "client_id": {"app"}}).want(400).equal("error", "invalid_grant")
 	}
 }
+
+// A user without fhirUser reaches nothing through user/, if nobody here has linked the user:
+// neither a patient's data nor shared types.
+// Contract, Authorization 4: a user without `fhirUser` reaches nothing; 5: `auto_provision`, trusted issuers.
+func TestUserWithoutFHIRUser(t *testing.T) {
+	t.Parallel()
+	s := authorized(t)
+	twoPatients(s)
+	for name, c := range map[string]claims{
+		"made by a sign-in": {Subject: "zoe", Client: "app", Unbound: true},
+		"a trusted issuer":  {Subject: "zoe", Client: "app", Issuer: "https://id.example.org"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.Scope = "user/*.cruds"
+			u := s.in(t).as(c)
+			for _, path := range []string{"/Patient/a", "/Patient", "/Observation/obs-a", "/Practitioner/dr", "/_history", "/?_type=Patient", "/Patient/a/$everything", "/Patient/a/_history/1"} {
+				u.get(path).issue(403, "forbidden")
+			}
+			u.post("/Organization", `{"resourceType":"Organization","name":"x"}`).issue(403, "forbidden")
+			u.do("DELETE", "/Patient/a", "").issue(403, "forbidden")
+			c.Patient, c.Scope = "a", "patient/*.rs user/*.rs"
+			s.in(t).as(c).get("/Observation").want(200).equal("total", "2")
+			c.Patient, c.Scope = "", "user/*.rs system/*.rs"
+			s.in(t).as(c).get("/Observation").want(200).equal("total", "5")
+		})
+	}
+	s.as(claims{Subject: "jane", Client: "app", Scope: "user/*.rs"}).get("/Observation").want(200).equal("total", "5")
+}

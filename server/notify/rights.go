@@ -34,7 +34,7 @@ func (d Decided) Principal(ctx context.Context, o Owner) (*access.Principal, err
 	}
 	return &access.Principal{
 		Subject: o.Subject, Issuer: o.Issuer, ClientID: o.Client, Scopes: scopes, Patient: o.Patient, Encounter: o.Encounter, FHIRUser: o.FHIRUser,
-		Roles: o.Roles, Admin: o.Admin, TokenID: o.TokenID, SessionID: o.Session, KeyID: o.Key,
+		Unbound: o.Unbound, Roles: o.Roles, Admin: o.Admin, TokenID: o.TokenID, SessionID: o.Session, KeyID: o.Key,
 		APIKey: o.Session == "" && o.Client == "apikey:"+o.Subject,
 	}, nil
 }

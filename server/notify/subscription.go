@@ -369,6 +369,7 @@ type Owner struct {
 	Patient   string   `json:"patient,omitempty"`
 	Encounter string   `json:"encounter,omitempty"`
 	FHIRUser  string   `json:"fhirUser,omitempty"`
+	Unbound   bool     `json:"unbound,omitempty"`
 	Roles     []string `json:"roles,omitempty"`
 	Admin     bool     `json:"admin,omitempty"`
 	TokenID   string   `json:"token,omitempty"`
@@ -383,7 +384,7 @@ func ownerOf(p *access.Principal) Owner {
 	}
 	return Owner{
 		Subject: p.Subject, Issuer: p.Issuer, Client: p.ClientID, Scopes: p.Scopes.String(), Patient: p.Patient, Encounter: p.Encounter,
-		FHIRUser: p.FHIRUser, Roles: p.Roles, Admin: p.Admin, TokenID: p.TokenID, Session: p.SessionID, Key: p.KeyID,
+		FHIRUser: p.FHIRUser, Unbound: p.Unbound, Roles: p.Roles, Admin: p.Admin, TokenID: p.TokenID, Session: p.SessionID, Key: p.KeyID,
 	}
 }
 
