@@ -249,7 +249,7 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	noStore(w)
 	w.Header().Set("Content-Type", "application/fhir+json; charset=utf-8")
 	w.WriteHeader(o.HTTPStatus())
-	_, _ = w.Write(outcome.JSON(o.Issues))
+	_, _ = w.Write(append(outcome.JSON(o.Issues), '\n'))
 }
 
 // throttledPage tells a user that there were too many requests.

@@ -104,7 +104,7 @@ func Default() Config {
 		Server:      ServerConfig{Listen: "127.0.0.1:8080", MaxBodyBytes: 64 << 20, AllowedOrigins: []string{"*"}, DrainSeconds: 20, MaxConnections: 20000},
 		Database:    DatabaseConfig{DataDir: ".kiln", TimeoutSeconds: 10, WaitSeconds: 60},
 		FHIR:        FHIRConfig{Version: "R4", UpdateCreate: true, SystemHistory: true, VersionConflictStatus: 409},
-		Search:      SearchConfig{DefaultCount: 20, MaxCount: 200, TimeoutSeconds: 30, MemoryMB: 256},
+		Search:      SearchConfig{DefaultCount: 20, MaxCount: 1000, TimeoutSeconds: 30, MemoryMB: 256},
 		Validation:  ValidationConfig{Mode: "full"},
 		Terminology: TerminologyConfig{Enabled: true, External: true, CacheTTLSecs: 3600, TimeoutSeconds: 10},
 		Auth:        oauth.DefaultConfig(),

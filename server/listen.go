@@ -8,18 +8,20 @@ import (
 	"time"
 )
 
-// newHTTPServer bounds what clients may take: a request's header comes within ten
-// seconds and is at most 64 kB, an answer is taken within ten minutes, an idle
-// connection ends after two. Bodies that come too slowly are cut by server/web,
-// streams are registered in web.OpenStreams and outlive the bounds.
+// newHTTPServer limits clients. A request's header arrives within ten seconds and has at
+// most maxHeaderBytes. A client reads an answer within ten minutes. An idle connection
+// ends after two minutes. server/web ends bodies that arrive too slowly. The limits do not
+// hold for the streams of web.OpenStreams.
 func newHTTPServer(h http.Handler, log *slog.Logger) *http.Server {
 	return &http.Server{
-		Handler:           h,
+		Handler:           limitHeaders(h),
 		ReadHeaderTimeout: 10 * time.Second,
 		WriteTimeout:      10 * time.Minute,
 		IdleTimeout:       2 * time.Minute,
-		MaxHeaderBytes:    64 << 10,
-		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+		MaxHeaderBytes:    2 * maxHeaderBytes, // limitHeaders answers up to here, also over HTTP/2
+		// web.Mux answers OPTIONS * like every other request.
+		DisableGeneralOptionsHandler: true,
+		ErrorLog:                     slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 	}
 }
 
@@ -97,6 +99,14 @@ func (l *limitedListener) Close() error {
 type limitedConn struct {
 	net.Conn
 	leave func()
+}
+
+// CloseWrite ends the answers, where the connection can be closed by halves.
+func (c *limitedConn) CloseWrite() error {
+	if w, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return w.CloseWrite()
+	}
+	return nil
 }
 
 // Close gives the room back.

@@ -446,7 +446,7 @@ func Run(ctx context.Context, c Config, o Options) error {
 		listener.Close()
 		return err
 	}
-	listener = files.secure(listener)
+	listener = listenRefusing(files.secure(listener))
 	served := make(chan error, 2)
 	var moved atomic.Bool // to the address that the database says
 	go func() {
@@ -475,7 +475,7 @@ func Run(ctx context.Context, c Config, o Options) error {
 		if err != nil {
 			return listenError(at, err)
 		}
-		next = files.secure(connections.listen(next))
+		next = listenRefusing(files.secure(connections.listen(next)))
 		go func() { served <- httpServer.Serve(next) }()
 		moved.Store(true)
 		listener.Close()

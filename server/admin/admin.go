@@ -80,7 +80,9 @@ func Starting() http.Handler {
 	})
 }
 
-func alive(w http.ResponseWriter, _ *http.Request) { say(w, http.StatusOK, []byte(`{"status":"ok"}`)) }
+func alive(w http.ResponseWriter, _ *http.Request) {
+	sendLine(w, http.StatusOK, "application/json; charset=utf-8", []byte(`{"status":"ok"}`))
+}
 
 func ready(check func(ctx context.Context) error) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -100,15 +102,16 @@ func ready(check func(ctx context.Context) error) http.Handler {
 
 func unavailable(w http.ResponseWriter, reason string) {
 	w.Header().Set("Retry-After", "1")
-	w.Header().Set("Content-Type", "application/fhir+json; charset=utf-8")
-	w.WriteHeader(http.StatusServiceUnavailable)
-	w.Write(outcome.JSON(outcome.New(outcome.CodeTimeout, "%s", reason).Issues))
+	sendLine(w, http.StatusServiceUnavailable, "application/fhir+json; charset=utf-8", outcome.JSON(outcome.New(outcome.CodeTimeout, "%s", reason).Issues))
 }
 
-func say(w http.ResponseWriter, status int, body []byte) {
-	w.Header().Set("Content-Type", "application/json; charset=utf-8")
+// sendLine answers with JSON on one line. While the server starts there is no web.Mux
+// that adds the header and the line feed.
+func sendLine(w http.ResponseWriter, status int, contentType string, body []byte) {
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.Header().Set("Content-Type", contentType)
 	w.WriteHeader(status)
-	w.Write(body)
+	_, _ = w.Write(append(body, '\n')) // a client that has gone needs no answer
 }
 
 // profile hides a profile from other machines, and while profiles are not served.

@@ -186,9 +186,9 @@ func TestSettingsThatNeedEachOther(t *testing.T) {
 	})
 	c := startOn(t, url)
 	c.get(c.root("/admin/config/search")).want(200).equal("max_count", "5000").equal("default_count", "3000")
-	a.do("DELETE", a.root("/admin/config/search/max_count"), "").want(200).equal("value", "200").equal("source", "default")
+	a.do("DELETE", a.root("/admin/config/search/max_count"), "").want(200).equal("value", "1000").equal("source", "default")
 	// A file of TLS is looked at before its name is taken.
-	a.put(a.root("/admin/config/search/default_count"), `201`).want(400)
+	a.put(a.root("/admin/config/search/default_count"), `1001`).want(400)
 }
 
 // Contract, Operations: `GET /admin/config`: secrets are masked, the passwords of URLs too.

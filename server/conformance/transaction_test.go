@@ -369,7 +369,7 @@ func TestBatch(t *testing.T) {
 		entry("GET", "Patent/1", "", ""),
 		`{"resource":{"resourceType":"Patient"}}`,
 		entry("GET", "Patient?bogus=1", "", ""),
-		entry("PATCH", "Patient/there", "", `{"resourceType":"Parameters"}`),
+		entry("PATCH", "Patient/there", "", `{"resourceType":"Parameters","parameter":[{"name":"x","valueString":"y"}]}`),
 	)).want(200).equal("type", "batch-response")
 	for i, want := range []string{"201 Created", "422 Unprocessable Entity", "404 Not Found", "200 OK", "200 OK", "200 OK", "409 Conflict", "204 No Content", "200 OK", "200 OK",
 		"404 Not Found", "400 Bad Request", "400 Bad Request", "400 Bad Request"} {

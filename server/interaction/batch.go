@@ -157,7 +157,7 @@ func (s *Service) one(ctx context.Context, p BundleParams, j *job) (Response, er
 		c := CreateParams{ResourceType: j.to.typ, IfNoneExist: q.IfNoneExist.Text, BaseURL: p.BaseURL}
 		return s.create(ctx, c, j.entry.Resource)
 	case "PUT":
-		return s.update(ctx, UpdateParams{ResourceType: j.to.typ, ID: j.to.id, Criteria: j.to.query,
+		return s.update(ctx, UpdateParams{ResourceType: j.to.typ, ID: j.to.id, Criteria: j.to.query, BaseURL: p.BaseURL,
 			Preconditions: j.preconditions()}, j.entry.Resource)
 	case "PATCH":
 		contentType, patch, err := j.patch()
@@ -165,7 +165,7 @@ func (s *Service) one(ctx context.Context, p BundleParams, j *job) (Response, er
 			return Response{}, err
 		}
 		return s.Patch(ctx, PatchParams{ResourceType: j.to.typ, ID: j.to.id, Criteria: j.to.query,
-			ContentType: contentType, Patch: patch, Preconditions: j.preconditions()})
+			ContentType: contentType, Patch: patch, BaseURL: p.BaseURL, Preconditions: j.preconditions()})
 	case "DELETE":
 		return s.Delete(ctx, DeleteParams{ResourceType: j.to.typ, ID: j.to.id, Criteria: j.to.query, Preconditions: j.preconditions()})
 	}

@@ -49,6 +49,9 @@ func (s *Service) store(ctx context.Context, p CreateParams, r fhir.Resource) (R
 	if err := s.may(ctx, access.Create, p.ResourceType, ""); err != nil {
 		return Response{}, err
 	}
+	if err := s.RefuseConditionalReferences(r, p.BaseURL); err != nil {
+		return Response{}, err
+	}
 	if err := s.validate(ctx, r); err != nil {
 		return Response{}, err
 	}

@@ -175,7 +175,7 @@ func (s *Service) pageSize(values url.Values) (int, error) {
 		size = 20
 	}
 	if most == 0 {
-		most = 200
+		most = 1000
 	}
 	if text := values.Get("_count"); text != "" {
 		n, err := strconv.ParseUint(text, 10, 31)

@@ -19,6 +19,7 @@ type PatchParams struct {
 	Criteria     string // the search of a conditional patch, without `?`
 	ContentType  string // without parameters
 	Patch        []byte
+	BaseURL      string // as of CreateParams
 	Preconditions
 }
 
@@ -45,7 +46,7 @@ func (s *Service) patch(ctx context.Context, p PatchParams) (Response, error) {
 		return Response{}, err
 	}
 	var err error
-	if w.Modify, err = s.modify(ctx, p.ResourceType, p.ContentType, p.Patch); err != nil {
+	if w.Modify, err = s.modify(ctx, p); err != nil {
 		return Response{}, err
 	}
 	if p.ID == "" {
@@ -79,11 +80,13 @@ func (s *Service) patchByCriteria(ctx context.Context, p PatchParams, w *store.W
 
 // modify returns the function that makes the next version from the current one. Where the request may not
 // read that, the patch may say what becomes of it, and learns nothing of what it is.
-func (s *Service) modify(ctx context.Context, typ, contentType string, content []byte) (func(fhir.Version) (*fhir.Body, *fhir.Index, error), error) {
-	p, err := s.readPatch(contentType, content)
+func (s *Service) modify(ctx context.Context, in PatchParams) (func(fhir.Version) (*fhir.Body, *fhir.Index, error), error) {
+	p, err := s.readPatch(in.ContentType, in.Patch)
 	if err != nil {
 		return nil, err
 	}
+	p.base = in.BaseURL
+	typ := in.ResourceType
 	return func(current fhir.Version) (*fhir.Body, *fhir.Index, error) {
 		readable, err := s.Readable(ctx, current)
 		if err != nil {
@@ -125,6 +128,9 @@ func (s *Service) patched(ctx context.Context, current fhir.Version, p applier) 
 		return nil, nil, outcome.Unprocessable([]outcome.Issue{{Severity: outcome.Failure, Code: outcome.CodeInvalid,
 			Diagnostics: "a patch cannot change resourceType or id"}})
 	}
+	if err := s.RefuseConditionalReferences(r, p.base); err != nil {
+		return nil, nil, afterPatch(err)
+	}
 	if err := s.validate(ctx, r); err != nil {
 		return nil, nil, err
 	}
@@ -138,6 +144,7 @@ func (s *Service) patched(ctx context.Context, current fhir.Version, p applier) 
 
 // applier is a patch that is read.
 type applier struct {
+	base  string // CreateParams.BaseURL
 	apply func(resource []byte) ([]byte, error)
 	reads func() string // how it depends on what the resource says; "" where it does not
 }
@@ -149,11 +156,11 @@ func (s *Service) readPatch(contentType string, content []byte) (applier, error)
 		if err != nil {
 			return applier{}, err
 		}
-		return applier{p.Apply, p.Reads}, nil
+		return applier{apply: p.Apply, reads: p.Reads}, nil
 	case "application/fhir+json", "application/json":
 		return applier{
-			func(resource []byte) ([]byte, error) { return patch.FHIRPath(s.Model, resource, content) },
-			func() string { return patch.FHIRPathReads(s.Model, content) },
+			apply: func(resource []byte) ([]byte, error) { return patch.FHIRPath(s.Model, resource, content) },
+			reads: func() string { return patch.FHIRPathReads(s.Model, content) },
 		}, nil
 	}
 	return applier{}, outcome.UnsupportedMediaType("a patch of type %q is not served; %s (JSON Patch) and application/fhir+json (FHIRPath Patch) are", outcome.Clip(contentType), patch.JSONType)

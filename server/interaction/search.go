@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
@@ -181,7 +182,12 @@ func (s *Service) page(ctx context.Context, from searcher, q *search.Query, self
 	for _, v := range found.Includes {
 		b.Entries = append(b.Entries, Entry{Version: reduce(v), Mode: "include"})
 	}
-	if issues := slices.Concat(q.Ignored, q.Notices, found.Issues); len(issues) > 0 {
+	issues := slices.Concat(q.Ignored, q.Notices, found.Issues)
+	if q.Asked > 0 && q.Count > 0 && q.Cursor == nil && q.Offset == 0 {
+		issues = append(issues, outcome.Issue{Severity: outcome.Information, Code: outcome.CodeInformational,
+			Diagnostics: fmt.Sprintf("parameter _count: %d is more than the largest page has; each page has up to %d matches", q.Asked, q.Count)})
+	}
+	if len(issues) > 0 {
 		b.Entries = append(b.Entries, Entry{Body: outcome.JSON(issues), Mode: "outcome"})
 	}
 	return Response{Status: http.StatusOK, Bundle: b, found: found}, nil

@@ -82,7 +82,7 @@ type Parameters interface {
 
 // Settings are what of the configuration can change while the service runs.
 type Settings struct {
-	DefaultCount, MaxCount int                            // of a page; 0 means 20 and 200
+	DefaultCount, MaxCount int                            // of a page; 0 means 20 and 1,000
 	RefuseUpdateCreate     bool                           // PUT to an unknown id is 405 instead of a create
 	RefuseSystemHistory    bool                           // history of everything at once is not served
 	Explain                func(ctx context.Context) bool // search may be asked to explain itself; nil is never

@@ -104,10 +104,7 @@ type plan struct {
 // plan is steps 1 to 3.
 func (s *Service) plan(ctx context.Context, b *r4.Bundle, base string) (*plan, error) {
 	t := &plan{s: s, jobs: make([]*job, len(b.Entry))}
-	t.linker.search = func(text string) (typ, criteria string, ok bool) {
-		typ, criteria, ok = strings.Cut(s.relative(base, text), "?")
-		return typ, criteria, ok && s.Model.Resources[typ] != nil
-	}
+	t.linker.search = s.conditionalSearch(base)
 	// 1. Read and check each entry.
 	named := make(map[string]int, len(b.Entry))
 	for i := range b.Entry {
@@ -468,7 +465,7 @@ func (t *plan) patch(ctx context.Context, j *job) error {
 	} else {
 		patch = t.linker.applyText(patch)
 	}
-	j.w.Modify, err = t.s.modify(ctx, j.to.typ, contentType, patch)
+	j.w.Modify, err = t.s.modify(ctx, PatchParams{ResourceType: j.to.typ, ContentType: contentType, Patch: patch})
 	return err
 }
 

@@ -44,9 +44,6 @@ func (l *linker) apply(r fhir.Resource, fullURL string) (raw []byte, edits []fhi
 	l.base = baseOf(fullURL)
 	l.found, l.unresolved = l.found[:0], ""
 	l.walk(fhir.NodeOf(r), l.collect)
-	if r.Type().Name == "Bundle" {
-		l.unresolved = "" // its references are about its own entries
-	}
 	if len(l.found) == 0 {
 		return raw, nil
 	}
@@ -117,9 +114,14 @@ func within(raw []byte, text string) ([]byte, bool) {
 	return raw[from : from+uintptr(len(text))], true
 }
 
-// walk visits every primitive below n that may hold a link; a canonical is none.
-// Spec: https://hl7.org/fhir/R4/http.html#trules.
+// walk visits every primitive below n that can hold a link. A canonical is no link. The
+// values of oid and uuid stay as they are: a relative reference is no value of these
+// types. A Bundle stays as it is: its links are about its own entries.
+// Spec: https://hl7.org/fhir/R4/http.html#trules, bundle.html#references.
 func (l *linker) walk(n fhir.Node, visit func(n fhir.Node, reference bool)) {
+	if n.T.Name == "Bundle" {
+		return
+	}
 	start := len(l.nodes)
 	isReference := n.T.Name == "Reference"
 	for i := range n.T.Fields {
@@ -133,7 +135,7 @@ func (l *linker) walk(n fhir.Node, visit func(n fhir.Node, reference bool)) {
 				continue
 			}
 			switch child.T.Kind {
-			case fhir.URIKind, fhir.URLKind, fhir.OIDKind, fhir.UUIDKind, fhir.XHTMLKind:
+			case fhir.URIKind, fhir.URLKind, fhir.XHTMLKind:
 				visit(child, false)
 			case fhir.StringKind:
 				if isReference && f.Name == "reference" {

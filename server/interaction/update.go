@@ -16,6 +16,7 @@ type UpdateParams struct {
 	// Criteria is the search of a conditional update, without `?`.
 	Criteria string
 	Body     []byte // must not change until Update returns
+	BaseURL  string // as of CreateParams
 	Preconditions
 }
 
@@ -63,6 +64,9 @@ func (s *Service) replace(ctx context.Context, p UpdateParams, r fhir.Resource) 
 	if err := checkBodyID(r, p.ID); err != nil {
 		return Response{}, err
 	}
+	if err := s.RefuseConditionalReferences(r, p.BaseURL); err != nil {
+		return Response{}, err
+	}
 	if err := s.validate(ctx, r); err != nil {
 		return Response{}, err
 	}
@@ -89,6 +93,9 @@ func (s *Service) updateCreateError(w *store.Write, err error) error {
 func (s *Service) updateByCriteria(ctx context.Context, p UpdateParams, w *store.Write, r fhir.Resource) (Response, error) {
 	c, err := s.condition(ctx, p.ResourceType, p.Criteria, "a conditional update")
 	if err != nil {
+		return Response{}, err
+	}
+	if err := s.RefuseConditionalReferences(r, p.BaseURL); err != nil {
 		return Response{}, err
 	}
 	if err := s.validate(ctx, r); err != nil {

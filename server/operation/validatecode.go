@@ -3,6 +3,7 @@ package operation
 import (
 	"context"
 
+	"kiln/server/fhir"
 	"kiln/server/interaction"
 	"kiln/server/outcome"
 	"kiln/server/terminology"
@@ -55,7 +56,8 @@ func (s *Set) validated(ctx context.Context, v terminology.ValidateCodeParams) (
 // codeSystemValidateCode is CodeSystem/$validate-code.
 // Spec: https://hl7.org/fhir/R4/codesystem-operation-validate-code.html.
 func (s *Set) codeSystemValidateCode() Operation {
-	return Operation{Definition: core + "CodeSystem-validate-code", Run: s.validateInCodeSystem, Unserved: []string{"codeSystem", "date"}}
+	return Operation{Definition: core + "CodeSystem-validate-code", Run: s.validateInCodeSystem, Unserved: []string{"codeSystem", "date"},
+		Further: []fhir.OperationParameter{{Name: "system", Max: 1, Type: "uri"}}}
 }
 
 func (s *Set) validateInCodeSystem(ctx context.Context, p Request, in *Inputs) (interaction.Response, error) {
@@ -64,6 +66,13 @@ func (s *Set) validateInCodeSystem(ctx context.Context, p Request, in *Inputs) (
 	}
 	v := terminology.ValidateCodeParams{DisplayLanguage: in.Text("displayLanguage"), Abstract: in.True("abstract")}
 	url, version := in.Text("url"), in.Text("version")
+	switch system := in.Text("system"); {
+	case system == "":
+	case url == "":
+		url = system
+	case url != system:
+		return interaction.Response{}, outcome.Invalid("$validate-code: system is another name of url, and they differ: %s and %s", outcome.Clip(system), outcome.Clip(url))
+	}
 	var err error
 	if v.Coding, err = in.codings("url"); err != nil {
 		return interaction.Response{}, err

@@ -31,9 +31,6 @@ func FHIRPath(model *fhir.Model, resource, parameters []byte) ([]byte, error) {
 		return nil, outcome.Invalid("a FHIRPath Patch is a Parameters resource, found %s", root.T.Name)
 	}
 	operations := root.AppendChild(nil, "parameter")
-	if len(operations) == 0 {
-		return nil, outcome.Invalid("the patch has no operation")
-	}
 	if len(operations) > maxOperations {
 		return nil, outcome.Invalid("the patch has %d operations, more than %d", len(operations), maxOperations)
 	}

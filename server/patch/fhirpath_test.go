@@ -93,7 +93,6 @@ func TestFHIRPathErrors(t *testing.T) {
 		want       string
 	}{
 		{"no parameters", []byte(`{"resourceType":"Patient"}`), 400, "is a Parameters resource, found Patient"},
-		{"no operation", []byte(`{"resourceType":"Parameters"}`), 400, "no operation"},
 		{"another parameter", []byte(`{"resourceType":"Parameters","parameter":[{"name":"x","valueString":"y"}]}`), 400, `its name is "x"`},
 		{"unknown type", parameters(operation("drop", "Patient.name")), 400, `type is "drop"`},
 		{"value missing", parameters(operation("replace", "Patient.birthDate")), 400, "replace needs the part value"},

@@ -43,9 +43,12 @@ func (c *call) version(r *http.Request, resp interaction.Response, err error) {
 	if err == nil {
 		c.read = &resp.Version
 	}
-	if err == nil && resp.Version.ResourceType == "Binary" && wantsContent(r) {
-		c.content(r, resp)
-		return
+	if err == nil && resp.Version.ResourceType == "Binary" {
+		content, e := c.h.Service.Content(resp.Version)
+		if wantsContent(r, content.Type) {
+			c.content(r, resp, content, e)
+			return
+		}
 	}
 	c.answer(r, prefer{}, c.subset(r, resp, &err), err)
 }
@@ -66,11 +69,7 @@ func (h *Handler) Create(w http.ResponseWriter, r *http.Request, typ string) {
 		return
 	}
 	c.write(r, typ, "", func(body []byte) (interaction.Response, error) {
-		p := interaction.CreateParams{ResourceType: typ, Body: body, IfNoneExist: guardOf(r, "If-None-Exist")}
-		if p.IfNoneExist != "" {
-			p.BaseURL = c.base(r)
-		}
-		return h.Service.Create(c.ctx, p)
+		return h.Service.Create(c.ctx, interaction.CreateParams{ResourceType: typ, Body: body, BaseURL: c.base(r), IfNoneExist: guardOf(r, "If-None-Exist")})
 	})
 }
 
@@ -81,7 +80,7 @@ func (h *Handler) Update(w http.ResponseWriter, r *http.Request, typ string) {
 		return
 	}
 	c.write(r, typ, r.PathValue("id"), func(body []byte) (interaction.Response, error) {
-		return h.Service.Update(c.ctx, interaction.UpdateParams{ResourceType: typ, ID: r.PathValue("id"), Body: body,
+		return h.Service.Update(c.ctx, interaction.UpdateParams{ResourceType: typ, ID: r.PathValue("id"), Body: body, BaseURL: c.base(r),
 			Preconditions: preconditions(r)})
 	})
 }
@@ -94,7 +93,7 @@ func (h *Handler) ConditionalUpdate(w http.ResponseWriter, r *http.Request, typ 
 		return
 	}
 	c.write(r, typ, "", func(body []byte) (interaction.Response, error) {
-		return h.Service.Update(c.ctx, interaction.UpdateParams{ResourceType: typ, Criteria: r.URL.RawQuery, Body: body,
+		return h.Service.Update(c.ctx, interaction.UpdateParams{ResourceType: typ, Criteria: r.URL.RawQuery, Body: body, BaseURL: c.base(r),
 			Preconditions: preconditions(r)})
 	})
 }
@@ -128,7 +127,7 @@ func (c *call) patch(r *http.Request, p interaction.PatchParams) {
 	if p.ContentType, _, err = mime.ParseMediaType(text); err != nil {
 		p.ContentType = text
 	}
-	p.Preconditions = preconditions(r)
+	p.Preconditions, p.BaseURL = preconditions(r), c.base(r)
 	if p.Patch, err = c.body(r); err != nil {
 		c.fail(r, err)
 		return

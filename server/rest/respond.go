@@ -43,7 +43,7 @@ func (c *call) answer(r *http.Request, p prefer, resp interaction.Response, err 
 		c.WriteHeader(resp.Status)
 	case resp.Bundle != nil:
 		buf := web.TakeBuffer()
-		*buf = appendBundle((*buf)[:0], c.base(r), resp.Bundle)
+		*buf = append(appendBundle((*buf)[:0], c.base(r), resp.Bundle), '\n')
 		resp.Release()
 		c.Send(r, resp.Status, contentType, *buf, pretty)
 		web.GiveBuffer(buf)

@@ -29,7 +29,7 @@ const (
 // works.
 type Options struct {
 	DefaultCount int // matches on a page where the request has no `_count`; 0 means 20
-	MaxCount     int // a larger `_count` is clamped; 0 means 200
+	MaxCount     int // a larger `_count` is clamped; 0 means 1,000
 	// Lenient is `Prefer: handling=lenient`: unknown parameters are left out and
 	// told of in Query.Ignored.
 	Lenient bool
@@ -83,7 +83,7 @@ func Parse(reg *Registry, typ string, values url.Values, opt Options) (*Query, e
 		opt.DefaultCount = 20
 	}
 	if opt.MaxCount == 0 {
-		opt.MaxCount = 200
+		opt.MaxCount = 1000
 	}
 	if opt.Now.IsZero() {
 		opt.Now = time.Now()

@@ -22,6 +22,7 @@ type Query struct {
 	Clauses []match.Clause // ANDed
 
 	Count  int     // matches on a page; 0 asks for the total only
+	Asked  int     // the _count of the request, where it is more than Options.MaxCount; else 0
 	Offset int     // matches to skip; ignored where Cursor is set
 	Cursor *Cursor // where the page begins or ends, nil at the start
 	Sort   []SortKey

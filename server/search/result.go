@@ -26,6 +26,9 @@ func (p *parser) result(q *Query, name, code, modifier string, values []string) 
 			return badValue(name, last, "expected a whole number, 0 or more")
 		}
 		q.Count = min(n, p.opt.MaxCount)
+		if q.Asked = 0; n > q.Count {
+			q.Asked = n
+		}
 		q.applied.Set(name, strconv.Itoa(q.Count))
 		return nil
 	case "_offset":

@@ -96,7 +96,8 @@ func (v *Validator) Operate(ctx context.Context, op Operation, o Options) ([]out
 		fail(typ+".id", "expected the id %s of the URL, found %s", op.ID, id)
 	}
 	o.Profiles = append(slices.Clone(o.Profiles), op.Profiles...)
-	o.Warnings, o.Strict = true, true
+	// A create or update would store the resource with the warnings.
+	o.Warnings, o.Strict = true, op.Mode != "create" && op.Mode != "update"
 	issues = append(issues, v.validate(ctx, r, o, in.Lost)...)
 	if o.Check != nil && len(in.Issues) == 0 {
 		if e, ok := outcome.From(o.Check(ctx, r)); ok {

@@ -165,6 +165,7 @@ func open(path string) bool {
 func (m *Mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x := &Exchange{ResponseWriter: w, Route: "other", ID: requestID(r), mux: m, ctx: r.Context(), path: r.URL.Path, start: time.Now()}
 	w.Header()["X-Request-Id"] = []string{x.ID}
+	w.Header()["X-Content-Type-Options"] = []string{"nosniff"}
 	if m.Tracing != nil {
 		x.ctx, x.span = m.Tracing.Request(x.ctx, r)
 	}
@@ -178,11 +179,16 @@ func (m *Mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	x.stripPrefix(r)
 	if strings.HasPrefix(r.URL.Path, "/auth/") { // an error too, whoever answers it: RFC 6749 §5.1
-		w.Header()["Cache-Control"], w.Header()["X-Content-Type-Options"] = []string{"no-store"}, []string{"nosniff"}
+		w.Header()["Cache-Control"] = []string{"no-store"}
 	}
 	switch {
 	case len(r.RequestURI) > maxURL:
 		x.Fail(r, outcome.URITooLong("the URL is longer than %d bytes; a search can be a POST to _search", maxURL))
+	case r.RequestURI == "*" && r.Method == http.MethodOptions:
+		x.Route = "options"
+		x.WriteHeader(http.StatusNoContent)
+	case r.RequestURI == "*" || r.Method == http.MethodConnect:
+		x.Fail(r, outcome.Invalid("%s is not a URL of this server", clip(r.RequestURI)))
 	case unclean(r.URL):
 		// The router would redirect to what it takes for the meaning.
 		m.fallback.ServeExchange(x, r)

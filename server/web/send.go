@@ -23,16 +23,27 @@ func GiveBuffer(b *[]byte) {
 	}
 }
 
-// Send answers with a body, compressed when the client asked for it and it is worth
-// it; pretty indents JSON.
+// Send answers with a JSON or XML document and a line feed after it. pretty indents JSON.
+// Send compresses the answer where the client accepts that and the answer is large
+// enough.
 func (x *Exchange) Send(r *http.Request, status int, contentType string, body []byte, pretty bool) {
 	if pretty {
 		var out bytes.Buffer
 		if err := json.Indent(&out, body, "", "  "); err == nil {
-			out.WriteByte('\n')
 			body = out.Bytes()
 		}
 	}
+	if n := len(body); n > 0 && body[n-1] != '\n' {
+		buf := TakeBuffer() // the body may be shared with other requests
+		defer GiveBuffer(buf)
+		*buf = append(append((*buf)[:0], body...), '\n')
+		body = *buf
+	}
+	x.SendContent(r, status, contentType, body)
+}
+
+// SendContent answers with content, byte for byte, compressed as by Send.
+func (x *Exchange) SendContent(r *http.Request, status int, contentType string, body []byte) {
 	header := x.Header()
 	header["Content-Type"] = []string{contentType}
 	if len(body) >= minGzip {
