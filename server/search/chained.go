@@ -52,7 +52,7 @@ func (p *parser) over(param *fhir.Parameter, c match.Clause, modifier, rest stri
 			err = outcome.RefusedParameter("parameter %s: %s is a resource within the %s: it is searched by its own elements, and by no resource that it refers to", outcome.Clip(c.Name), param.Code, param.Base)
 		}
 		if o, ok := outcome.From(err); ok && o.Issues[0].Code == outcome.CodeTooCostly {
-			return c, err // whatever the other types say
+			return c, err // the other types make no difference
 		}
 		if err != nil {
 			// An error that is about the value outranks "unknown parameter".
@@ -78,8 +78,8 @@ func (p *parser) over(param *fhir.Parameter, c match.Clause, modifier, rest stri
 	return c, nil
 }
 
-// embedded reports whether a parameter is about a resource that stands in the place of a reference: the first
-// entry of a document or message, whose contents are searched like those of a contained one.
+// embedded reports whether a parameter selects a resource that is embedded instead of referenced: the first
+// entry of a document or message. Its contents are searched like those of a contained resource.
 // Spec: https://hl7.org/fhir/R4/bundle.html#search.
 func embedded(param *fhir.Parameter) bool {
 	return strings.HasSuffix(param.Expression, ".entry[0].resource")
@@ -128,8 +128,8 @@ func onlyIDs(c match.Clause) (match.IDs, bool) {
 	return ids, ok
 }
 
-// mergeChains makes one chain of those that only ask for terms or ids, and one of those along canonicals: keys
-// and ids belong to a type, so those of several types can be asked for at once.
+// mergeChains merges the chains that only compare terms or ids into one, and those along canonicals into another.
+// Keys and ids belong to a type, so one chain can compare them for several types.
 func mergeChains(any []match.Match) []match.Match {
 	var out []match.Match
 	var chain *match.Chain
@@ -171,7 +171,7 @@ func ofOneType(clauses []match.Clause) bool {
 	return len(clauses) == 1 && !clauses[0].Not && match.OfOneType(clauses[0].Any)
 }
 
-// merged adds what is asked of another type of target.
+// merged adds the clauses for one more type of target.
 func merged(targets string, clauses []match.Clause, target string, c match.Clause) (string, []match.Clause) {
 	if clauses == nil {
 		c.Any = slices.Clone(c.Any)

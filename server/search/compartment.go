@@ -33,7 +33,7 @@ func (q *Query) Inside(r *Registry, types []string, code, id string) {
 	q.And(c)
 }
 
-// CompartmentNotice is what a search in a compartment for resources of typ warns of, "" for nothing.
+// CompartmentNotice returns the warning for a search in a compartment for resources of typ, "" for none.
 func (r *Registry) CompartmentNotice(typ string) string { return r.notices[typ] }
 
 // CompartmentMatches are the matches of which one holds for every resource of typ in

@@ -46,8 +46,8 @@ func (p *parser) composite(param *fhir.Parameter, name, modifier, v string) ([]m
 	return any, nil
 }
 
-// together is a branch that is the resource itself: the conjunction of its parts,
-// or, of a code and what has an order, a row of both.
+// together reads a composite whose parts belong to the resource itself. It returns the conjunction of its
+// parts. If one part is a code and the other is ordered, it returns one row of both.
 func (p *parser) together(base string, branch fhir.Composite, name string, values []string) ([]match.Match, error) {
 	var all match.All
 	keyed := codeIn(branch, values)

@@ -38,8 +38,8 @@ type Custom struct {
 	extractors map[string][]*extractor
 }
 
-// Keys are the keys under which the parameter's own values of a resource type are
-// indexed; what it shares with compiled parameters is not among them.
+// Keys returns the keys of the parameter's own values in the index of a resource type. Keys that it shares
+// with compiled parameters are left out.
 func (c *Custom) Keys(typ string) []fhir.Key {
 	var keys []fhir.Key
 	for _, e := range c.extractors[typ] {
@@ -74,8 +74,8 @@ type extractor struct {
 	parts   []*extractor // of a composite, evaluated on each element of program
 }
 
-// MaxSteps bounds the evaluation of one expression on one resource: some
-// milliseconds, a thousand times what an ordinary one takes.
+// MaxSteps limits the evaluation of one expression on one resource. The limit takes some milliseconds,
+// a thousand times as long as an ordinary expression.
 const MaxSteps = 100_000
 
 var bounded = fhirpath.Context{MaxSteps: MaxSteps}
@@ -294,9 +294,8 @@ func (c *Compiler) parameter(out *Custom, expr *fhirpath.Expr, typ string) (fhir
 	return p, nil
 }
 
-// stamped is the element of the resource's meta in an expression that only storing the
-// resource gives, "" for none: its index would have no value, or that of the version
-// before.
+// stamped returns the element of meta that an expression reads and that only storing the resource sets, "" for
+// none. Such an expression would index no value, or the value of the previous version.
 func stamped(n fhirpath.Node) (name string) {
 	fhirpath.Walk(n, func(n fhirpath.Node) bool {
 		m, ok := n.(*fhirpath.Member)
@@ -432,7 +431,7 @@ func (c *Compiler) shared(p *fhir.Parameter, n fhirpath.Node, path string) (keys
 		return nil, nil, false
 	}
 	k = fhir.KeyOf(p.Type, fhirpath.CanonicalPathFrom(p.Base, call.Left))
-	_, typed := c.Base.narrowed[k] // its entries say what they refer to
+	_, typed := c.Base.narrowed[k] // its entries contain the type of their target
 	return []fhir.Key{k}, []string{is.Type.Name}, typed && compiled(k)
 }
 
@@ -660,9 +659,9 @@ func inName(m *fhir.Model, from *fhir.Type, n fhirpath.Node) bool {
 	return false
 }
 
-// Extract adds what the parameters that were stored at run time say of r to x, on
-// which the compiled ones have been. It fails with invalid, 422, when an
-// expression cannot be evaluated on r: a search by it would miss r in silence.
+// Extract adds the values of the parameters stored at run time to x, which already contains those of the
+// compiled parameters. It fails with invalid, 422, if an expression cannot be evaluated on the resource: a
+// search by that parameter would miss the resource.
 func (r *Registry) Extract(x *fhir.Index, resource fhir.Resource) error {
 	x.ParametersVersion = r.version
 	list := r.extractors[x.ResourceType]
@@ -742,7 +741,7 @@ func (e *extractor) index(x *fhir.Index, v fhirpath.Value, value Indexer) {
 		return
 	}
 	if text, ok := element.(*fhir.String); ok && e.typ == fhir.SearchURI {
-		x.URI(e.key, text.Text) // what an expression made of strings
+		x.URI(e.key, text.Text) // the expression made this string
 		return
 	} else if ok && e.typ == fhir.SearchString && e.name {
 		x.Name(e.key, text.Text)
@@ -751,12 +750,12 @@ func (e *extractor) index(x *fhir.Index, v fhirpath.Value, value Indexer) {
 	value(x, e.typ, e.key, element)
 }
 
-// custom is what a Registry knows of parameters that were stored at run time.
+// custom is the part of a Registry for parameters stored at run time.
 type custom struct {
 	version     int64
 	extractors  map[string][]*extractor // by resource type
 	value       Indexer
-	notices     map[string]string      // by resource type, what a search by all its references warns of
+	notices     map[string]string      // by resource type: the warning of a search by all references
 	sortIndexes map[string][]SortIndex // by resource type
 	unavailable error
 }
@@ -765,9 +764,8 @@ type custom struct {
 // 0 when none was ever stored at run time.
 func (r *Registry) Version() int64 { return r.version }
 
-// Notice tells what a search is to warn of that uses entries of a resource type
-// under keys, "" for nothing: by parameter code, or by "" all compiled references, as
-// compartments and wildcards do.
+// Notice returns the warning of a search that uses entries of a resource type under keys, "" for none. code is the
+// parameter code, or "" for all compiled references, which compartments and wildcards use.
 type Notice func(typ, code string, keys []fhir.Key) string
 
 // Extended returns the registry of version that has the parameters of customs
@@ -868,7 +866,7 @@ func (r *Registry) Interpret(base, url, expression string, typ fhir.SearchType, 
 	return &next, nil
 }
 
-// notice notes what a search by param is to warn of.
+// notice records the warning of a search by param.
 func (p *parser) notice(param *fhir.Parameter) { p.notices = addNotice(p.notices, param.Notice) }
 
 // Warn adds a warning that something may be missing from the matches, if there is a text.

@@ -11,8 +11,8 @@ import (
 	"kiln/server/search/match"
 )
 
-// filter reads `_filter`. What it asks for becomes a clause like those of other
-// parameters. Spec: https://hl7.org/fhir/R4/search_filter.html.
+// filter reads `_filter` into a clause like those of other parameters.
+// Spec: https://hl7.org/fhir/R4/search_filter.html.
 func (p *parser) filter(types []string, c match.Clause, modifier string, depth int) (match.Clause, error) {
 	if modifier != "" {
 		return c, outcome.Invalid("parameter %s: _filter takes no modifier", outcome.Clip(c.Name))
@@ -235,7 +235,7 @@ func (p *parser) unequal(param *fhir.Parameter, c match.Clause, code string) (ma
 	return both(match.Clause{Any: present(param)}, match.Clause{Name: c.Name, Value: c.Value, Any: equal, Not: true}), err
 }
 
-// compared is what the index must have for a comparison.
+// compared returns the matches of a comparison.
 func (p *parser) compared(param *fhir.Parameter, code, op, value string) ([]match.Match, error) {
 	switch param.Type {
 	case fhir.SearchDate, fhir.SearchNumber, fhir.SearchQuantity:

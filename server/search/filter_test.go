@@ -80,8 +80,8 @@ func TestFilterBounds(t *testing.T) {
 	}
 }
 
-// FuzzFilter reads anything without harm; what is read is read again the same, and
-// a mistake lies within the text.
+// FuzzFilter reads any text without harm. A filter that was printed reads the same again, and the position of
+// a mistake is inside the text.
 func FuzzFilter(f *testing.F) {
 	for _, s := range []string{
 		`name co "pet"`, `not (a eq 1) and b[c eq 2].d pr true or (e ne "\\")`, `a.b eq c]`, `((((`, `_has:Observation:patient:code eq x`, `a eq "é`, "a\u2003eq\u20031",

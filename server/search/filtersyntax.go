@@ -54,8 +54,7 @@ type filterComparison struct {
 	text  string // as written
 }
 
-// filterStep is one name of a path; where, if it is there, narrows what the name
-// refers to.
+// filterStep is one name of a path. Its filter where, if present, narrows the targets of the name.
 type filterStep struct {
 	name  string
 	where filterNode
@@ -98,7 +97,7 @@ func parseFilter(text string) (filterNode, *filterError) {
 	return n, nil
 }
 
-// fail says what was expected, and what came.
+// fail reports the expected and the received text.
 func (r *filterReader) fail(expected string) *filterError {
 	came := "the end"
 	if rest := r.text[r.at:]; rest != "" {
@@ -178,7 +177,7 @@ func (r *filterReader) term() (filterNode, *filterError) {
 	return n, err
 }
 
-// enclosed reads a filter and what closes it.
+// enclosed reads a filter and its closing bracket.
 func (r *filterReader) enclosed(end byte) (filterNode, *filterError) {
 	n, err := r.filter()
 	if err != nil {

@@ -9,18 +9,17 @@ import (
 	"kiln/server/fhir"
 )
 
-// Fingerprints tell two builds apart by what they leave in the index.
+// Fingerprints tell two builds apart by the index entries that they make.
 type Fingerprints struct {
 	All   int64            // of all types; never 0
 	Types map[string]int64 // by resource type
 }
 
-// Fingerprints hashes for each resource type what the registry's parameters leave
-// in the index: their keys with search type, implicit system and whether they say
-// the types of references or have words, composites with their parts, and fhir.Extraction. Names,
-// descriptions, and expressions that lead to the same keys make no difference;
-// compartments are asked for by keys. It is the same in every process that has the
-// same tables, and takes some milliseconds.
+// Fingerprints returns a hash for each resource type over the index entries of the registry's parameters:
+// their keys with search type and implicit system, whether entries contain the type of a reference or words,
+// composites with their parts, and fhir.Extraction. Names, descriptions and expressions with the same keys do
+// not matter, and compartments use the same keys. Every process with the same tables returns the same hashes.
+// It takes some milliseconds.
 func (r *Registry) Fingerprints() Fingerprints {
 	f := Fingerprints{Types: make(map[string]int64, len(r.names))}
 	all := fmt.Appendf(nil, "extraction %d\n", fhir.Extraction)
@@ -39,7 +38,7 @@ func (r *Registry) Fingerprints() Fingerprints {
 	return f
 }
 
-// indexed says what the resources of a type leave, a fact a line.
+// indexed lists the index entries of a type, one fact for each line.
 func (r *Registry) indexed(typ string) []string {
 	lines := []string{fmt.Sprintf("extraction %d", fhir.Extraction)}
 	for _, p := range r.sorted[typ] {

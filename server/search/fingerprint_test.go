@@ -8,8 +8,8 @@ import (
 	"kiln/server/fhir"
 )
 
-// What changes the index of a type changes its fingerprint and that of all types,
-// and no other; what changes nothing there changes none.
+// A change of a type's index changes its fingerprint and the one of all types, and no other. Other changes
+// change no fingerprint.
 func TestFingerprints(t *testing.T) {
 	of := func(change func(p *fhir.Parameter)) Fingerprints {
 		params := []fhir.Parameter{

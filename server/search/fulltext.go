@@ -42,9 +42,9 @@ func (p *parser) fullText(c match.Clause, code, modifier string, depth int) (mat
 // maxTextParts bounds the parts of a query for a text, and how deep they lie in each other.
 const maxTextParts = 50
 
-// parseText reads a query for a text: words, of which all are asked for; "phrases"; AND and OR between them, in
-// capitals or not, NOT before one, which is a word in other letters; and parentheses. AND binds before OR.
-// fold is what is done to the words. mistake is "" or says what was expected.
+// parseText reads a full-text query: words, which must all occur; "phrases"; AND and OR in any case; NOT before a
+// term; and parentheses. AND binds before OR. NOT in other letters is a word. fold normalises the
+// words. mistake is "" or describes the expected text.
 func parseText(text string, fold func(string) string) (q match.TextQuery, mistake string) {
 	p := textParser{tokens: textTokens(text), fold: fold}
 	q, ok := p.either(0)
@@ -95,7 +95,7 @@ func (p *textParser) next() string {
 	return p.tokens[0]
 }
 
-// either reads what stands between ORs.
+// either reads the terms between ORs.
 func (p *textParser) either(depth int) (q match.TextQuery, ok bool) {
 	return p.list(match.OneOf, depth, p.every, func(t string) bool {
 		if !strings.EqualFold(t, "or") {
@@ -106,7 +106,7 @@ func (p *textParser) either(depth int) (q match.TextQuery, ok bool) {
 	})
 }
 
-// every reads what stands between ANDs, which may be left out.
+// every reads the terms between ANDs; AND may be absent.
 func (p *textParser) every(depth int) (q match.TextQuery, ok bool) {
 	return p.list(match.AllOf, depth, p.one, func(t string) bool {
 		if strings.EqualFold(t, "and") {
@@ -134,7 +134,7 @@ func (p *textParser) list(op match.TextQueryOp, depth int, part func(int) (match
 	return match.TextQuery{Op: op, Of: of}, true
 }
 
-// one reads a word and those behind it, a phrase, a NOT, or what is in parentheses.
+// one reads a word and its successors, a phrase, a NOT, or a query in parentheses.
 func (p *textParser) one(depth int) (q match.TextQuery, ok bool) {
 	t := p.next()
 	if p.parts++; t == "" || p.parts > maxTextParts || depth > maxTextParts || strings.EqualFold(t, "and") || strings.EqualFold(t, "or") {
@@ -170,7 +170,7 @@ func isWord(t string) bool {
 	return t != "" && !strings.ContainsRune("()\"", rune(t[0])) && t != "NOT" && !strings.EqualFold(t, "and") && !strings.EqualFold(t, "or")
 }
 
-// affirms reports whether a text without any word does not have what is asked: else most have it.
+// affirms reports whether a text without any word does not match. Otherwise most texts match.
 func affirms(q *match.TextQuery) bool {
 	has := func(q match.TextQuery) bool { return affirms(&q) }
 	switch q.Op {

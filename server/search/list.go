@@ -9,9 +9,8 @@ import (
 	"kiln/server/search/match"
 )
 
-// functionalLists are the lists that R4 names, answered from the data: what a
-// resource of each type must be like to be on one, as search parameters. What was
-// entered in error or refuted is on none.
+// functionalLists are the lists that R4 names and Kiln derives from the data. For each resource type they contain
+// search parameters that select the members. Resources entered in error or refuted are on no list.
 // Spec: https://hl7.org/fhir/R4/lifecycle.html#current, search.html#list.
 var functionalLists = map[string]map[string][][2]string{
 	"$current-problems": {

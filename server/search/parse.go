@@ -73,10 +73,9 @@ type unknownParameter struct{ outcome *outcome.Error }
 func (e unknownParameter) Error() string { return e.outcome.Error() }
 func (e unknownParameter) Unwrap() error { return e.outcome }
 
-// Parse reads the parameters of a search on typ, "" for a system search. What it
-// returns can be applied as a whole; else it fails with an *outcome.Error of
-// status 400 that names the parameter, what was expected and what came (501, 503
-// or 404 where a terminology modifier cannot be answered).
+// Parse reads the parameters of a search on typ, "" for a system search. The returned query can be applied as
+// a whole. Parse fails with an *outcome.Error of status 400 that names the parameter, the expected and the
+// received value (501, 503 or 404 if a terminology modifier cannot be answered).
 // Spec: https://hl7.org/fhir/R4/search.html.
 func Parse(reg *Registry, typ string, values url.Values, opt Options) (*Query, error) {
 	if opt.DefaultCount == 0 {
@@ -184,7 +183,7 @@ func (p *parser) parameter(q *Query, name string, values []string) error {
 		}
 	}
 	if name == "_contained" && len(values) == 1 && values[0] == "false" {
-		q.applied[name] = values // which is what is done
+		q.applied[name] = values // the applied limit
 		return nil
 	}
 	code, modifier, _ := strings.Cut(name, ":")

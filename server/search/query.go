@@ -73,7 +73,7 @@ type Include struct {
 	Param   string // parameter code; "*" is every reference
 	Target  string // only references to this type; "" is every one
 	Iterate bool
-	// Keys are those of the reference parameters named.
+	// Keys are the keys of the named reference parameters.
 	Keys []fhir.Key
 	// Canonicals are the types with a canonical URL that the references may name.
 	Canonicals []Canonical
@@ -113,9 +113,8 @@ const (
 	TotalEstimate TotalMode = "estimate"
 )
 
-// Applied returns the parameters that the query applies, for the self link:
-// those of the request, without the ones that were ignored, `_count` as it was
-// clamped, and without `_offset` and cursor.
+// Applied returns the parameters that the query applies, for the self link: those of the request without the
+// ignored ones, `_count` after clamping, and neither `_offset` nor cursor.
 func (q *Query) Applied() url.Values {
 	out := make(url.Values, len(q.applied)+1)
 	for k, v := range q.applied {
@@ -128,13 +127,11 @@ func (q *Query) Applied() url.Values {
 // of Applied.
 func (q *Query) And(c match.Clause) { q.Clauses = append(q.Clauses, c) }
 
-// Holds judges one resource in memory, by its index entries: yes is false where it
-// is of no type searched, or where a clause does not hold. What is true otherwise
-// depends on ask, the clauses that speak of other resources or of what only the
-// database has: none, and the resource matches; else About asks the database.
+// Holds judges one resource in memory, by its index entries. yes is false if the resource has another type or a
+// clause does not hold. Otherwise ask contains the clauses on other resources or on data of the
+// database alone. Without such clauses the resource matches; else About asks the database.
 //
-// SQL and Holds agree on every resource whose index was made by the registry that
-// the query was parsed with.
+// SQL and Holds agree on every resource whose index was made by the registry that parsed the query.
 func (q *Query) Holds(r *match.Resource) (yes bool, ask []match.Clause) {
 	if len(q.Types) > 0 && !slices.Contains(q.Types, r.Type) {
 		return false, nil
@@ -149,7 +146,7 @@ func About(typ, id string, clauses []match.Clause) *Query {
 	return &Query{Type: typ, Types: []string{typ}, Clauses: append([]match.Clause{one}, clauses...)}
 }
 
-// Describe says in words what a query asks for.
+// Describe returns the conditions of a query in words.
 func (q *Query) Describe() string {
 	var b strings.Builder
 	if len(q.Types) == 0 {

@@ -68,9 +68,9 @@ func mayPoint(targets []string, typ string) bool {
 	return len(targets) == 0 || slices.Contains(targets, typ) || typ == "App" && slices.Contains(targets, "Device")
 }
 
-// hierarchy reads `:above` and `:below`: of a canonical the steps of its path and
-// version; of a resource itself and what is above or below it where its type has a
-// hierarchy, as locations are part of others. Types without one are left out.
+// hierarchy reads `:above` and `:below`. A canonical is compared by the steps of its path and its version. A
+// resource is compared with its ancestors or descendants if its type has a hierarchy, such as the
+// locations that are part of others. Types without a hierarchy are left out.
 // Spec: https://hl7.org/fhir/R4/search.html#recursive.
 func (p *parser) hierarchy(param *fhir.Parameter, name, modifier, v string) ([]match.Match, error) {
 	text := unescape(v)

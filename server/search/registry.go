@@ -99,9 +99,8 @@ func (r *Registry) learnNarrowed(p *fhir.Parameter) {
 	}
 }
 
-// Narrowed are the keys of references that a parameter shares and takes only some
-// types of, as `patient` does of `subject`: their entries say what type it is
-// (fhir.Index.Narrowed). It is not to be changed.
+// Narrowed are the keys of references that a parameter shares but restricts to some types, as `patient` restricts
+// `subject`: their entries contain the type (fhir.Index.Narrowed). Do not change it.
 func (r *Registry) Narrowed() map[fhir.Key]struct{} { return r.narrowed }
 
 // oneChoice reports whether the branches of an expression are types of one choice
@@ -230,7 +229,7 @@ func (r *Registry) typeError(typ string) *outcome.Error {
 	return outcome.RefusedParameter("resource type %q is not known%s", outcome.Clip(typ), r.NearestType(typ))
 }
 
-// NearestType is `, did you mean "Patient"?` for what was meant by typ, or "".
+// NearestType returns `, did you mean "Patient"?` for a misspelt type, or "".
 func (r *Registry) NearestType(typ string) string { return outcome.DidYouMean(typ, r.names) }
 
 // codes returns what may stand as a parameter name for typ.

@@ -2,7 +2,7 @@ package search
 
 import "testing"
 
-// Types of one choice element are told from what a resource may have several of, in each way that definitions write them.
+// A choice of types is distinguished from a repeating element, in each form that definitions use.
 func TestOneChoice(t *testing.T) {
 	t.Parallel()
 	for expression, want := range map[string]bool{

@@ -15,7 +15,7 @@ import (
 type SortIndex struct {
 	ResourceType string
 	Code         string // of the parameter
-	// Key is that of the entries; 0 where no parameter in force has such an order.
+	// Key is the key of the entries; 0 if no parameter in force has such an order.
 	Key fhir.Key
 	// Ready says that searches may use it: every stored resource has its entries.
 	Ready bool
@@ -51,8 +51,7 @@ func (r *Registry) WithSortIndexes(list []SortIndex, ready func(x *SortIndex) bo
 	return &next
 }
 
-// SortIndexes are those of a resource type that have a parameter in force, nil for
-// nearly all.
+// SortIndexes returns the sort indexes of a resource type with a parameter in force, nil for nearly all types.
 func (r *Registry) SortIndexes(typ string) []SortIndex { return r.sortIndexes[typ] }
 
 // SortIndex returns the one of a parameter.
@@ -87,8 +86,8 @@ func (r *Registry) CanSortIndex(typ, code string) error {
 	return nil
 }
 
-// byIndex makes k a key of entries, as those of a string are, where each of the types
-// has a SortIndex that is ready. What k compares stays the same.
+// byIndex gives k the key of entries, like those of a string, if every type has a SortIndex that is ready. The
+// compared values stay the same.
 func (r *Registry) byIndex(k *SortKey, types []string) {
 	if len(types) == 0 {
 		types = r.names

@@ -92,10 +92,9 @@ func tokenValues(name, v string) ([]fhir.Value, error) {
 	}
 }
 
-// ofType reads `system|code|value`, an identifier by its type, and `system|code`,
-// any identifier of that type. A part that is missing is refused: of two parts the
-// first must be a system, a URI, for `code|value` says less than it seems to. Only an
-// Identifier has a type: the modifier is refused for what never is one.
+// ofType reads `system|code|value`, an identifier by its type, and `system|code`, any identifier of that type. A
+// missing part is rejected. The first of two parts must be a system (a URI), because `code|value` would be
+// ambiguous. The modifier is rejected for parameters that never select an Identifier.
 // Spec: https://hl7.org/fhir/R4/search.html#token (of-type).
 func (p *parser) ofType(param *fhir.Parameter, name, v string) ([]match.Match, error) {
 	if !p.reg.gives(param, "Identifier") {

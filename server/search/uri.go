@@ -8,10 +8,9 @@ import (
 	"kiln/server/search/match"
 )
 
-// uri reads a uri, exact and with regard to case. `:below` takes what lies below
-// in the path as well, `:above` what lies above; both step at slashes and need a
-// URL. What a canonical says of a version lies below the URL. Of the url of a resource
-// that canonicals name, `url|version` asks for that version of it.
+// uri reads a uri, exact and case-sensitive. `:below` also matches uris below in the path, `:above` those above;
+// both step at slashes and need a URL. The version of a canonical is below the URL. For the url of
+// a resource that canonicals name, `url|version` selects that version.
 // Spec: https://hl7.org/fhir/R4/search.html#uri, search.html#versions.
 func (p *parser) uri(param *fhir.Parameter, name, modifier, v string) ([]match.Match, error) {
 	if url, version, ok := cut(v, '|'); ok && modifier == "" && version != "" {

@@ -76,7 +76,7 @@ func badEscape(s string) bool {
 	}
 }
 
-// badValue refuses a value: which parameter, what was expected, what came.
+// badValue rejects a value: it names the parameter, the expected and the received value.
 func badValue(name, came, expected string) *outcome.Error {
 	return outcome.Invalid("parameter %s: %q is not accepted: %s", outcome.Clip(name), outcome.Clip(came), expected)
 }

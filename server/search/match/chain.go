@@ -96,7 +96,7 @@ func (m Chain) find(w *Writer, types []int16) { w.findAlone(m, types) }
 
 func (Chain) open() {}
 
-// holds depends on what the resource refers to, unless it refers to nothing.
+// holds returns Unknown unless the resource has no reference: the answer depends on the target.
 func (m Chain) holds(r *Resource) Answer {
 	if !slices.ContainsFunc(m.Keys, func(k fhir.Key) bool { return r.HasTerm(k.Term(fhir.ValuePresent())) }) {
 		return No

@@ -53,7 +53,7 @@ func (m Quantities) under(keys []fhir.Key) Match {
 	return m
 }
 
-// find and test have nothing to write: Env.Resolve puts what is asked in its place.
+// find and test write nothing: Env.Resolve has replaced the match.
 func (m Coded) find(w *Writer, types []int16) { All{}.find(w, types) }
 
 func (m Coded) test(w *Writer, _ string) { w.Write("false") }

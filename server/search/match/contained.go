@@ -6,9 +6,9 @@ import (
 	"kiln/server/fhir"
 )
 
-// Contained holds for a resource that contains one of a type, to which a way of references leads from it (see
-// fhir.ContainedMask), and for which Clause holds. Where it contains several at the end of the way, they are
-// asked as if they were one: with a Clause that is not to hold, none of them may have what is asked for.
+// Contained holds for a resource that contains a resource of a type, reachable by a path of references (see
+// fhir.ContainedMask), for which Clause holds. Several contained resources at the end of the path count as
+// one: with a negated Clause none of them may match.
 // Spec: https://hl7.org/fhir/R4/search.html#contained, "chained parameters will be evaluated inside contained
 // resources".
 type Contained struct {
@@ -16,7 +16,7 @@ type Contained struct {
 	Way    []fhir.Key
 	Clause Clause // as of a stored resource of Type
 
-	whole All // what is asked of the containing resource
+	whole All // the conditions on the containing resource
 }
 
 // ContainedOf is the match that c is for contained resources of a type to which ref refers; false where c asks

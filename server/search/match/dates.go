@@ -84,7 +84,7 @@ func (w *Writer) dateRIDs(keys []fhir.Key, bounds []Dates, types []int16) {
 	w.DateBounds(x, bounds)
 }
 
-// DateBounds writes what the range of a row must be to each of bounds.
+// DateBounds writes the comparison of a row's range with each of bounds.
 // Spec: https://hl7.org/fhir/R4/search.html#prefix.
 func (w *Writer) DateBounds(x string, bounds []Dates) {
 	for _, b := range bounds {

@@ -46,7 +46,7 @@ func (m Expanded) find(w *Writer, types []int16) { w.findAlone(m, types) }
 
 func (Expanded) open() {}
 
-// holds does not know what is in the set.
+// holds returns Unknown: memory does not contain the set.
 func (m Expanded) holds(*Resource) Answer { return Unknown }
 
 func (m Expanded) describe() string { return "" }

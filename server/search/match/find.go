@@ -5,11 +5,9 @@ import (
 	"strconv"
 )
 
-// Set writes a SELECT of the rid of every match of c, each once: however many
-// there are. Terms and chains give a base; every ordered clause gives a list of
-// its own, and what is in all of them matches. Each list is made as a whole, so
-// that the planner, which knows nothing of how long they are, has hashing as the
-// only way to join them.
+// Set writes a SELECT of the rid of every match of c, each once. Terms and chains give a base, every ordered
+// clause gives a list of its own, and the intersection of all lists matches. Each list is materialised:
+// the planner cannot estimate the lengths, and is left with hashing as the only join.
 func (w *Writer) Set(c *Conjunction, types []int16) {
 	var ordered []int // clauses that make lists
 	base := -1        // clause that makes the base; -1 is terms and ids

@@ -1,17 +1,17 @@
 package match
 
-// FullText holds for a resource whose narrative, or, with Content, any of whose texts, has the
-// words of Query. Words are compared as PostgreSQL's text search does, configuration simple,
-// without case. The index has the words of narratives; those of
-// a whole resource are read from its body, some 3,000 resources a second.
+// FullText holds for a resource whose narrative contains the words of Query. With Content any text of the
+// resource counts. Words are compared as PostgreSQL's text search compares them (configuration simple), without
+// case. The index contains the words of narratives. The words of a whole resource are read from its body, some
+// 3,000 resources a second.
 // Spec: https://hl7.org/fhir/R4/search.html#content.
 type FullText struct {
 	Query   TextQuery
 	Content bool
 }
 
-// TextQuery is what is asked of a text: its words, all of them in any order; a phrase, which has them one behind
-// the other; or what Op says of others.
+// TextQuery is a condition on a text: words in any order, a phrase of consecutive words, or a combination
+// of queries by Op.
 type TextQuery struct {
 	Op   TextQueryOp
 	Text string      // of AllWords and Phrase
@@ -60,8 +60,8 @@ func (q *TextQuery) write(w *Writer) {
 	w.Write(")")
 }
 
-// secret is the path of what is no content for anybody: what Subscription.channel.header holds
-// is for the owner of the Subscription alone. No other resource type has an element channel.
+// secret is the path of Subscription.channel.header, which is content for nobody: only the owner of the
+// Subscription may read it. No other resource type has an element channel.
 const secret = "{channel,header}"
 
 func (m FullText) tested() bool { return m.Content }

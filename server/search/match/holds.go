@@ -7,8 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// Resource is what is judged in memory: a resource as it is stored, or is about to
-// be.
+// Resource is a resource to be judged in memory, as stored or before it is stored.
 type Resource struct {
 	Type, ID    string
 	VersionID   int // where the maker knows it; no match asks for it
@@ -29,7 +28,7 @@ type Answer uint8
 // alternatives the greatest.
 const (
 	No Answer = iota
-	// Unknown depends on other resources, or on what only the database has: a chain,
+	// Unknown means that the answer depends on other resources or on data of the database alone: a chain,
 	// `_has`, the codes of a large value set, full text.
 	Unknown
 	Yes

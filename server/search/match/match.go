@@ -1,6 +1,6 @@
-// Package match says what a resource must be like to be found. There is one file
-// for each kind of match, and in it how SQL finds the rows, how SQL tests a row that
-// is known, how a resource is judged in memory, and what it is called in words:
+// Package match owns the conditions of a search. There is one file for each kind of
+// match. It writes SQL that finds the rows, writes SQL that tests one row, judges a
+// resource in memory, and describes the match in words:
 //
 //	Terms      terms.go       hashed values: token, reference, uri, :exact, :missing
 //	IDs        ids.go         _id
@@ -12,13 +12,13 @@
 //	Texts      texts.go       display texts and uris, by the distinct texts there are
 //	FullText   fulltext.go    words of the narrative, or of the whole resource
 //	Expanded   expanded.go    the codes of a large value set
-//	Chain      chain.go       what a resource refers to
-//	Has        has.go         what refers to a resource
-//	Named      named.go       what canonicals refer to, and what refers to a resource by one
+//	Chain      chain.go       a condition on a target of the resource
+//	Has        has.go         a condition on a resource that refers to the resource
+//	Named      named.go       references by canonical URL, in both directions
 //	Hierarchy  hierarchy.go   a reference, :above and :below along partOf
 //	Near       near.go        a position within a distance
 //	Coded      coded.go       a code, in whatever system, with a value
-//	Contained  contained.go   what a resource refers to and contains
+//	Contained  contained.go   a condition on a contained resource
 //	All        all.go         several clauses at once
 //	OfTypes    oftypes.go     a resource type
 //
@@ -64,18 +64,17 @@ type Clause struct {
 	Not   bool
 }
 
-// Match is something that the index must say of a resource.
+// Match is one condition on the index of a resource.
 type Match interface {
-	// find writes a SELECT of the rid of every resource of types (nil is every type)
-	// that it holds for; a rid may come twice.
+	// find writes a SELECT of the rid of every matching resource of types (nil is every
+	// type). A rid may occur twice.
 	find(w *Writer, types []int16)
-	// test writes the condition that it holds for row r of resource. `IS TRUE` keeps
-	// the planner from using an index for what is meant as a test, `OFFSET 0` from
-	// turning the test into a join.
+	// test writes the condition on row r of resource. `IS TRUE` keeps the planner from
+	// using an index for the test, `OFFSET 0` from turning the test into a join.
 	test(w *Writer, r string)
 	// holds judges a resource in memory.
 	holds(r *Resource) Answer
-	// describe says it in words, "" where the parameter as it is written says it.
+	// describe returns the match in words, "" if the parameter as written is enough.
 	describe() string
 }
 
@@ -103,18 +102,18 @@ type (
 	joining interface {
 		join(c *Conjunction, not bool) bool
 	}
-	// containable can be asked of a contained resource at the end of a way (fhir.ContainedMask): by other
-	// keys of the one that contains it. nil where it cannot after all.
+	// containable also applies to a contained resource at the end of a path (fhir.ContainedMask), by other
+	// keys of the containing resource. within returns nil if it does not apply.
 	containable interface {
 		within(way []fhir.Key) Match
 	}
-	// resolving is replaced by what the database says, nil where that is nothing.
+	// resolving is replaced by a match made from data of the database, nil for none.
 	resolving interface {
 		resolve(e *Env) Match
 	}
-	// open may be left open by the index entries of a resource: holds says Unknown.
+	// open can be undecided by the index entries of a resource: holds returns Unknown.
 	open interface{ open() }
-	// comparing is about the entries of an ordered table (comparison.go).
+	// comparing compares the entries of an ordered table (comparison.go).
 	comparing interface{ comparison() Comparison }
 	// dated is about one date entry.
 	dated interface{ bounds() []Dates }
@@ -130,12 +129,12 @@ type (
 	termTested interface {
 		termTest(ref int64) (terms []int64, holds, ok bool)
 	}
-	// relating asks about other resources that references lead to (RelatedTo).
+	// relating has conditions on other resources along references (RelatedTo).
 	relating interface{ related(r *Resource) Related }
-	// linking asks about resources that one reference leads to (LinkOf).
+	// linking has conditions on the targets of one reference (LinkOf).
 	linking interface{ link() (Link, bool) }
-	// merging belongs to one resource type, as the keys of its values do, so that it may
-	// stand beside those of other types, and one stands for several of a kind.
+	// merging belongs to one resource type, as the keys of its values do. It can be combined with
+	// matches of other types, and one can replace several of its kind.
 	merging interface {
 		merge(same []Match) Match
 	}
@@ -196,7 +195,7 @@ const (
 	Other // not equal
 )
 
-// Describe says in words what the clauses ask for.
+// Describe returns the clauses in words.
 func Describe(clauses []Clause) string {
 	var b strings.Builder
 	for i, c := range clauses {
@@ -250,10 +249,10 @@ func Inner(m Match) []Clause {
 	return inner
 }
 
-// Related are the other resources that a match asks about: those of Targets, or, where By is
-// set, those that refer to the resource.
+// Related are the other resources that a match depends on: the Targets or, if By is set, the
+// resources that refer to the judged resource.
 type Related struct {
-	Types   []string   // what they are
+	Types   []string   // their resource types
 	Clauses []Clause   // hold for one of them
 	Targets []int64    // refs that the resource has
 	By      []fhir.Key // of the references to the resource
@@ -311,8 +310,7 @@ func OfOneType(any []Match) bool {
 	return !slices.ContainsFunc(any, func(m Match) bool { _, ok := m.(merging); return !ok })
 }
 
-// Merge returns alternatives with one in the place of several of a kind, where that kind
-// can hold for what they all do.
+// Merge replaces several alternatives of a kind by one, if that kind can express all of them.
 func Merge(any []Match) []Match {
 	var out []Match
 	same := make(map[reflect.Type][]Match)
@@ -341,8 +339,7 @@ func NeedUnits(clauses []Clause) bool {
 	})
 }
 
-// Resolve returns clauses with what the database says in the place of every match
-// that depends on it.
+// Resolve replaces every match that depends on the database by one made from its data.
 func (e *Env) Resolve(clauses []Clause) []Clause {
 	depends := func(m Match) bool {
 		switch m.(type) {
@@ -372,9 +369,8 @@ func (e *Env) Resolve(clauses []Clause) []Clause {
 	return out
 }
 
-// Restrict returns clauses that are blind to what readable hides: what they ask about
-// other resources, they ask of readable ones only. readable returns what must hold of a
-// resource of any of types, nil for every type.
+// Restrict makes clauses ignore hidden resources: conditions on other resources apply to readable
+// ones only. readable returns the access condition on a resource of types, nil for every type.
 func Restrict(clauses []Clause, readable func(types []string) []Clause) []Clause {
 	out := slices.Clone(clauses)
 	for i := range out {

@@ -7,9 +7,9 @@ import (
 	"kiln/server/fhir"
 )
 
-// Named holds for a resource that has, under one of Keys, a canonical which names a resource of type Target for
-// which Clauses hold; Back, for one that a canonical names which such a resource has. A canonical names the
-// resources with its url, and where it has a version those of that version.
+// Named holds for a resource with a canonical under one of Keys that names a resource of type Target for which
+// Clauses hold. With Back it holds for a resource that a canonical of such a resource names. A canonical names
+// the resources with its url; with a version it names that version.
 // Spec: https://hl7.org/fhir/R4/references.html#canonical.
 type Named struct {
 	Keys    []fhir.Key
@@ -32,7 +32,8 @@ func (m Named) findTerms(w *Writer) {
 	w.Write(") f, unnest(f.terms) AS v(v) WHERE ", m.isName("v", !m.Back))
 }
 
-// masks turn the term of a name that a resource has itself into that of a canonical under a key, and back.
+// masks return the numbers that turn the term of a resource's own name into the term of a canonical under a
+// key, and back.
 func (m *Named) masks() []int64 {
 	masks := make([]int64, len(m.Keys))
 	for i, k := range m.Keys {
@@ -41,8 +42,8 @@ func (m *Named) masks() []int64 {
 	return masks
 }
 
-// isName is the test that the term of v is a name: one that its resource has itself, or that of a canonical.
-// Some other terms pass, which nothing has under the other key.
+// isName writes the test that the term of v is a name: the resource's own, or one in a canonical. A few other
+// terms pass, but no entry has them under the other key.
 func (m *Named) isName(v string, itself bool) string {
 	if itself {
 		return v + ".v & 255 = 1"
@@ -103,7 +104,7 @@ func (m Named) describe() string {
 
 func (m Named) within(way []fhir.Key) Match {
 	if m.Back {
-		return nil // nothing refers to what is contained by its url
+		return nil // a contained resource is never named by its url
 	}
 	m.Keys = withinKeys(m.Keys, way)
 	return m

@@ -41,8 +41,7 @@ func (w *Writer) operands(m *Numbers) numbers {
 	return numbers{value: w.decimal(m.Value)}
 }
 
-// numberCondition writes what the range of row x must be to n. A number has low
-// and no high; high is set for a range.
+// numberCondition writes the comparison of row x with n. A number has low and no high; a range has both.
 // Spec: https://hl7.org/fhir/R4/search.html#number.
 func (w *Writer) numberCondition(x string, op Prefix, n numbers) {
 	low, high := x+".low", "coalesce("+x+".high, "+x+".low)"
@@ -157,8 +156,7 @@ func (m *Numbers) includes(from, to string) bool {
 	return low.Cmp(m.Low) >= 0 && low.Cmp(m.High) < 0 && high.Cmp(m.High) < 0
 }
 
-// stored reads an end as the database keeps it: beyond what numeric holds it is
-// infinite or 0.
+// stored reads one end of a range as the database stores it: infinite or 0 beyond the limits of numeric.
 func stored(text string, low bool) *apd.Decimal {
 	d, _, err := apd.NewFromString(text)
 	switch {

@@ -97,9 +97,8 @@ func firstRunes(s string, n int) string {
 	return s
 }
 
-// textCondition writes what the text of row x must be, for the comparisons that
-// Only `_filter` has. Equal texts are found by the index of the first characters,
-// ends of three characters and more by trigrams.
+// textCondition writes a comparison of the text of row x that only `_filter` has. The index of first characters
+// finds equal texts; trigrams find ends of three characters and more.
 func (w *Writer) textCondition(x string, m *Strings) {
 	switch m.Op {
 	case Whole:

@@ -28,9 +28,8 @@ func TermsOf(keys []fhir.Key, values ...fhir.Value) Terms {
 	return t
 }
 
-// maxAny is the number of terms up to which one OR is asked of the index: GIN
-// spends their number times the rows found. More are looked up one by one, like
-// those of a chain.
+// maxAny is the largest number of terms that one OR passes to the index: the cost of GIN is their number times
+// the rows found. More terms are looked up one by one, like those of a chain.
 const maxAny = 64
 
 func (m Terms) join(c *Conjunction, not bool) bool {

@@ -9,7 +9,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// Env is what a statement depends on beside the query. It serves one search.
+// Env is the surroundings of a statement beside the query. It serves one search.
 type Env struct {
 	// Type returns the number of a resource type, false for one that has never
 	// been stored.
@@ -17,7 +17,7 @@ type Env struct {
 	// Texts returns the texts of a key in the dictionary: the systems in which a code has rows of a coded
 	// composite, the types that are contained.
 	Texts func(key fhir.Key) []string
-	// Parts are those of index_date and index_quantity; nil is one for each type.
+	// Parts are the parts of index_date and index_quantity; nil means one for each type.
 	Parts *Parts
 	// Units are the units in use, needed when Query.NeedsUnits.
 	Units     []Unit
@@ -25,7 +25,7 @@ type Env struct {
 
 	// MaxOrder is how many matches may be sorted in memory; plan.MaxOrder at least.
 	MaxOrder int
-	// Limit bounds what a driver may find, 0 means DefaultLimit: a search that
+	// Limit is the largest number of rows that a driver may find, 0 means DefaultLimit. A search that
 	// stays below is answered from its candidates.
 	Limit int
 }
@@ -61,8 +61,7 @@ func (st Statement) AtMost(n int64) Statement {
 	}
 }
 
-// Then is the value of st, which has one column, as an expression before those of
-// another statement.
+// Then returns an expression of the value of st, which has one column, followed by more.
 func (st Statement) Then(more Statement) Statement {
 	return Statement{
 		SQL:  "(" + st.SQL + "), " + renumberParams(more.SQL, len(st.Args)),
@@ -127,7 +126,7 @@ func (w *Writer) Terms(t []int64) {
 	w.Write("::bigint[]")
 }
 
-// Under writes the test that terms, those of a resource, have ref under one of keys.
+// Under writes the test that terms of a resource contain ref under one of keys.
 func (w *Writer) Under(ref string, keys []fhir.Key, terms string) {
 	if len(keys) == 1 {
 		w.Write(ref, " # ")
@@ -146,7 +145,7 @@ func (w *Writer) Next() string {
 	return strconv.Itoa(w.alias)
 }
 
-// Statement is what was written, with its parameters.
+// Statement returns the written text with its parameters.
 func (w *Writer) Statement() Statement { return Statement{string(w.b), w.args} }
 
 // Keys writes `x.key = $1`, or ANY of several.
@@ -240,8 +239,7 @@ func (w *Writer) Not(p *Predicate) {
 	}
 }
 
-// Conditions joins what is written after each next with AND; before the first
-// stands lead.
+// Conditions joins conditions with AND: each call of next starts one. The text lead precedes the first.
 type Conditions struct {
 	W    *Writer
 	Lead string
@@ -261,13 +259,13 @@ func (c *Conditions) Next() {
 // NewWriter returns an empty writer.
 func NewWriter(e *Env) *Writer { return &Writer{env: e} }
 
-// Env is what the writer was made with.
+// Env returns the Env of the writer.
 func (w *Writer) Env() *Env { return w.env }
 
-// Mark is the end of what has been written, for Cut.
+// Mark returns the end of the written text, for Cut.
 func (w *Writer) Mark() int { return len(w.b) }
 
-// Cut takes back what has been written since mark, and returns it.
+// Cut removes the text written since mark, and returns it.
 func (w *Writer) Cut(mark int) string {
 	cut := string(w.b[mark:])
 	w.b = w.b[:mark]

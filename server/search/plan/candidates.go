@@ -49,9 +49,9 @@ func (p *Plan) Candidates(i int) (match.Statement, error) {
 	return w.Statement(), nil
 }
 
-// firstPage is Candidates of a first page for which what a driver finds needs no
-// test: short, as half of what a few rows cost is what surrounds them. Without
-// matches there is no row. An entry may be there more than once unless plain.
+// firstPage is Candidates for a first page whose driver needs no test. It is short, because the fixed part of a
+// statement is half of the cost of a few rows. Without matches it returns no row. Unless plain, an entry may
+// occur more than once.
 func (p *Plan) firstPage(w *writer, d Driver, g *page, plain bool) {
 	seen, total, group := "count(*) OVER ()", "p.seen", ""
 	if !plain {
@@ -74,7 +74,7 @@ func (p *Plan) onlyEntries(d Driver) bool {
 	return d.pred == 0 && len(p.where.Preds) == 1 && p.Surrogates()
 }
 
-// plain reports whether what a driver finds needs neither test nor sort value.
+// plain reports whether the rows of a driver need neither a test nor a sort value.
 func (p *Plan) plain(d Driver, g *page) bool {
 	switch {
 	case len(g.cols) > 0 || len(p.where.Preds) > 1:
@@ -85,9 +85,8 @@ func (p *Plan) plain(d Driver, g *page) bool {
 	return d.pred == 0 && p.Surrogates() && p.where.Preds[0].Single()
 }
 
-// Driving is the part of Candidates that finds rows, as a statement of its own
-// that is never run: what is learned of one search's driver holds for every search
-// with the same one.
+// Driving is the part of Candidates that finds rows, as a statement of its own. It is never run: it identifies the
+// driver, so that every search with the same driver profits from an earlier one.
 func (p *Plan) Driving(i int) match.Statement {
 	w := newWriter(p.env)
 	d := p.Drivers[i]
@@ -122,8 +121,8 @@ func (p *Plan) driverRows(w *writer, d Driver) {
 	w.Write(" LIMIT ", strconv.Itoa(p.Limit))
 }
 
-// driverColumns are what the other clauses and the sort values need of a resource
-// that clause driving (-1: terms and ids) has found.
+// driverColumns are the columns that the other clauses and the sort values need of a resource found by clause
+// driving (-1: terms and ids).
 func (p *Plan) driverColumns(driving int) string {
 	for _, k := range p.q.Sort {
 		if len(k.Keys) == 0 {
@@ -178,8 +177,8 @@ func (p *Plan) withoutPreds() *match.Conjunction {
 	return &c
 }
 
-// candidates writes the body of m: the rows of d that pass what the driver has
-// not tested, with their sort values.
+// candidates writes the body of m: the rows of d that pass the clauses not tested by the driver, with
+// their sort values.
 func (p *Plan) candidates(w *writer, d Driver, g *page) {
 	c := &p.where
 	fromResource := d.pred < 0 || !c.Preds[d.pred].BySurrogates()

@@ -12,9 +12,8 @@ import (
 	"kiln/server/search/remembered"
 )
 
-// Changes is the statement that reads what has changed since a position, in one row: as
-// remembered.Changes.Rows, null where there is nothing and "" where that cannot be told, and the present
-// state.
+// Changes is the statement that reads the changes since a position, in one row: remembered.Changes.Rows (null
+// for no change, "" if that cannot be determined) and the present state.
 func Changes(since remembered.Position) match.Statement {
 	return MostChanges(since, remembered.MaxChanges)
 }
@@ -46,7 +45,7 @@ func (w *writer) changes(since remembered.Position, most int) {
 	w.Write("::integer[]) END AS changed, ", Now, " AS now")
 }
 
-// snapshot binds that of a state.
+// snapshot binds the snapshot of a state.
 func (w *writer) snapshot(state string) string {
 	at, _, _ := strings.Cut(state, " ")
 	return w.Param(at) + "::text::pg_snapshot"
@@ -73,9 +72,10 @@ func ChangedSince(since string, types []int16, most int) match.Statement {
 // changesRead is how many changes are read for each resource that may have changed: some change again.
 const changesRead = 4
 
-// Stored are the statements that read some resources and the entries of their index, in one snapshot: a
-// row of each that is there, with rid, id, version, last update in microseconds, terms and targets; and of
-// each table of entries one row of arrays, rids and keys, then what the methods of remembered.Stored take.
+// Stored returns the statements that read some resources and their index entries, in one snapshot. The first
+// returns a row for each present resource: rid, id, version, last update in microseconds, terms and targets.
+// The others return one row of arrays for each table of entries: rids and keys, then the arguments of the methods of
+// remembered.Stored.
 func Stored(rids []int64) (resources, dates, numbers, quantities, strings match.Statement) {
 	of := func(columns, from string) match.Statement {
 		w := newWriter(nil)
@@ -93,7 +93,7 @@ func Stored(rids []int64) (resources, dates, numbers, quantities, strings match.
 	return resources, dates, numbers, quantities, strings
 }
 
-// Texts are all those of some keys in the dictionary, as their values, by key and by value.
+// Texts are all texts under some keys of the dictionary, by key and by value.
 type Texts struct{ Keys, Values []int64 }
 
 // RowsChanged is Rows with the row of Changes in the first columns of a first row, which
@@ -321,8 +321,8 @@ func referencesColumn(typ int16, keys []fhir.Key) remembered.ColumnKey {
 	return remembered.ColumnKey{Type: typ, Kind: remembered.References, Keys: remembered.KeysOf(keys)}
 }
 
-// Terms is what the clauses ask of terms beside so many comparisons, nil where they ask what is
-// neither, or nothing but comparisons.
+// Terms returns the clauses on terms beside so many comparisons. It returns nil if the clauses contain something
+// else, or nothing but comparisons.
 func (p *Plan) Terms(comparisons int) *remembered.Terms {
 	c := &p.where
 	switch {
@@ -391,8 +391,8 @@ func kindOf(p *fhir.Parameter) (kind remembered.Kind, ok bool) {
 	return kind, p.Single && len(p.Keys) > 0
 }
 
-// CodedColumns are the columns that comparisons of a composite with a code and a value are answered by,
-// for each of some terms that may be that of the code.
+// CodedColumns are the columns that answer comparisons of a composite of code and value, for each of some terms
+// of the code.
 func CodedColumns(typ int16, params []*fhir.Parameter, terms []int64) []remembered.ColumnKey {
 	type rows struct { // of values with codes, which several composites may share
 		kind        remembered.Kind
@@ -494,8 +494,8 @@ func UpdatedColumn(typ int16) remembered.ColumnKey {
 	return remembered.ColumnKey{Type: typ, Kind: remembered.Dates, Keys: updatedColumn}
 }
 
-// TypeSizes is the statement that reads about how many resources of each type there are, as the
-// statistics of PostgreSQL tell: type and number of those of which there are many.
+// TypeSizes is the statement that reads the approximate number of resources of each large type from
+// PostgreSQL's statistics: type and number.
 func TypeSizes() match.Statement {
 	w := newWriter(nil)
 	w.Write("SELECT v.typ, (v.part * s.rows)::bigint FROM ")
@@ -546,8 +546,7 @@ func (p *Plan) OneType() (name string, ok bool) {
 	return p.q.Types[0], true
 }
 
-// Clauses are those of the query, with what the database says in the place of what
-// depends on it.
+// Clauses returns the clauses of the query after the database has resolved the parts that depend on it.
 func (p *Plan) Clauses() []match.Clause { return p.clauses }
 
 // RememberedPage is the page, in the order of surrogates or of a column; ok is false for a cursor

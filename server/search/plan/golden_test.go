@@ -46,9 +46,8 @@ var testEnv = &match.Env{
 	},
 }
 
-// TestGolden compiles the searches of testdata: a line that begins with "? " is a
-// search, what follows is the tree that it is read into and the statements that it
-// becomes, or, after "!", why it is refused. Run with -update to rewrite.
+// TestGolden compiles the searches of testdata. A line that begins with "? " is a search. The following lines are
+// its tree and its statements or, after "!", the reason of its rejection. Run with -update to rewrite.
 func TestGolden(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {

@@ -73,9 +73,8 @@ func (w *writer) among(r string, rids []int64) {
 	w.Write(")")
 }
 
-// included is the statement for `_include`. What the resources refer to stands in
-// their rows; which parameter it is that refers shows by the terms, and need not
-// be asked where every reference is followed.
+// included is the statement for `_include`. The rows of the resources contain their references. Their terms
+// show which parameter has a reference; the test is left out if every reference is followed.
 func (p *Plan) included(rids, seen, keys []int64, types []int16, iterate bool, limit int) match.Statement {
 	typed := slices.ContainsFunc(types, func(t int16) bool { return t != 0 })
 	every := slices.ContainsFunc(p.q.Includes, func(in search.Include) bool {

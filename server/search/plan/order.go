@@ -167,7 +167,7 @@ func (o *Order) Add(rid int64, keys []*string) {
 	}
 }
 
-// Finish sorts what was added.
+// Finish sorts the added matches.
 func (o *Order) Finish() {
 	n := len(o.cols)
 	for i := range o.cols {

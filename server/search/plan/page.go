@@ -91,7 +91,7 @@ func (w *writer) order(g *page, cols []string, rid string) {
 	}
 }
 
-// further is the operator of what comes later in an order.
+// further is the operator for later values of an order.
 func further(descending bool) string {
 	if descending {
 		return " < "
@@ -192,9 +192,9 @@ func (p *Plan) RowsUnchanged(rids []int64, since string) match.Statement {
 	return w.Statement()
 }
 
-// rowsOf writes the columns of a page statement for resources of one type. Those of a page of all
-// that there are lie side by side in the index: they are read along it, not looked up one by one.
-// Where another has come between them it finds more than these.
+// rowsOf writes the columns of a page statement for resources of one type. The rows of a page without conditions
+// are adjacent in the index: they are read as a range, not looked up one by one. The range
+// contains more rows if other resources lie between them.
 func (p *Plan) rowsOf(w *writer, rids []int64) {
 	w.Write("NULL::bigint, NULL::bigint, r.rid, ", strings.Repeat("NULL::text, ", len(p.q.Sort)), rowColumns, " FROM resource r WHERE r.rid ")
 	if len(rids) > 1 && p.where.Empty() && len(p.q.Sort) == 0 {

@@ -96,8 +96,7 @@ func (p *Plan) drivers() {
 	}
 }
 
-// OneDriver reports whether what the driver finds are the matches, all of them and
-// nothing else.
+// OneDriver reports whether the rows of the driver are exactly the matches.
 func (p *Plan) OneDriver() bool {
 	c := &p.where
 	terms := len(c.All)+len(c.Any)+len(c.None) > 0 || c.ByID

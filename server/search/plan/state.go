@@ -13,11 +13,11 @@ import (
 // last transactions, and gives their numbers anew.
 const registryState = "(SELECT g.version || '.' || g.progress || '.' || extract(epoch FROM pg_postmaster_start_time()) FROM search_registry g WHERE g.one)"
 
-// Now is the expression, a text, for the state that a statement sees: what was
-// counted in it holds as long as Unchanged says so.
+// Now is the SQL expression, of type text, for the state that a statement sees: a count in that state is valid while
+// Unchanged says so.
 //
-// On a standby there is no such state: pg_current_snapshot leaves out the transactions
-// that run on the primary, so that a change of theirs would seem to be seen already.
+// A standby has no such state: its pg_current_snapshot omits the running transactions of the primary, so their
+// changes would seem to be visible already.
 const Now = "CASE WHEN pg_is_in_recovery() THEN '' ELSE pg_current_snapshot()::text END || ' ' || " + registryState
 
 // Lasting reports whether a statement can prove later that an answer of this state still holds.

@@ -281,7 +281,7 @@ func (p *Plan) walkIndex(w *writer, g *page, along stretch, most int) {
 	if !first.key.Single {
 		rid := "o.rid"
 		if merged {
-			rid = "r.rid" // asked of what is merged: of each key alone it may hold for none of many
+			rid = "r.rid" // tests the merged entries: one key alone may match none of many
 		}
 		w.Write(" AND NOT EXISTS (SELECT 1 FROM ", first.table, " e WHERE e.rid = ", rid, " AND ")
 		w.testKeys(first, "e")
@@ -305,8 +305,8 @@ func (p *Plan) entries(w *writer, g *page, keys []fhir.Key) {
 	w.Write(" o")
 }
 
-// ofEntries writes which of entries o the walk goes along: those of the keys, in the range of clause skip
-// where that is not below 0.
+// ofEntries writes the condition on the entries o of the walk: those of the keys, and in the range of clause skip
+// if that is not below 0.
 func (p *Plan) ofEntries(w *writer, first *sortColumn, keys []fhir.Key, skip int) {
 	if len(keys) > 1 {
 		w.Write("true") // they are asked for already
@@ -355,8 +355,8 @@ func (p *Plan) Beyond(most int) (match.Statement, error) {
 	return w.Statement(), nil
 }
 
-// merged writes the entries of the first sort key where they are under several keys. The
-// index has those of each in order; said so, PostgreSQL merges them.
+// merged writes the entries of the first sort key if they are under several keys. The index has the entries of
+// each key in order; UNION ALL in that order makes PostgreSQL merge them.
 func (w *writer) merged(g *page, keys []fhir.Key) {
 	first := &g.cols[0]
 	between, order := "(", " ORDER BY 1"
