@@ -24,25 +24,50 @@ SELECT unnest(@ids::uuid[]), unnest(@subscribers::text[]), unnest(@numbers::bigi
     unnest(@resource_ids::text[]), unnest(@createds::timestamptz[]), unnest(@traces::text[])
 ON CONFLICT DO NOTHING;
 
--- ClaimSubscribers gives a server subscribers that have something due and that no
--- living server has; without webhooks those that are no Subscriptions.
+-- ClaimSubscribers gives a server subscribers that have something due and that no living server
+-- has. Without webhooks these are the subscribers that are no Subscriptions. Subscribers that did
+-- not answer promptly get at most @unproven places, those that answered late at most @late.
 -- name: ClaimSubscribers :many
-WITH due AS (
-    SELECT s.id
+WITH prompt AS MATERIALIZED (
+    SELECT s.id, s.due
     FROM notification_subscriber s
-    WHERE s.due <= now() AND s.leased_until < now() AND (@webhooks::boolean OR s.id NOT LIKE 'Subscription/%')
+    WHERE s.answers = 'prompt' AND s.due <= now() AND s.leased_until < now() AND (@webhooks::boolean OR s.id NOT LIKE 'Subscription/%')
     ORDER BY s.due
-    LIMIT @count
+    LIMIT sqlc.arg(count)::bigint
     FOR UPDATE SKIP LOCKED
+),
+unknown AS MATERIALIZED (
+    SELECT s.id, s.due
+    FROM notification_subscriber s
+    WHERE s.answers = 'unknown' AND s.due <= now() AND s.leased_until < now() AND (@webhooks::boolean OR s.id NOT LIKE 'Subscription/%')
+    ORDER BY s.due
+    LIMIT sqlc.arg(unproven)::bigint
+    FOR UPDATE SKIP LOCKED
+),
+late AS MATERIALIZED (
+    SELECT s.id, s.due
+    FROM notification_subscriber s
+    WHERE s.answers = 'late' AND s.due <= now() AND s.leased_until < now() AND (@webhooks::boolean OR s.id NOT LIKE 'Subscription/%')
+    ORDER BY s.due
+    LIMIT least(sqlc.arg(late)::bigint, sqlc.arg(unproven)::bigint - (SELECT count(*) FROM unknown))
+    FOR UPDATE SKIP LOCKED
+),
+chosen AS (
+    SELECT c.id
+    FROM (SELECT id, due FROM prompt UNION ALL SELECT id, due FROM unknown UNION ALL SELECT id, due FROM late) c
+    ORDER BY c.due
+    LIMIT sqlc.arg(count)::bigint
 )
 UPDATE notification_subscriber s
 SET holder = @holder, leased_until = now() + sqlc.arg(lease_ms)::bigint * interval '1 millisecond'
-FROM due d
+FROM chosen d
 WHERE s.id = d.id
-RETURNING s.id;
+RETURNING s.id, s.answers;
 
--- ClaimDeliveries takes what is due of subscribers that the server has: a limited
--- number of each, in order.
+-- ClaimDeliveries takes due deliveries of the subscribers of a server, a limited number of each:
+-- deliveries that an administrator sends again, and the oldest others up to the first that is not
+-- due. Behind one that failed before it takes nothing. While a subscriber is paused it takes only
+-- deliveries that were tried before.
 -- name: ClaimDeliveries :many
 UPDATE notification_delivery d
 SET status = 'i'
@@ -51,22 +76,36 @@ FROM (
     FROM notification_subscriber s
     CROSS JOIN LATERAL (
         (
-            SELECT r.id, r.next_attempt, r.number
+            SELECT r.id
             FROM notification_delivery r
-            WHERE r.subscriber = s.id AND r.status IN ('p', 'i') AND (r.attempts = 0) = false AND r.next_attempt <= now()
-            ORDER BY r.next_attempt, r.number
+            WHERE r.subscriber = s.id AND r.status IN ('p', 'i') AND r.attempts <> 0 AND r.attempts < 0
+            ORDER BY r.number
             LIMIT @count
         )
         UNION ALL
-        (
-            SELECT f.id, f.next_attempt, f.number
-            FROM notification_delivery f
-            WHERE f.subscriber = s.id AND f.status IN ('p', 'i') AND (f.attempts = 0) = true AND f.next_attempt <= now() AND NOT s.paused
-            ORDER BY f.next_attempt, f.number
-            LIMIT @count
-        )
-        ORDER BY 2, 3
-        LIMIT @count
+        SELECT q.id
+        FROM (
+            SELECT o.id, bool_and(o.next_attempt <= now()) OVER (ORDER BY o.number) AS due,
+                o.number = first_value(o.number) OVER (ORDER BY o.number) OR first_value(o.attempts) OVER (ORDER BY o.number) = 0 AS allowed
+            FROM (
+                (
+                    SELECT f.id, f.number, f.attempts, f.next_attempt
+                    FROM notification_delivery f
+                    WHERE f.subscriber = s.id AND f.status IN ('p', 'i') AND f.attempts >= 0 AND NOT s.paused
+                    ORDER BY f.number
+                    LIMIT @count
+                )
+                UNION ALL
+                (
+                    SELECT t.id, t.number, t.attempts, t.next_attempt
+                    FROM notification_delivery t
+                    WHERE t.subscriber = s.id AND t.status IN ('p', 'i') AND t.attempts <> 0 AND t.attempts > 0 AND s.paused
+                    ORDER BY t.number
+                    LIMIT @count
+                )
+            ) o
+        ) q
+        WHERE q.due AND q.allowed
     ) c
     WHERE s.id = ANY (@subscribers::text[]) AND s.holder = @holder
 ) c
@@ -74,11 +113,12 @@ WHERE d.id = c.id
 RETURNING d.id, d.subscriber, d.number, d.rid, d.ref, d.version, d.event, d.resource_type, d.resource_id, d.created, d.queued, d.attempts,
     d.next_attempt, d.trace;
 
--- FinishDeliveries writes what came of attempts.
+-- FinishDeliveries writes the results of attempts. A delivery that was not tried, and has a
+-- retry_ms above 0, waits for that long.
 -- name: FinishDeliveries :exec
 UPDATE notification_delivery d
 SET status = u.status::"char", attempts = CASE WHEN u.tried > 0 THEN greatest(d.attempts, 0) + u.tried ELSE d.attempts END, log = d.log || u.log::jsonb,
-    next_attempt = CASE WHEN u.tried > 0 THEN now() + u.retry_ms * interval '1 millisecond' ELSE d.next_attempt END,
+    next_attempt = CASE WHEN u.tried > 0 OR u.retry_ms > 0 THEN now() + u.retry_ms * interval '1 millisecond' ELSE d.next_attempt END,
     not_before = CASE WHEN u.asked_ms > 0 THEN now() + u.asked_ms * interval '1 millisecond' ELSE d.not_before END
 FROM (
     SELECT unnest(@ids::uuid[]) AS id, unnest(@statuses::text[]) AS status, unnest(@tried::integer[]) AS tried,
@@ -95,20 +135,21 @@ WHERE s.id = ANY (@ids::text[])
 ORDER BY s.id
 FOR UPDATE;
 
--- ReleaseSubscribers gives subscribers back, due again when the first of their
--- deliveries is. sent tells that something arrived.
+-- ReleaseSubscribers gives subscribers back, due again when their next delivery is. sent tells that
+-- something arrived. answers is how the last request was answered, '' where there was none.
 -- name: ReleaseSubscribers :exec
 UPDATE notification_subscriber s
 SET holder = '', leased_until = 'epoch', last_sent = CASE WHEN u.sent THEN now() ELSE s.last_sent END,
+    answers = CASE WHEN u.answers <> '' THEN u.answers ELSE s.answers END,
     due = least(
         (SELECT r.next_attempt FROM notification_delivery r
-         WHERE r.subscriber = s.id AND r.status IN ('p', 'i') AND (r.attempts = 0) = false
-         ORDER BY r.next_attempt LIMIT 1),
+         WHERE r.subscriber = s.id AND r.status IN ('p', 'i') AND r.attempts <> 0 AND (r.attempts < 0 OR s.paused)
+         ORDER BY r.attempts >= 0, r.number LIMIT 1),
         (SELECT f.next_attempt FROM notification_delivery f
-         WHERE f.subscriber = s.id AND f.status IN ('p', 'i') AND (f.attempts = 0) = true AND NOT s.paused
-         ORDER BY f.next_attempt LIMIT 1)
+         WHERE f.subscriber = s.id AND f.status IN ('p', 'i') AND f.attempts >= 0 AND NOT s.paused
+         ORDER BY f.number LIMIT 1)
     )
-FROM (SELECT unnest(@ids::text[]) AS id, unnest(@sents::boolean[]) AS sent) u
+FROM (SELECT unnest(@ids::text[]) AS id, unnest(@sents::boolean[]) AS sent, unnest(@answers::text[]) AS answers) u
 WHERE s.id = u.id AND s.holder = @holder;
 
 -- PauseSubscriber holds new deliveries back, or lets them go: then those that wait for a
@@ -125,7 +166,7 @@ waiting AS (
     SELECT r.id
     FROM notification_delivery r
     JOIN changed c ON c.id = r.subscriber
-    WHERE NOT @paused::boolean AND r.status IN ('p', 'i') AND (r.attempts = 0) = false
+    WHERE NOT @paused::boolean AND r.status IN ('p', 'i') AND r.attempts <> 0
         AND coalesce(r.not_before, '-infinity') <= now()
     FOR UPDATE OF r SKIP LOCKED
 )
@@ -155,12 +196,19 @@ WHERE s.id = 'Subscription/' || @subscription::text AND s.events <> 0
 DELETE FROM notification_subscriber s
 WHERE s.id = @id;
 
--- NextDue is how long nothing is due, in milliseconds; none where nothing ever is.
+-- NextDue is how long nothing is due, in milliseconds, of subscribers that answer in some ways;
+-- none where nothing ever is.
 -- name: NextDue :many
 SELECT (extract(epoch FROM greatest(s.due, s.leased_until) - now()) * 1000)::bigint AS wait_ms
-FROM notification_subscriber s
-WHERE s.due IS NOT NULL AND (@webhooks::boolean OR s.id NOT LIKE 'Subscription/%')
-ORDER BY greatest(s.due, s.leased_until)
+FROM unnest(@answers::text[]) AS a
+CROSS JOIN LATERAL (
+    SELECT o.due, o.leased_until
+    FROM notification_subscriber o
+    WHERE o.answers = a AND o.due IS NOT NULL AND (@webhooks::boolean OR o.id NOT LIKE 'Subscription/%')
+    ORDER BY greatest(o.due, o.leased_until)
+    LIMIT 1
+) s
+ORDER BY 1
 LIMIT 1;
 
 -- name: Deliveries :many

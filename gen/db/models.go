@@ -211,6 +211,7 @@ type NotificationSubscriber struct {
 	Holder      string
 	LeasedUntil time.Time
 	LastSent    time.Time
+	Answers     string
 }
 
 type NotificationSubscription struct {

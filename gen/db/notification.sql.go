@@ -95,22 +95,36 @@ FROM (
     FROM notification_subscriber s
     CROSS JOIN LATERAL (
         (
-            SELECT r.id, r.next_attempt, r.number
+            SELECT r.id
             FROM notification_delivery r
-            WHERE r.subscriber = s.id AND r.status IN ('p', 'i') AND (r.attempts = 0) = false AND r.next_attempt <= now()
-            ORDER BY r.next_attempt, r.number
+            WHERE r.subscriber = s.id AND r.status IN ('p', 'i') AND r.attempts <> 0 AND r.attempts < 0
+            ORDER BY r.number
             LIMIT $1
         )
         UNION ALL
-        (
-            SELECT f.id, f.next_attempt, f.number
-            FROM notification_delivery f
-            WHERE f.subscriber = s.id AND f.status IN ('p', 'i') AND (f.attempts = 0) = true AND f.next_attempt <= now() AND NOT s.paused
-            ORDER BY f.next_attempt, f.number
-            LIMIT $1
-        )
-        ORDER BY 2, 3
-        LIMIT $1
+        SELECT q.id
+        FROM (
+            SELECT o.id, bool_and(o.next_attempt <= now()) OVER (ORDER BY o.number) AS due,
+                o.number = first_value(o.number) OVER (ORDER BY o.number) OR first_value(o.attempts) OVER (ORDER BY o.number) = 0 AS allowed
+            FROM (
+                (
+                    SELECT f.id, f.number, f.attempts, f.next_attempt
+                    FROM notification_delivery f
+                    WHERE f.subscriber = s.id AND f.status IN ('p', 'i') AND f.attempts >= 0 AND NOT s.paused
+                    ORDER BY f.number
+                    LIMIT $1
+                )
+                UNION ALL
+                (
+                    SELECT t.id, t.number, t.attempts, t.next_attempt
+                    FROM notification_delivery t
+                    WHERE t.subscriber = s.id AND t.status IN ('p', 'i') AND t.attempts <> 0 AND t.attempts > 0 AND s.paused
+                    ORDER BY t.number
+                    LIMIT $1
+                )
+            ) o
+        ) q
+        WHERE q.due AND q.allowed
     ) c
     WHERE s.id = ANY ($2::text[]) AND s.holder = $3
 ) c
@@ -142,8 +156,10 @@ type ClaimDeliveriesRow struct {
 	Trace        string
 }
 
-// ClaimDeliveries takes what is due of subscribers that the server has: a limited
-// number of each, in order.
+// ClaimDeliveries takes due deliveries of the subscribers of a server, a limited number of each:
+// deliveries that an administrator sends again, and the oldest others up to the first that is not
+// due. Behind one that failed before it takes nothing. While a subscriber is paused it takes only
+// deliveries that were tried before.
 func (q *Queries) ClaimDeliveries(ctx context.Context, arg ClaimDeliveriesParams) ([]ClaimDeliveriesRow, error) {
 	rows, err := q.db.Query(ctx, ClaimDeliveries, arg.Count, arg.Subscribers, arg.Holder)
 	if err != nil {
@@ -180,48 +196,80 @@ func (q *Queries) ClaimDeliveries(ctx context.Context, arg ClaimDeliveriesParams
 }
 
 const ClaimSubscribers = `-- name: ClaimSubscribers :many
-WITH due AS (
-    SELECT s.id
+WITH prompt AS MATERIALIZED (
+    SELECT s.id, s.due
     FROM notification_subscriber s
-    WHERE s.due <= now() AND s.leased_until < now() AND ($3::boolean OR s.id NOT LIKE 'Subscription/%')
+    WHERE s.answers = 'prompt' AND s.due <= now() AND s.leased_until < now() AND ($3::boolean OR s.id NOT LIKE 'Subscription/%')
     ORDER BY s.due
-    LIMIT $4
+    LIMIT $4::bigint
     FOR UPDATE SKIP LOCKED
+),
+unknown AS MATERIALIZED (
+    SELECT s.id, s.due
+    FROM notification_subscriber s
+    WHERE s.answers = 'unknown' AND s.due <= now() AND s.leased_until < now() AND ($3::boolean OR s.id NOT LIKE 'Subscription/%')
+    ORDER BY s.due
+    LIMIT $5::bigint
+    FOR UPDATE SKIP LOCKED
+),
+late AS MATERIALIZED (
+    SELECT s.id, s.due
+    FROM notification_subscriber s
+    WHERE s.answers = 'late' AND s.due <= now() AND s.leased_until < now() AND ($3::boolean OR s.id NOT LIKE 'Subscription/%')
+    ORDER BY s.due
+    LIMIT least($6::bigint, $5::bigint - (SELECT count(*) FROM unknown))
+    FOR UPDATE SKIP LOCKED
+),
+chosen AS (
+    SELECT c.id
+    FROM (SELECT id, due FROM prompt UNION ALL SELECT id, due FROM unknown UNION ALL SELECT id, due FROM late) c
+    ORDER BY c.due
+    LIMIT $4::bigint
 )
 UPDATE notification_subscriber s
 SET holder = $1, leased_until = now() + $2::bigint * interval '1 millisecond'
-FROM due d
+FROM chosen d
 WHERE s.id = d.id
-RETURNING s.id
+RETURNING s.id, s.answers
 `
 
 type ClaimSubscribersParams struct {
 	Holder   string
 	LeaseMs  int64
 	Webhooks bool
-	Count    int32
+	Count    int64
+	Unproven int64
+	Late     int64
 }
 
-// ClaimSubscribers gives a server subscribers that have something due and that no
-// living server has; without webhooks those that are no Subscriptions.
-func (q *Queries) ClaimSubscribers(ctx context.Context, arg ClaimSubscribersParams) ([]string, error) {
+type ClaimSubscribersRow struct {
+	ID      string
+	Answers string
+}
+
+// ClaimSubscribers gives a server subscribers that have something due and that no living server
+// has. Without webhooks these are the subscribers that are no Subscriptions. Subscribers that did
+// not answer promptly get at most @unproven places, those that answered late at most @late.
+func (q *Queries) ClaimSubscribers(ctx context.Context, arg ClaimSubscribersParams) ([]ClaimSubscribersRow, error) {
 	rows, err := q.db.Query(ctx, ClaimSubscribers,
 		arg.Holder,
 		arg.LeaseMs,
 		arg.Webhooks,
 		arg.Count,
+		arg.Unproven,
+		arg.Late,
 	)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []string
+	var items []ClaimSubscribersRow
 	for rows.Next() {
-		var id string
-		if err := rows.Scan(&id); err != nil {
+		var i ClaimSubscribersRow
+		if err := rows.Scan(&i.ID, &i.Answers); err != nil {
 			return nil, err
 		}
-		items = append(items, id)
+		items = append(items, i)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err
@@ -494,7 +542,7 @@ func (q *Queries) FailedSubscribers(ctx context.Context) ([]string, error) {
 const FinishDeliveries = `-- name: FinishDeliveries :exec
 UPDATE notification_delivery d
 SET status = u.status::"char", attempts = CASE WHEN u.tried > 0 THEN greatest(d.attempts, 0) + u.tried ELSE d.attempts END, log = d.log || u.log::jsonb,
-    next_attempt = CASE WHEN u.tried > 0 THEN now() + u.retry_ms * interval '1 millisecond' ELSE d.next_attempt END,
+    next_attempt = CASE WHEN u.tried > 0 OR u.retry_ms > 0 THEN now() + u.retry_ms * interval '1 millisecond' ELSE d.next_attempt END,
     not_before = CASE WHEN u.asked_ms > 0 THEN now() + u.asked_ms * interval '1 millisecond' ELSE d.not_before END
 FROM (
     SELECT unnest($1::uuid[]) AS id, unnest($2::text[]) AS status, unnest($3::integer[]) AS tried,
@@ -512,7 +560,8 @@ type FinishDeliveriesParams struct {
 	Logs     []string
 }
 
-// FinishDeliveries writes what came of attempts.
+// FinishDeliveries writes the results of attempts. A delivery that was not tried, and has a
+// retry_ms above 0, waits for that long.
 func (q *Queries) FinishDeliveries(ctx context.Context, arg FinishDeliveriesParams) error {
 	_, err := q.db.Exec(ctx, FinishDeliveries,
 		arg.Ids,
@@ -624,15 +673,27 @@ func (q *Queries) NewMessages(ctx context.Context, arg NewMessagesParams) ([]New
 
 const NextDue = `-- name: NextDue :many
 SELECT (extract(epoch FROM greatest(s.due, s.leased_until) - now()) * 1000)::bigint AS wait_ms
-FROM notification_subscriber s
-WHERE s.due IS NOT NULL AND ($1::boolean OR s.id NOT LIKE 'Subscription/%')
-ORDER BY greatest(s.due, s.leased_until)
+FROM unnest($1::text[]) AS a
+CROSS JOIN LATERAL (
+    SELECT o.due, o.leased_until
+    FROM notification_subscriber o
+    WHERE o.answers = a AND o.due IS NOT NULL AND ($2::boolean OR o.id NOT LIKE 'Subscription/%')
+    ORDER BY greatest(o.due, o.leased_until)
+    LIMIT 1
+) s
+ORDER BY 1
 LIMIT 1
 `
 
-// NextDue is how long nothing is due, in milliseconds; none where nothing ever is.
-func (q *Queries) NextDue(ctx context.Context, webhooks bool) ([]int64, error) {
-	rows, err := q.db.Query(ctx, NextDue, webhooks)
+type NextDueParams struct {
+	Answers  []string
+	Webhooks bool
+}
+
+// NextDue is how long nothing is due, in milliseconds, of subscribers that answer in some ways;
+// none where nothing ever is.
+func (q *Queries) NextDue(ctx context.Context, arg NextDueParams) ([]int64, error) {
+	rows, err := q.db.Query(ctx, NextDue, arg.Answers, arg.Webhooks)
 	if err != nil {
 		return nil, err
 	}
@@ -696,7 +757,7 @@ waiting AS (
     SELECT r.id
     FROM notification_delivery r
     JOIN changed c ON c.id = r.subscriber
-    WHERE NOT $1::boolean AND r.status IN ('p', 'i') AND (r.attempts = 0) = false
+    WHERE NOT $1::boolean AND r.status IN ('p', 'i') AND r.attempts <> 0
         AND coalesce(r.not_before, '-infinity') <= now()
     FOR UPDATE OF r SKIP LOCKED
 )
@@ -849,28 +910,35 @@ func (q *Queries) RedeliverFailed(ctx context.Context, subscriber string) (int64
 const ReleaseSubscribers = `-- name: ReleaseSubscribers :exec
 UPDATE notification_subscriber s
 SET holder = '', leased_until = 'epoch', last_sent = CASE WHEN u.sent THEN now() ELSE s.last_sent END,
+    answers = CASE WHEN u.answers <> '' THEN u.answers ELSE s.answers END,
     due = least(
         (SELECT r.next_attempt FROM notification_delivery r
-         WHERE r.subscriber = s.id AND r.status IN ('p', 'i') AND (r.attempts = 0) = false
-         ORDER BY r.next_attempt LIMIT 1),
+         WHERE r.subscriber = s.id AND r.status IN ('p', 'i') AND r.attempts <> 0 AND (r.attempts < 0 OR s.paused)
+         ORDER BY r.attempts >= 0, r.number LIMIT 1),
         (SELECT f.next_attempt FROM notification_delivery f
-         WHERE f.subscriber = s.id AND f.status IN ('p', 'i') AND (f.attempts = 0) = true AND NOT s.paused
-         ORDER BY f.next_attempt LIMIT 1)
+         WHERE f.subscriber = s.id AND f.status IN ('p', 'i') AND f.attempts >= 0 AND NOT s.paused
+         ORDER BY f.number LIMIT 1)
     )
-FROM (SELECT unnest($2::text[]) AS id, unnest($3::boolean[]) AS sent) u
+FROM (SELECT unnest($2::text[]) AS id, unnest($3::boolean[]) AS sent, unnest($4::text[]) AS answers) u
 WHERE s.id = u.id AND s.holder = $1
 `
 
 type ReleaseSubscribersParams struct {
-	Holder string
-	Ids    []string
-	Sents  []bool
+	Holder  string
+	Ids     []string
+	Sents   []bool
+	Answers []string
 }
 
-// ReleaseSubscribers gives subscribers back, due again when the first of their
-// deliveries is. sent tells that something arrived.
+// ReleaseSubscribers gives subscribers back, due again when their next delivery is. sent tells that
+// something arrived. answers is how the last request was answered, ” where there was none.
 func (q *Queries) ReleaseSubscribers(ctx context.Context, arg ReleaseSubscribersParams) error {
-	_, err := q.db.Exec(ctx, ReleaseSubscribers, arg.Holder, arg.Ids, arg.Sents)
+	_, err := q.db.Exec(ctx, ReleaseSubscribers,
+		arg.Holder,
+		arg.Ids,
+		arg.Sents,
+		arg.Answers,
+	)
 	return err
 }
 

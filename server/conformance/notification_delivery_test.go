@@ -110,8 +110,9 @@ func TestAnswersOfEndpoints(t *testing.T) {
 	}
 }
 
-// Contract, Notifications 4: one request of a subscription at a time, in order; one that failed waits
-// for its retry and does not hold up the later ones; webhook.max_in_flight_per_subscription raises it.
+// Contract, Notifications 4: one request of a subscription at a time, in the order of the events. While
+// the oldest event fails, the newer ones wait behind it. webhook.max_in_flight_per_subscription allows
+// several requests at a time.
 func TestOrderOfDeliveries(t *testing.T) {
 	t.Parallel()
 	transaction := func(s *service, n int) {
@@ -121,7 +122,7 @@ func TestOrderOfDeliveries(t *testing.T) {
 		}
 		s.do("POST", "/", `{"resourceType":"Bundle","type":"transaction","entry":[`+strings.Join(entries, ",")+`]}`).want(200)
 	}
-	t.Run("in order, and past one that failed", func(t *testing.T) {
+	t.Run("in order, and behind one that failed", func(t *testing.T) {
 		t.Parallel()
 		s, r := start(t, func(c *server.Config) { c.Notifications.Webhook.RetryBackoffSeconds = []int{1} }), newReceiver(t)
 		id := s.subscribe(subscription("Basic?", r.url))
@@ -144,22 +145,23 @@ func TestOrderOfDeliveries(t *testing.T) {
 		})
 		const n = 8
 		transaction(s, n)
-		var order []delivery
-		for range n + 1 {
+		first := r.next()
+		order := []delivery{r.next()}
+		for range n - 1 {
 			order = append(order, r.next())
 		}
 		if most != 1 {
 			t.Errorf("%d requests at a time, want one", most)
 		}
-		for i, d := range order[:n] {
+		for i, d := range order {
 			if !strings.Contains(string(d.body), fmt.Sprintf(`"n%d"`, i)) {
-				t.Errorf("request %d is %s, want n%d", i, d.body, i)
+				t.Errorf("request %d is %s, want n%d", i+1, d.body, i)
 			}
 		}
-		if last := order[n]; last.header.Get("X-Notification-Id") != failed || string(last.body) != string(order[0].body) {
-			t.Errorf("the retry is %s under %s, want %s", last.body, last.header.Get("X-Notification-Id"), failed)
+		if order[0].header.Get("X-Notification-Id") != failed || string(order[0].body) != string(first.body) {
+			t.Errorf("the retry is %s under %s, want %s", order[0].body, order[0].header.Get("X-Notification-Id"), failed)
 		}
-		if wait := order[n].at.Sub(order[0].at); wait < time.Second {
+		if wait := order[0].at.Sub(first.at); wait < time.Second {
 			t.Errorf("tried again after %s, want a second at least", wait)
 		}
 		soon(t, "the log", func() bool { return len(s.deliveries("?status=delivered&subscription="+id)) == n })
@@ -193,6 +195,94 @@ func TestOrderOfDeliveries(t *testing.T) {
 			r.next()
 		}
 	})
+}
+
+// Contract, Notifications 4: an endpoint that hangs is tried by its schedule while newer events wait. It
+// is in error after the last attempt. It has one request at a time.
+func TestHangingEndpointKeepsItsSchedule(t *testing.T) {
+	t.Parallel()
+	s := start(t, func(c *server.Config) {
+		c.Notifications.Webhook.TimeoutSeconds, c.Notifications.Webhook.RetryBackoffSeconds = 1, []int{1}
+		c.Notifications.Webhook.MaxRetries = 3
+	})
+	release := make(chan struct{})
+	hanging := newReceiver(t)
+	defer close(release)
+	id := s.subscribe(subscription("Basic?", hanging.url))
+	hanging.any()
+	attempts := make(chan string, 1000)
+	hanging.says(func(d delivery, _ http.ResponseWriter) {
+		attempts <- d.header.Get("X-Notification-Id")
+		<-release
+	})
+	stop := make(chan struct{})
+	var writing sync.WaitGroup
+	writing.Go(func() {
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			case <-time.After(200 * time.Millisecond):
+				s.do("POST", "/Basic", fmt.Sprintf(`{"resourceType":"Basic","code":{"text":"n%d"}}`, i))
+			}
+		}
+	})
+	first := <-attempts
+	start := time.Now()
+	for i, want := range []time.Duration{2 * time.Second, 4 * time.Second} {
+		if id := <-attempts; id != first {
+			t.Errorf("attempt %d is of %s, want %s again", i+2, id, first)
+		}
+		if at := time.Since(start); at < want-500*time.Millisecond || at > want+1500*time.Millisecond {
+			t.Errorf("attempt %d comes after %s, want %s", i+2, at, want)
+		}
+	}
+	s.awaitStatus(id, "error")
+	close(stop)
+	writing.Wait()
+	if n := len(attempts); n != 0 {
+		t.Errorf("%d more requests, want three in all", n)
+	}
+}
+
+// Contract, Notifications 4: more endpoints that hang than webhook.max_concurrent_deliveries do not hold
+// up one that answers.
+func TestHangingEndpointsHoldUpNobody(t *testing.T) {
+	t.Parallel()
+	const places = 8
+	s := start(t, func(c *server.Config) {
+		c.Notifications.Webhook.MaxConcurrentDeliveries = places
+		c.Notifications.Webhook.TimeoutSeconds, c.Notifications.Webhook.RetryBackoffSeconds = 10, []int{0}
+	})
+	good := newReceiver(t)
+	s.subscribe(subscription("Basic?", good.url+"/good"))
+	good.any()
+	s.post("/Basic", `{"resourceType":"Basic","code":{"text":"first"}}`).want(201)
+	good.next()
+	release, arrived := make(chan struct{}), make(chan struct{}, 100)
+	hanging := newReceiver(t)
+	defer close(release)
+	for i := range 2 * places {
+		s.subscribe(subscription("Basic?", fmt.Sprintf("%s/%d", hanging.url, i)))
+		hanging.any()
+	}
+	hanging.says(func(delivery, http.ResponseWriter) {
+		arrived <- struct{}{}
+		<-release
+	})
+	s.post("/Basic", `{"resourceType":"Basic","code":{"text":"n0"}}`).want(201)
+	for range places / 2 {
+		<-arrived
+	}
+	for i := range 10 {
+		if i > 0 {
+			s.post("/Basic", fmt.Sprintf(`{"resourceType":"Basic","code":{"text":"n%d"}}`, i)).want(201)
+		}
+		start := time.Now()
+		if d := good.next(); !strings.Contains(string(d.body), fmt.Sprintf(`"n%d"`, i)) || time.Since(start) > 3*time.Second {
+			t.Errorf("after %s: %s, want n%d at once", time.Since(start), d.body, i)
+		}
+	}
 }
 
 // Contract, Notifications 4: at most webhook.max_concurrent_deliveries requests in all.

@@ -1,6 +1,7 @@
 package notify
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -21,23 +22,16 @@ import (
 )
 
 // queue is this server's share of the work on the queue of deliveries. It leases subscribers
-// that have something due, sends to each of them in order, and writes what came of it
-// many at a time. Of what a server leaves behind that dies, the leases run out.
+// that have something due, sends to each of them in the order of its events, and writes many
+// results at a time. When a server dies, its leases run out.
+//
+// While the oldest event of a subscriber fails, the newer ones wait behind it.
 type queue struct {
 	s      *Service
 	holder string
 	wake   chan struct{}
-	slots  slots // one for each subscriber that is sent to
+	places places // one for each subscriber that is sent to
 	ended  chan finished
-
-	mu    sync.Mutex
-	hosts map[string]*host
-}
-
-// host is what is known of an endpoint's host.
-type host struct {
-	running int
-	slow    bool // its last answer did not come in time
 }
 
 // Delivery is an event on its way to a subscriber.
@@ -65,11 +59,14 @@ type finished struct {
 
 	subscriber string
 	sent       bool
+	answers    string // of the last request to the subscriber; "" where there was none
 }
 
 const (
 	// perClaim is how many deliveries of a subscriber are taken at a time.
 	perClaim = 64
+	// oursRetry is how long a delivery waits that could not be tried for a fault of this server.
+	oursRetry = time.Second
 	// flushInterval and flushSize bound how long and how many results wait to be written.
 	flushInterval = 4 * time.Millisecond
 	flushSize     = 400
@@ -77,45 +74,8 @@ const (
 
 func newQueue(s *Service) *queue {
 	return &queue{
-		s: s, holder: uuid.NewString(), wake: make(chan struct{}, 1), slots: slots{freed: make(chan struct{}, 1)},
-		ended: make(chan finished, flushSize), hosts: make(map[string]*host),
-	}
-}
-
-// slots are as many as may be taken at a time; the limit may change.
-type slots struct {
-	mu    sync.Mutex
-	taken int
-	freed chan struct{} // has an element when one was given back
-}
-
-// take waits until one is free, and takes all that are. It returns 0 when ctx ended first.
-func (s *slots) take(ctx context.Context, limit func() int) int {
-	for ctx.Err() == nil {
-		s.mu.Lock()
-		n := limit() - s.taken
-		if n > 0 {
-			s.taken += n
-			s.mu.Unlock()
-			return n
-		}
-		s.mu.Unlock()
-		select {
-		case <-s.freed:
-		case <-ctx.Done():
-		}
-	}
-	return 0
-}
-
-// give gives some back.
-func (s *slots) give(n int) {
-	s.mu.Lock()
-	s.taken -= n
-	s.mu.Unlock()
-	select {
-	case s.freed <- struct{}{}:
-	default:
+		s: s, holder: uuid.NewString(), wake: make(chan struct{}, 1), places: newPlaces(),
+		ended: make(chan finished, flushSize),
 	}
 }
 
@@ -261,7 +221,8 @@ func (q *queue) fetch(ctx context.Context, working *sync.WaitGroup, wanted func(
 // rest waits until something may be due.
 func (q *queue) rest(ctx context.Context) {
 	wait := q.s.Settings().Poll
-	if rows, err := q.s.db().NextDue(ctx, q.s.Settings().Webhook.Enabled); err == nil && len(rows) > 0 {
+	next := db.NextDueParams{Answers: q.places.open(q.limit()), Webhooks: q.s.Settings().Webhook.Enabled}
+	if rows, err := q.s.db().NextDue(ctx, next); err == nil && len(rows) > 0 {
 		wait = min(wait, time.Duration(max(1, rows[0]+1))*time.Millisecond)
 	}
 	t := time.NewTimer(wait)
@@ -273,37 +234,37 @@ func (q *queue) rest(ctx context.Context) {
 	}
 }
 
-// claim leases subscribers that have something due and sends to them. It waits while as
-// many as may are being sent to.
+// claim leases subscribers that have something due and sends to them. It waits while every
+// place is taken.
 func (q *queue) claim(ctx context.Context, working *sync.WaitGroup) (int, error) {
-	free := q.slots.take(ctx, q.limit)
-	if free == 0 {
+	free, ok := q.places.take(ctx, q.limit)
+	if !ok {
 		return 0, ctx.Err()
 	}
-	defer func() { q.slots.give(free) }()
 	claimed := time.Now()
-	ids, lists, err := q.take(ctx, free)
-	if err != nil {
-		for _, id := range ids {
-			q.ended <- finished{subscriber: id}
+	subscribers, lists, err := q.take(ctx, free)
+	q.places.keep(free, subscribers)
+	for _, sub := range subscribers {
+		if err != nil {
+			q.places.give(sub.Answers)
+			q.ended <- finished{subscriber: sub.ID}
+			continue
 		}
-		return 0, err
-	}
-	for _, id := range ids {
-		list := lists[id]
-		free--
 		working.Go(func() {
-			defer q.slots.give(1)
-			sent := q.send(ctx, id, list, claimed)
-			q.ended <- finished{subscriber: id, sent: sent}
+			defer q.places.give(sub.Answers)
+			sent, answers := q.send(ctx, sub.ID, lists[sub.ID], claimed)
+			q.ended <- finished{subscriber: sub.ID, sent: sent, answers: answers}
 		})
 	}
-	return len(ids), nil
+	if err != nil {
+		return 0, err
+	}
+	return len(subscribers), nil
 }
 
-// take leases at most so many subscribers that have something due, and reads what is due
-// of them, in order. With an error it may have leased them.
-func (q *queue) take(ctx context.Context, count int) (ids []string, lists map[string][]*Delivery, err error) {
+// take leases as many subscribers with due deliveries as there are free places. It returns the
+// due deliveries of each, in order. With an error it may have leased subscribers too.
+func (q *queue) take(ctx context.Context, free freePlaces) (subscribers []db.ClaimSubscribersRow, lists map[string][]*Delivery, err error) {
 	var rows []db.ClaimDeliveriesRow
 	err = q.s.Store.InTx(ctx, func(t *store.Tx) (err error) {
 		// A lease that a crash undoes is taken again, and what was sent comes again under its id.
@@ -311,27 +272,33 @@ func (q *queue) take(ctx context.Context, count int) (ids []string, lists map[st
 			return err
 		}
 		d := db.New(t.Conn())
-		ids, err = d.ClaimSubscribers(ctx, db.ClaimSubscribersParams{
-			Count: int32(count), Holder: q.holder, LeaseMs: q.lease().Milliseconds(), Webhooks: q.s.Settings().Webhook.Enabled,
+		subscribers, err = d.ClaimSubscribers(ctx, db.ClaimSubscribersParams{
+			Count: int64(free.all), Unproven: int64(free.unproven), Late: int64(free.late),
+			Holder: q.holder, LeaseMs: q.lease().Milliseconds(), Webhooks: q.s.Settings().Webhook.Enabled,
 		})
-		if err == nil && len(ids) > 0 {
-			rows, err = d.ClaimDeliveries(ctx, db.ClaimDeliveriesParams{Count: perClaim, Subscribers: ids, Holder: q.holder})
+		if err != nil || len(subscribers) == 0 {
+			return err
 		}
+		ids := make([]string, len(subscribers))
+		for i, sub := range subscribers {
+			ids[i] = sub.ID
+		}
+		rows, err = d.ClaimDeliveries(ctx, db.ClaimDeliveriesParams{Count: perClaim, Subscribers: ids, Holder: q.holder})
 		return err
 	})
 	if err == nil {
 		lists, err = q.read(ctx, rows)
 	}
-	return ids, lists, err
+	return subscribers, lists, err
 }
 
 // read reads what claimed deliveries are about. It returns them by subscriber, in order.
 func (q *queue) read(ctx context.Context, rows []db.ClaimDeliveriesRow) (map[string][]*Delivery, error) {
 	slices.SortFunc(rows, func(a, b db.ClaimDeliveriesRow) int {
-		if c := a.NextAttempt.Compare(b.NextAttempt); c != 0 {
-			return c
+		if again := (a.Attempts < 0) != (b.Attempts < 0); again { // an administrator sends it again
+			return cmp.Compare(a.Attempts, b.Attempts)
 		}
-		return int(a.Number - b.Number)
+		return cmp.Compare(a.Number, b.Number)
 	})
 	keys := make([]store.VersionKey, 0, len(rows))
 	types := make(map[int64]string, len(rows))
@@ -363,10 +330,11 @@ func (q *queue) read(ctx context.Context, rows []db.ClaimDeliveriesRow) (map[str
 	return lists, nil
 }
 
-// send sends deliveries to one subscriber, in order. It reports whether any arrived.
-func (q *queue) send(ctx context.Context, subscriber string, list []*Delivery, claimed time.Time) (sent bool) {
+// send sends deliveries to one subscriber, in order, and stops at the first that fails. It
+// reports whether any arrived, and how the subscriber answers.
+func (q *queue) send(ctx context.Context, subscriber string, list []*Delivery, claimed time.Time) (sent bool, answers string) {
 	if len(list) == 0 {
-		return false
+		return false, ""
 	}
 	to, err := q.receiver(ctx, subscriber)
 	if err != nil {
@@ -374,46 +342,37 @@ func (q *queue) send(ctx context.Context, subscriber string, list []*Delivery, c
 			q.s.Log.Warn("a subscriber cannot be sent to", "subscriber", subscriber, "error", err)
 		}
 		for _, d := range list {
-			q.ended <- finished{delivery: d, status: 'p'}
+			q.ended <- finished{delivery: d, status: 'p', retry: oursRetry}
 		}
-		return false
+		return false, ""
 	}
-	release, ok := q.enter(to.host)
-	if !ok { // others are served first
-		for _, d := range list {
-			q.ended <- finished{delivery: d, status: 'p'}
-		}
-		pause(ctx, 10*time.Millisecond)
-		return false
-	}
-	defer func() { release(false) }()
 	parallel := max(1, q.s.Settings().Webhook.MaxInFlight)
 	var mu sync.Mutex
 	stopped := false
 	var group sync.WaitGroup
-	places := make(chan struct{}, parallel)
+	underWay := make(chan struct{}, parallel)
 	for _, d := range list {
-		places <- struct{}{}
+		underWay <- struct{}{}
 		mu.Lock()
 		skip := stopped
 		mu.Unlock()
 		if skip || ctx.Err() != nil || time.Since(claimed) > q.lease()-q.timeout()-time.Second {
-			<-places
+			<-underWay
 			q.ended <- finished{delivery: d, status: 'p'}
 			continue
 		}
 		group.Go(func() {
-			defer func() { <-places }()
+			defer func() { <-underWay }()
 			// What was begun is finished when the server stops, within the timeout.
 			r := to.deliver(telemetry.Continue(context.WithoutCancel(ctx), d.Event.Trace), d)
 			f, stop := q.settle(to, d, r)
 			mu.Lock()
 			sent = sent || r.OK()
 			stopped = stopped || stop
-			mu.Unlock()
-			if r.TimedOut {
-				release(true)
+			if f.tried && !r.Withheld {
+				answers = answersOf(r, q.timeout())
 			}
+			mu.Unlock()
 			// What a dead letter does to its subscriber comes after it is written: going off
 			// removes deliveries that have not ended, and who sees the error finds its cause.
 			if f.status == 'f' {
@@ -428,13 +387,17 @@ func (q *queue) send(ctx context.Context, subscriber string, list []*Delivery, c
 		})
 	}
 	group.Wait()
-	return sent
+	return sent, answers
 }
 
 // settle decides what becomes of a delivery, and whether the rest of the list has to wait.
 func (q *queue) settle(to *receiver, d *Delivery, r Result) (f finished, stop bool) {
 	f = finished{delivery: d, result: r, status: 'd', tried: true}
 	switch {
+	case r.Ours != nil:
+		q.s.Log.Warn("a notification cannot be sent yet", "subscriber", d.Subscriber, "notification", d.ID, "error", r.Ours)
+		f.status, f.retry, f.tried = 'p', oursRetry, false
+		return f, true
 	case r.Withheld, r.OK():
 		return f, false
 	case r.Gone:
@@ -447,49 +410,11 @@ func (q *queue) settle(to *receiver, d *Delivery, r Result) (f finished, stop bo
 		return f, true
 	}
 	f.status, f.retry = 'p', retry
-	return f, false
-}
-
-// enter takes a place at a host: one that hangs or has many subscriptions does not get all
-// places. release gives it back; with slow it only notes that an answer did not come.
-func (q *queue) enter(name string) (release func(slow bool), ok bool) {
-	if name == "" {
-		return func(bool) {}, true
-	}
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	h := q.hosts[name]
-	if h == nil {
-		h = &host{}
-		q.hosts[name] = h
-	}
-	most := max(1, q.limit()/2)
-	if h.slow {
-		most = max(1, min(4, q.limit()/8))
-	}
-	if h.running >= most {
-		return nil, false
-	}
-	h.running++
-	slow := false
-	return func(timedOut bool) {
-		q.mu.Lock()
-		defer q.mu.Unlock()
-		if timedOut {
-			slow, h.slow = true, true
-			return
-		}
-		h.running--
-		h.slow = slow
-		if h.running == 0 && !h.slow {
-			delete(q.hosts, name)
-		}
-	}, true
+	return f, true
 }
 
 // receiver is how a subscriber is sent to.
 type receiver struct {
-	host    string
 	policy  Policy
 	deliver func(ctx context.Context, d *Delivery) Result
 	// after is told of each attempt: once it is on its way to be written, of a dead letter
@@ -547,22 +472,17 @@ func (s *Service) webhookReceiver(ctx context.Context, id string) (*receiver, er
 	k := s.keysOf(row.Secret, row.PreviousSecret, row.SecretChanged.Time)
 	w := s.Settings().Webhook
 	return &receiver{
-		host:   c.endpoint.Host,
 		policy: Policy{MaxAttempts: w.MaxAttempts, Backoff: w.Backoff},
 		deliver: func(ctx context.Context, d *Delivery) Result {
 			seen, err := s.mayStillSee(ctx, id, readOwner(row.Owner), d.Event)
 			if err != nil || !seen {
-				r := Result{At: time.Now(), Withheld: err == nil}
-				if err != nil {
-					r.Err = "whether the owner may read the resource cannot be told"
-				}
-				return r
+				return Result{At: time.Now(), Withheld: err == nil, Ours: err}
 			}
 			reading := ctx
 			if s.Rights != nil { // what a topic adds is for the eyes of the owner too
 				p, err := s.Rights.Principal(ctx, readOwner(row.Owner))
 				if err != nil {
-					return Result{At: time.Now(), Err: "whether the owner may read the resource cannot be told"}
+					return Result{At: time.Now(), Ours: err}
 				}
 				reading = access.With(ctx, p)
 			}
@@ -677,7 +597,7 @@ func (q *queue) flush(ctx context.Context, batch []finished) error {
 	var audits [][]byte
 	for _, f := range batch {
 		if f.delivery == nil {
-			back.Ids, back.Sents = append(back.Ids, f.subscriber), append(back.Sents, f.sent)
+			back.Ids, back.Sents, back.Answers = append(back.Ids, f.subscriber), append(back.Sents, f.sent), append(back.Answers, f.answers)
 			continue
 		}
 		log, tried := "[]", int32(0)

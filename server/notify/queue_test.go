@@ -53,9 +53,15 @@ func (s *Service) enqueueEvents(t testing.TB, from, n, subscribers int) {
 func (s *Service) work(t testing.TB, status byte) (done int) {
 	t.Helper()
 	for {
-		ids, err := s.db().ClaimSubscribers(t.Context(), db.ClaimSubscribersParams{Count: 100, Holder: s.queue.holder, LeaseMs: 60_000, Webhooks: true})
+		claimed, err := s.db().ClaimSubscribers(t.Context(), db.ClaimSubscribersParams{
+			Count: 100, Unproven: 100, Late: 100, Holder: s.queue.holder, LeaseMs: 60_000, Webhooks: true,
+		})
 		if err != nil {
 			t.Fatal(err)
+		}
+		var ids []string
+		for _, c := range claimed {
+			ids = append(ids, c.ID)
 		}
 		if len(ids) == 0 {
 			return done
@@ -69,7 +75,7 @@ func (s *Service) work(t testing.TB, status byte) (done int) {
 			p.Ids, p.Statuses, p.Tried = append(p.Ids, r.ID), append(p.Statuses, string(rune(status))), append(p.Tried, 1)
 			p.RetryMs, p.Logs = append(p.RetryMs, 0), append(p.Logs, `[{"at": "2026-01-01T00:00:00Z", "status": 200, "durationMs": 1, "error": null}]`)
 		}
-		back := db.ReleaseSubscribersParams{Ids: ids, Sents: make([]bool, len(ids)), Holder: s.queue.holder}
+		back := db.ReleaseSubscribersParams{Ids: ids, Sents: make([]bool, len(ids)), Answers: make([]string, len(ids)), Holder: s.queue.holder}
 		err = s.Store.InTx(t.Context(), func(tx *store.Tx) error {
 			d := db.New(tx.Conn())
 			if err := d.FinishDeliveries(t.Context(), p); err != nil {
@@ -228,10 +234,11 @@ func TestLeasesRunOut(t *testing.T) {
 	url := storetest.New(t)
 	dead, living := queueOn(t, url), queueOn(t, url)
 	dead.enqueueEvents(t, 0, 5, 1)
-	ids, err := dead.db().ClaimSubscribers(t.Context(), db.ClaimSubscribersParams{Count: 10, Holder: dead.queue.holder, LeaseMs: time.Hour.Milliseconds(), Webhooks: true})
-	if err != nil || len(ids) != 1 {
-		t.Fatalf("%v %v", ids, err)
+	claimed, err := dead.db().ClaimSubscribers(t.Context(), db.ClaimSubscribersParams{Count: 10, Unproven: 10, Late: 10, Holder: dead.queue.holder, LeaseMs: time.Hour.Milliseconds(), Webhooks: true})
+	if err != nil || len(claimed) != 1 {
+		t.Fatalf("%v %v", claimed, err)
 	}
+	ids := []string{claimed[0].ID}
 	taken, err := dead.db().ClaimDeliveries(t.Context(), db.ClaimDeliveriesParams{Count: perClaim, Subscribers: ids, Holder: dead.queue.holder})
 	if err != nil || len(taken) != 5 {
 		t.Fatalf("%d deliveries, %v", len(taken), err)
@@ -252,35 +259,128 @@ func TestLeasesRunOut(t *testing.T) {
 	}
 }
 
-// Contract, Notifications 4 and 3: when a delivery becomes a dead letter, the others that were tried keep
-// their own schedules; what was not tried waits until the subscription is active again. Then all that
-// waits goes out in order, except what the endpoint put off by Retry-After.
-func TestRetriesOfPausedSubscribers(t *testing.T) {
+// Contract, Notifications 4 and 3: while the oldest delivery of a subscriber waits for its retry, the
+// newer ones wait behind it. While the Subscription is in error only those go out that were tried
+// before. When it is active again, what waits goes out in order, up to one that the endpoint put off.
+func TestRetriesHoldTheirPlace(t *testing.T) {
 	t.Parallel()
 	s := queueOn(t, storetest.New(t))
 	s.enqueueEvents(t, 0, 6, 1)
-	exec(t, s, `UPDATE notification_delivery SET attempts = 1 WHERE number <= 3`)
-	exec(t, s, `UPDATE notification_delivery SET next_attempt = now() + interval '1 hour' WHERE number IN (2, 3)`)
-	exec(t, s, `UPDATE notification_delivery SET not_before = next_attempt WHERE number = 3`)
-	if err := s.db().PauseSubscriber(t.Context(), db.PauseSubscriberParams{ID: "Subscription/0", Paused: true}); err != nil {
-		t.Fatal(err)
+	pause := func(paused bool) {
+		t.Helper()
+		if err := s.db().PauseSubscriber(t.Context(), db.PauseSubscriberParams{ID: "Subscription/0", Paused: paused}); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if n := s.work(t, 'd'); n != 1 || count(t, s, `SELECT count(*) FROM notification_delivery WHERE status = 'd' AND number = 1`) != 1 {
-		t.Errorf("%d deliveries while it is in error, want the one whose retry is due", n)
+	next := func(want ...int64) {
+		t.Helper()
+		subscribers, lists, err := s.queue.take(t.Context(), freePlaces{1, 1, 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var order []int64
+		for _, d := range lists["Subscription/0"] {
+			order = append(order, d.Number)
+		}
+		if !slices.Equal(order, want) {
+			t.Errorf("the events %v go out, want %v", order, want)
+		}
+		var back []finished
+		for _, d := range lists["Subscription/0"] {
+			back = append(back, finished{delivery: d, status: 'p'})
+		}
+		for _, sub := range subscribers {
+			back = append(back, finished{subscriber: sub.ID})
+		}
+		if err := s.queue.flush(t.Context(), back); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if err := s.db().PauseSubscriber(t.Context(), db.PauseSubscriberParams{ID: "Subscription/0", Paused: false}); err != nil {
-		t.Fatal(err)
+	next(1, 2, 3, 4, 5, 6)
+	exec(t, s, `UPDATE notification_delivery SET attempts = 1, next_attempt = now() + interval '1 hour' WHERE number = 1`)
+	next()
+	exec(t, s, `UPDATE notification_delivery SET next_attempt = now() WHERE number = 1`)
+	exec(t, s, `UPDATE notification_subscriber SET due = now()`)
+	next(1)
+	exec(t, s, `UPDATE notification_delivery SET status = 'd' WHERE number = 1`)
+	exec(t, s, `UPDATE notification_delivery SET attempts = 1 WHERE number = 2`)
+	exec(t, s, `UPDATE notification_delivery SET attempts = 1, next_attempt = now() + interval '1 hour' WHERE number = 3`)
+	exec(t, s, `UPDATE notification_delivery SET attempts = 1, next_attempt = now() + interval '1 hour', not_before = now() + interval '1 hour' WHERE number = 6`)
+	exec(t, s, `UPDATE notification_subscriber SET due = now()`)
+	pause(true)
+	next(2)
+	exec(t, s, `UPDATE notification_delivery SET status = 'd' WHERE number = 2`)
+	pause(false)
+	next(3)
+	exec(t, s, `UPDATE notification_delivery SET status = 'd' WHERE number = 3`)
+	next(4, 5)
+	// One that an administrator sends again goes first, whatever waits.
+	exec(t, s, `UPDATE notification_delivery SET attempts = 2, next_attempt = now() + interval '1 hour' WHERE number = 4`)
+	exec(t, s, `UPDATE notification_delivery SET status = 'p', attempts = -1 WHERE number = 1`)
+	exec(t, s, `UPDATE notification_subscriber SET due = now()`)
+	next(1)
+}
+
+// Contract, Notifications 4: endpoints that answer late, and those that were never sent to, leave
+// places for those that answer promptly.
+func TestPlacesForThoseThatAnswer(t *testing.T) {
+	t.Parallel()
+	s := queueOn(t, storetest.New(t))
+	s.enqueueEvents(t, 0, 30, 30)
+	exec(t, s, `UPDATE notification_subscriber SET due = now() - interval '1 minute', answers = CASE WHEN substr(id, 14)::integer < 12 THEN 'late' WHEN substr(id, 14)::integer < 20 THEN 'unknown' ELSE 'prompt' END`)
+	limit := func() int { return 16 }
+	p := newPlaces()
+	f, ok := p.take(t.Context(), limit)
+	if !ok || f != (freePlaces{16, 12, 8}) {
+		t.Fatalf("free places %+v", f)
 	}
-	var order []int64
-	_, lists, err := s.queue.take(t.Context(), 1)
+	subscribers, _, err := s.queue.take(t.Context(), f)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, d := range lists["Subscription/0"] {
-		order = append(order, d.Number)
+	p.keep(f, subscribers)
+	if p.of["late"] > 8 || p.of["late"]+p.of["unknown"] > 12 || p.of["prompt"] < 4 || p.taken != 16 {
+		t.Errorf("taken %d, %v: want at most 8 late ones, 12 with the unknown ones", p.taken, p.of)
 	}
-	if !slices.Equal(order, []int64{2, 4, 5, 6}) {
-		t.Errorf("when it is active again the events %v go out, want all but the one that was put off, in order", order)
+	for _, sub := range subscribers {
+		if sub.Answers == answersPrompt {
+			p.give(sub.Answers)
+		}
+	}
+	f, _ = p.take(t.Context(), limit)
+	subscribers, _, err = s.queue.take(t.Context(), f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.keep(f, subscribers)
+	if p.of["late"] > 8 || p.of["late"]+p.of["unknown"] > 12 {
+		t.Errorf("%v: want at most 8 late ones, 12 with the unknown ones", p.of)
+	}
+}
+
+// Contract, Notifications 4: a fault of this server is no attempt: the delivery waits a moment, and those
+// behind it do too.
+func TestFaultsOfOursAreNoAttempt(t *testing.T) {
+	t.Parallel()
+	s := queueOn(t, storetest.New(t))
+	f, stop := s.queue.settle(&receiver{policy: Policy{MaxAttempts: 1}}, &Delivery{}, Result{Ours: errNoReceiver})
+	if f.status != 'p' || f.tried || f.retry == 0 || !stop {
+		t.Errorf("%+v, stop %v: want pending, without an attempt", f, stop)
+	}
+	s.enqueueEvents(t, 0, 2, 1)
+	subscribers, lists, err := s.queue.take(t.Context(), freePlaces{1, 1, 1})
+	if err != nil || len(subscribers) != 1 {
+		t.Fatalf("%v %v", subscribers, err)
+	}
+	f.delivery = lists["Subscription/0"][0]
+	if err := s.queue.flush(t.Context(), []finished{f, {subscriber: "Subscription/0"}}); err != nil {
+		t.Fatal(err)
+	}
+	if n := count(t, s, `SELECT count(*) FROM notification_delivery WHERE attempts = 0 AND log = '[]' AND next_attempt > now() AND number = 1`); n != 1 {
+		t.Error("the delivery counts an attempt, or is due at once")
+	}
+	if n := count(t, s, `SELECT count(*) FROM notification_subscriber WHERE due > now()`); n != 1 {
+		t.Error("the subscriber is due at once")
 	}
 }
 

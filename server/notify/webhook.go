@@ -29,10 +29,12 @@ type Result struct {
 	Gone       bool          // 410: nothing more is wanted
 	Withheld   bool          // not sent: the owner may not read the resource
 	TimedOut   bool
+	// Ours is why this server could not make the attempt. It counts as none.
+	Ours error
 }
 
 // OK reports whether the attempt succeeded.
-func (r Result) OK() bool { return r.Err == "" }
+func (r Result) OK() bool { return r.Err == "" && r.Ours == nil }
 
 // keys are what signs the messages of a subscription.
 type keys struct {
