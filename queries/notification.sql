@@ -281,8 +281,8 @@ WHERE m.created < @before;
 -- What is known of Subscriptions.
 
 -- name: PutSubscription :exec
-INSERT INTO notification_subscription (id, status, owner, owned_from, started, failing, error, attempts, due)
-VALUES (@id, @status, @owner, @version, @started, sqlc.narg(failing), @error, 0, sqlc.narg(due))
+INSERT INTO notification_subscription (id, status, owner, owned_from, started, started_at, failing, error, attempts, due)
+VALUES (@id, @status, @owner, @version, @started, now(), sqlc.narg(failing), @error, 0, sqlc.narg(due))
 ON CONFLICT (id) DO UPDATE
 SET status = excluded.status,
     owner = CASE WHEN @keep_owner::boolean THEN notification_subscription.owner ELSE excluded.owner END,
@@ -291,6 +291,7 @@ SET status = excluded.status,
                 AND notification_subscription.owner ->> 'client' IS NOT DISTINCT FROM excluded.owner ->> 'client'
         THEN notification_subscription.owned_from ELSE excluded.owned_from END,
     started = CASE WHEN excluded.status = 'off' THEN false ELSE notification_subscription.started OR excluded.started END,
+    started_at = CASE WHEN notification_subscription.started THEN notification_subscription.started_at ELSE now() END,
     failing = CASE WHEN excluded.status = 'error' THEN coalesce(notification_subscription.failing, excluded.failing)
                    WHEN excluded.status = 'requested' THEN notification_subscription.failing END,
     error = excluded.error,
@@ -298,14 +299,14 @@ SET status = excluded.status,
     due = excluded.due;
 
 -- name: Subscription :one
-SELECT s.id, s.status, s.owner, s.secret, s.previous_secret, s.secret_changed, s.started, s.failing, s.error, s.attempts, s.due,
+SELECT s.id, s.status, s.owner, s.secret, s.previous_secret, s.secret_changed, s.started, s.started_at, s.failing, s.error, s.attempts, s.due,
     coalesce(n.events, 0)::bigint AS events
 FROM notification_subscription s
 LEFT JOIN notification_subscriber n ON n.id = 'Subscription/' || s.id
 WHERE s.id = @id;
 
 -- name: Subscriptions :many
-SELECT s.id, s.status, s.owner, s.secret, s.previous_secret, s.secret_changed, s.started, s.failing, s.error
+SELECT s.id, s.status, s.owner, s.secret, s.previous_secret, s.secret_changed, s.started, s.started_at, s.failing, s.error
 FROM notification_subscription s
 WHERE s.id > @after AND s.status <> 'off'
 ORDER BY s.id

@@ -227,6 +227,7 @@ type NotificationSubscription struct {
 	Attempts       int32
 	Due            pgtype.Timestamptz
 	OwnedFrom      int32
+	StartedAt      time.Time
 }
 
 type OauthApikey struct {

@@ -782,8 +782,8 @@ func (q *Queries) PauseSubscriber(ctx context.Context, arg PauseSubscriberParams
 
 const PutSubscription = `-- name: PutSubscription :exec
 
-INSERT INTO notification_subscription (id, status, owner, owned_from, started, failing, error, attempts, due)
-VALUES ($1, $2, $3, $4, $5, $6, $7, 0, $8)
+INSERT INTO notification_subscription (id, status, owner, owned_from, started, started_at, failing, error, attempts, due)
+VALUES ($1, $2, $3, $4, $5, now(), $6, $7, 0, $8)
 ON CONFLICT (id) DO UPDATE
 SET status = excluded.status,
     owner = CASE WHEN $9::boolean THEN notification_subscription.owner ELSE excluded.owner END,
@@ -792,6 +792,7 @@ SET status = excluded.status,
                 AND notification_subscription.owner ->> 'client' IS NOT DISTINCT FROM excluded.owner ->> 'client'
         THEN notification_subscription.owned_from ELSE excluded.owned_from END,
     started = CASE WHEN excluded.status = 'off' THEN false ELSE notification_subscription.started OR excluded.started END,
+    started_at = CASE WHEN notification_subscription.started THEN notification_subscription.started_at ELSE now() END,
     failing = CASE WHEN excluded.status = 'error' THEN coalesce(notification_subscription.failing, excluded.failing)
                    WHEN excluded.status = 'requested' THEN notification_subscription.failing END,
     error = excluded.error,
@@ -1004,7 +1005,7 @@ func (q *Queries) StopSubscriber(ctx context.Context, id string) error {
 }
 
 const Subscription = `-- name: Subscription :one
-SELECT s.id, s.status, s.owner, s.secret, s.previous_secret, s.secret_changed, s.started, s.failing, s.error, s.attempts, s.due,
+SELECT s.id, s.status, s.owner, s.secret, s.previous_secret, s.secret_changed, s.started, s.started_at, s.failing, s.error, s.attempts, s.due,
     coalesce(n.events, 0)::bigint AS events
 FROM notification_subscription s
 LEFT JOIN notification_subscriber n ON n.id = 'Subscription/' || s.id
@@ -1019,6 +1020,7 @@ type SubscriptionRow struct {
 	PreviousSecret []byte
 	SecretChanged  pgtype.Timestamptz
 	Started        bool
+	StartedAt      time.Time
 	Failing        pgtype.Timestamptz
 	Error          string
 	Attempts       int32
@@ -1037,6 +1039,7 @@ func (q *Queries) Subscription(ctx context.Context, id string) (SubscriptionRow,
 		&i.PreviousSecret,
 		&i.SecretChanged,
 		&i.Started,
+		&i.StartedAt,
 		&i.Failing,
 		&i.Error,
 		&i.Attempts,
@@ -1079,7 +1082,7 @@ func (q *Queries) SubscriptionOwners(ctx context.Context, ids []string) ([]Subsc
 }
 
 const Subscriptions = `-- name: Subscriptions :many
-SELECT s.id, s.status, s.owner, s.secret, s.previous_secret, s.secret_changed, s.started, s.failing, s.error
+SELECT s.id, s.status, s.owner, s.secret, s.previous_secret, s.secret_changed, s.started, s.started_at, s.failing, s.error
 FROM notification_subscription s
 WHERE s.id > $1 AND s.status <> 'off'
 ORDER BY s.id
@@ -1099,6 +1102,7 @@ type SubscriptionsRow struct {
 	PreviousSecret []byte
 	SecretChanged  pgtype.Timestamptz
 	Started        bool
+	StartedAt      time.Time
 	Failing        pgtype.Timestamptz
 	Error          string
 }
@@ -1120,6 +1124,7 @@ func (q *Queries) Subscriptions(ctx context.Context, arg SubscriptionsParams) ([
 			&i.PreviousSecret,
 			&i.SecretChanged,
 			&i.Started,
+			&i.StartedAt,
 			&i.Failing,
 			&i.Error,
 		); err != nil {

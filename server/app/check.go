@@ -402,7 +402,8 @@ func (p *Platform) checkUnique(ctx context.Context, tx *store.Tx, id string, own
 func (p *Platform) active(ctx context.Context, from searcher, operations ...string) ([]*r4.App, error) {
 	var out []*r4.App
 	for cursor := ""; ; {
-		values := url.Values{"status": {"active"}, "_count": {"200"}, "_total": {"none"}}
+		// An index that is being rebuilt finds no Apps by their status.
+		values := url.Values{"_count": {"200"}, "_total": {"none"}}
 		if len(operations) > 0 {
 			values.Set("operation", strings.Join(operations, ","))
 		}
@@ -422,7 +423,7 @@ func (p *Platform) active(ctx context.Context, from searcher, operations ...stri
 			if err != nil {
 				return nil, fmt.Errorf("resource App/%s: %w", v.ID, err)
 			}
-			if a, ok := r.(*r4.App); ok {
+			if a, ok := r.(*r4.App); ok && a.Status.Text == "active" {
 				out = append(out, a)
 			}
 		}

@@ -283,7 +283,8 @@ func TestBackportHeartbeatAndTimeout(t *testing.T) {
 	ig := "http://hl7.org/fhir/uv/subscriptions-backport/StructureDefinition/"
 	of := func(r *receiver, extension, value string) string {
 		return `{"resourceType":"Subscription","status":"requested","reason":"r","criteria":"http://example.org/t","channel":{"extension":[{"url":"` + ig + extension + `",` + value +
-			`}],"type":"rest-hook","endpoint":"` + r.url + `","payload":"application/fhir+json"}}`
+			`}],"type":"rest-hook","endpoint":"` + r.url + `","payload":"application/fhir+json","_payload":{"extension":[{"url":"` + ig +
+			`backport-payload-content","valueCode":"full-resource"}]}}}`
 	}
 	beating, hanging := newReceiver(t), newReceiver(t)
 	s.subscribe(of(beating, "backport-heartbeat-period", `"valueUnsignedInt":1`))

@@ -14,6 +14,7 @@ import (
 	"kiln/server/fhir"
 	"kiln/server/outcome"
 	"kiln/server/search"
+	"kiln/server/search/match"
 )
 
 func revoked(err error) bool {
@@ -22,10 +23,18 @@ func revoked(err error) bool {
 
 const fhirJSON = "application/fhir+json"
 
+// mediaType is the media type of messages in the form of the Backport IG: channel.payload.
+func (c *subscription) mediaType() string {
+	if c.payload == "" {
+		return fhirJSON
+	}
+	return c.payload
+}
+
 // body is what a delivery sends, with its media type.
 func (s *Service) body(ctx context.Context, c *subscription, status string, events int64, d *Delivery) (body []byte, contentType string) {
 	if c.backport {
-		return s.backportBody(ctx, c, d.ID.String(), "event-notification", status, events, d), fhirJSON
+		return s.backportBody(ctx, c, d.ID.String(), "event-notification", status, events, d), c.mediaType()
 	}
 	contentType = c.payload
 	if contentType == "" {
@@ -37,7 +46,7 @@ func (s *Service) body(ctx context.Context, c *subscription, status string, even
 // statusBody is a handshake or a heartbeat; id is the id of the Bundle.
 func (s *Service) statusBody(c *subscription, id, kind, state string, events int64) (body []byte, contentType string) {
 	if c.backport {
-		return s.backportBody(context.Background(), c, id, kind, state, events, nil), fhirJSON
+		return s.backportBody(context.Background(), c, id, kind, state, events, nil), c.mediaType()
 	}
 	return status{Type: kind, Subscription: c.reference(), Status: state, Events: events}.append(nil), fhirJSON
 }
@@ -50,8 +59,12 @@ func (s *Service) backportBody(ctx context.Context, c *subscription, id, kind, s
 	absolute := func(path string) string { return base + "/" + path }
 	b := []byte(`{"resourceType":"Bundle","id":"` + id + `","type":"history","timestamp":"` + rfc3339(time.Now()) + `","entry":[{"fullUrl":"urn:uuid:`)
 	statusID := uuid.NewString()
+	topic := c.topic
+	if c.content == empty { // the payload tells of nothing but the event
+		topic = ""
+	}
 	b = append(b, statusID+`","resource":`...)
-	b = appendStatusParameters(b, statusID, kind, state, absolute(c.reference()), c.topic, max(events, numberOf(d)), c, d, absolute)
+	b = appendStatusParameters(b, statusID, kind, state, absolute(c.reference()), topic, numberOf(d, events), c, d, absolute)
 	b = append(b, `,"request":{"method":"GET","url":`...)
 	b = fhir.AppendString(b, absolute(c.reference()+"/$status"))
 	b = append(b, `},"response":{"status":"200"}}`...)
@@ -86,9 +99,10 @@ func (s *Service) backportBody(ctx context.Context, c *subscription, id, kind, s
 	return append(b, `]}`...)
 }
 
-func numberOf(d *Delivery) int64 {
+// numberOf is the number of a delivery's event; without a delivery, of the last event.
+func numberOf(d *Delivery, events int64) int64 {
 	if d == nil {
-		return 0
+		return events
 	}
 	return d.Number
 }
@@ -148,7 +162,8 @@ func appendStatusParameters(b []byte, id, kind, state, subscription, topic strin
 }
 
 // shaped are the resources that the topic's notification shape adds, as far as the principal
-// of ctx may read them.
+// of ctx may read them: those that the version of the event refers to, and those that refer to
+// its resource.
 func (s *Service) shaped(ctx context.Context, c *subscription, e *Event) []fhir.Version {
 	if len(c.include) == 0 {
 		return nil
@@ -162,16 +177,60 @@ func (s *Service) shaped(ctx context.Context, c *subscription, e *Event) []fhir.
 		values.Add(name, value)
 	}
 	q, err := search.Parse(s.Service.Parameters.Current(), e.Version.ResourceType, values, s.Service.SearchOptions(ctx, false, nil))
-	if err == nil {
+	if err != nil {
+		return nil
+	}
+	list := s.referred(ctx, q.Includes, e)
+	if q.Includes = nil; len(q.RevIncludes) > 0 {
 		if result, err := s.Store.Search(ctx, q); err == nil {
-			return slices.DeleteFunc(result.Includes, func(v fhir.Version) bool {
-				if s.Rights == nil {
-					return false
-				}
-				seen, err := s.Rights.Sees(ctx, access.From(ctx), v, s.index(v, new(held)))
-				return err != nil || !seen
-			})
+			list = append(list, result.Includes...)
 		}
 	}
-	return nil
+	seen := make(map[string]bool)
+	return slices.DeleteFunc(list, func(v fhir.Version) bool {
+		reference := v.ResourceType + "/" + v.ID
+		if seen[reference] {
+			return true
+		}
+		seen[reference] = true
+		if s.Rights == nil {
+			return false
+		}
+		may, err := s.Rights.Sees(ctx, access.From(ctx), v, s.index(v, new(held)))
+		return err != nil || !may
+	})
+}
+
+// referred are the resources to which the version of an event refers by some parameters.
+func (s *Service) referred(ctx context.Context, includes []search.Include, e *Event) []fhir.Version {
+	_, x := s.indexed(e, false)
+	if x == nil || len(includes) == 0 {
+		return nil
+	}
+	about := &match.Resource{Type: e.Version.ResourceType, ID: e.Version.ID, Index: x}
+	var refs []int64
+	types := make(map[int64][]string) // that are asked for; "" is every one
+	for _, target := range x.Targets {
+		for _, in := range includes {
+			if slices.ContainsFunc(in.Keys, func(k fhir.Key) bool { return about.HasTerm(k.Term(fhir.Value(target))) }) {
+				if types[target] == nil {
+					refs = append(refs, target)
+				}
+				types[target] = append(types[target], in.Target)
+			}
+		}
+	}
+	if len(refs) == 0 {
+		return nil
+	}
+	found, err := s.Store.Search(ctx, &search.Query{
+		Count: maxFound, Total: search.TotalNone, Clauses: []match.Clause{{Name: "_id", Any: []match.Match{match.IDs{Refs: refs}}}},
+	})
+	if err != nil {
+		return nil
+	}
+	return slices.DeleteFunc(found.Matches, func(v fhir.Version) bool {
+		wanted := types[int64(fhir.ValueReference(v.ResourceType, v.ID))]
+		return !slices.Contains(wanted, "") && !slices.Contains(wanted, v.ResourceType)
+	})
 }

@@ -114,7 +114,7 @@ func (r *reader) load(ctx context.Context) error {
 			if err == nil {
 				c, err = r.s.compileStored(p.in(ctx), row.ID, versions)
 			}
-			if err := r.place(ctx, m, row.ID, c, err); err != nil {
+			if err := r.place(ctx, m, row.ID, row.StartedAt, c, err); err != nil {
 				return err
 			}
 		}
@@ -156,12 +156,12 @@ func (r *reader) loadSubscription(ctx context.Context, m *matcher, id string) er
 		return err
 	}
 	c, err := r.s.readAs(ctx, id, readOwner(row.Owner))
-	return r.place(ctx, m, id, c, err)
+	return r.place(ctx, m, id, row.StartedAt, c, err)
 }
 
 // place puts a Subscription into the matcher, or takes out one that cannot be carried out,
 // which err says: that is told at once, for it gets nothing from then on.
-func (r *reader) place(ctx context.Context, m *matcher, id string, c *subscription, err error) error {
+func (r *reader) place(ctx context.Context, m *matcher, id string, since time.Time, c *subscription, err error) error {
 	reference := "Subscription/" + id
 	if err != nil {
 		if outcome.Theirs(err) {
@@ -178,7 +178,7 @@ func (r *reader) place(ctx context.Context, m *matcher, id string, c *subscripti
 		return err
 	}
 	delete(r.withoutRights, id)
-	r.put(m, &Subscriber{ID: reference, Rules: c.rules, Queued: !c.webSocket, principal: r.share(c.principal)})
+	r.put(m, &Subscriber{ID: reference, Rules: c.rules, Queued: !c.webSocket, principal: r.share(c.principal), since: since})
 	return nil
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"kiln/gen/db"
 	"kiln/gen/r4"
+	"kiln/server/outcome"
 )
 
 // life takes Subscriptions through their status: the handshake of one that is requested,
@@ -115,6 +116,9 @@ func (l *life) attend(ctx context.Context, row dueSubscription) error {
 	}
 	status := r.Status.Text
 	c, err := s.compile(ctx, row.ID, r)
+	if outcome.Ours(err) {
+		return err // tried again when the lease has run out
+	}
 	if err != nil {
 		// Its criteria or topic can no longer be carried out.
 		return s.transition(ctx, row.ID, []string{"requested", "active"}, "error", err.Error())

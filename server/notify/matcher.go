@@ -38,6 +38,8 @@ type Subscriber struct {
 	// principal is on whose behalf it hears of events: of what that may see, and nothing else; nil
 	// sees everything.
 	principal *access.Principal
+	// since is when a Subscription became active: it hears of nothing that was written before.
+	since time.Time
 }
 
 // asks reports whether the database may have to be asked for the subscriber.
@@ -301,7 +303,7 @@ func (s *Service) match(ctx context.Context, m *matcher, events []*Event) (hits 
 				continue
 			}
 			seen[sub] = true
-			if !ask.sights.may(sub, events[i]) {
+			if events[i].Written.Before(sub.since) || !ask.sights.may(sub, events[i]) {
 				continue
 			}
 			hits = append(hits, hit{sub, events[i]})

@@ -3,6 +3,7 @@ package notify
 import (
 	"context"
 	"encoding/json"
+	"mime"
 	"net/http"
 	"net/textproto"
 	"net/url"
@@ -14,6 +15,7 @@ import (
 	"kiln/gen/r4"
 	"kiln/server/access"
 	"kiln/server/fhir"
+	"kiln/server/interaction"
 	"kiln/server/outcome"
 )
 
@@ -95,7 +97,7 @@ func (s *Service) compile(ctx context.Context, id string, r *r4.Subscription) (*
 		err = s.compileTopic(ctx, c, filtersOf(r.FilterBy), "Subscription.filterBy")
 	case isCanonical(text):
 		c.backport, c.topic = true, text
-		err = s.compileTopic(ctx, c, backportFilters(r), "Subscription.criteria.extension")
+		err = s.compileTopic(ctx, c, s.backportFilters(r), "Subscription.criteria.extension")
 	case text == "":
 		return nil, unprocessable("Subscription.criteria", outcome.CodeRequired, "a subscription needs criteria or a topic")
 	default:
@@ -284,8 +286,10 @@ func filtersOf(list []r4.SubscriptionFilterBy) []filterBy {
 	return out
 }
 
-// backportFilters are the filters of the IG's form: `Type?parameter=value&…`.
-func backportFilters(r *r4.Subscription) []filterBy {
+// backportFilters are the filters of the IG's form: `Type?parameter=value&…`, or
+// `parameter=value&…`, where a parameter may have its type before it: `Type.parameter=value`.
+// A parameter may have a modifier.
+func (s *Service) backportFilters(r *r4.Subscription) []filterBy {
 	if r.Criteria.Extra == nil {
 		return nil
 	}
@@ -296,19 +300,75 @@ func backportFilters(r *r4.Subscription) []filterBy {
 			continue
 		}
 		typ, query := splitCriteria(text.Text)
-		values, err := url.ParseQuery(query)
+		if !strings.Contains(text.Text, "?") {
+			typ, query = "", text.Text
+		}
+		values, err := interaction.ParseQuery(query)
 		if err != nil || len(values) == 0 {
 			out = append(out, filterBy{typ, "", text.Text}) // refused by name
 			continue
 		}
 		for name, list := range values {
+			of, parameter := typ, name
+			if before, after, ok := strings.Cut(name, "."); ok && typ == "" && s.Service.Model.Resources[before] != nil {
+				of, parameter = before, after
+			}
 			for _, v := range list {
-				out = append(out, filterBy{typ, name, v})
+				out = append(out, filterBy{of, parameter, v})
 			}
 		}
 	}
 	slices.SortFunc(out, func(a, b filterBy) int { return strings.Compare(a.parameter, b.parameter) })
 	return out
+}
+
+// checkForm refuses demands of a Subscription that the server cannot meet. It is about
+// new versions only: a Subscription that an older release stored goes on.
+// Spec: http://hl7.org/fhir/uv/subscriptions-backport/STU1.1/StructureDefinition-backport-subscription.html.
+func checkForm(r *r4.Subscription) error {
+	if len(r.ModifierExtension) > 0 {
+		return unprocessable("Subscription.modifierExtension", outcome.CodeNotSupported, "the modifier extension %q is not known", clip(r.ModifierExtension[0].URL.Text))
+	}
+	backport := r.Topic.Text == "" && isCanonical(r.Criteria.Text)
+	if x := r.Criteria.Extra; x != nil {
+		for _, e := range x.Extension {
+			text, ok := e.Value.(*fhir.String)
+			switch {
+			case e.URL.Text != backportFilter:
+				return unprocessable("Subscription.criteria.extension", outcome.CodeNotSupported, "the extension %q on criteria is not known: expected %s", clip(e.URL.Text), backportFilter)
+			case !backport:
+				return unprocessable("Subscription.criteria.extension", outcome.CodeInvalid, "filters belong to criteria that name a topic")
+			case !ok || text.Text == "":
+				return unprocessable("Subscription.criteria.extension", outcome.CodeValue, "a filter is a valueString: parameter=value")
+			}
+		}
+	}
+	ch := r.Channel
+	if x := ch.Type_.Extra; x != nil {
+		for _, e := range x.Extension {
+			if e.URL.Text != backportBase+"backport-channel-type" {
+				continue
+			}
+			if code, ok := e.Value.(*r4.Coding); !ok || code.Code.Text != ch.Type_.Text {
+				return unprocessable("Subscription.channel.type.extension", outcome.CodeNotSupported, "the backport-channel-type is not supported: expected rest-hook or websocket, as channel.type")
+			}
+		}
+	}
+	if _, parameters, err := mime.ParseMediaType(ch.Payload.Text); ch.Payload.Text != "" {
+		if version := parameters["fhirversion"]; err != nil || version != "" && version != "4.0" {
+			return unprocessable("Subscription.channel.payload", outcome.CodeNotSupported, "channel.payload %q is not supported: the fhirVersion is 4.0", clip(ch.Payload.Text))
+		}
+	}
+	if !backport {
+		return nil
+	}
+	if ch.Payload.Text == "" {
+		return unprocessable("Subscription.channel.payload", outcome.CodeRequired, "a subscription to a topic needs channel.payload: application/fhir+json or application/json")
+	}
+	if x := ch.Payload.Extra; x == nil || !slices.ContainsFunc(x.Extension, func(e fhir.Extension) bool { return e.URL.Text == backportContent }) {
+		return unprocessable("Subscription.channel.payload.extension", outcome.CodeRequired, "a subscription to a topic needs the extension backport-payload-content: empty, id-only or full-resource")
+	}
+	return nil
 }
 
 // filter narrows the rules of a subscription. offered are the parameters that the topic

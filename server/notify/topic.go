@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -71,28 +72,51 @@ func (s *Service) findTopic(ctx context.Context, canonical string) (*topic, erro
 	return t, err
 }
 
-// searchTopic is findTopic, by a search.
+// searchTopic finds a topic by the search index. While that is being rebuilt it may lack the topic:
+// then searchTopic reads all topics.
 func (s *Service) searchTopic(ctx context.Context, canonical string) (*topic, error) {
-	address, version, _ := strings.Cut(canonical, "|")
-	values := url.Values{"url": {address}, "status": {"active,draft"}, "_count": {"10"}, "_total": {"none"}, "_sort": {"-_lastUpdated"}}
-	if version != "" {
-		values.Set("version", version)
+	address, _, _ := strings.Cut(canonical, "|")
+	t, err := s.scanTopics(ctx, canonical, url.Values{"url": {address}})
+	if t != nil && err == nil {
+		return t, nil
 	}
-	q, err := search.Parse(s.Service.Parameters.Current(), "SubscriptionTopic", values, search.Options{})
-	if err != nil {
-		return nil, err
-	}
-	found, err := s.Store.Search(ctx, q)
-	if err != nil {
-		return nil, err
-	}
-	for _, v := range found.Matches {
-		t := new(topic)
-		if err := json.Unmarshal(v.Body, t); err == nil {
-			return t, nil
+	return s.scanTopics(ctx, canonical, url.Values{})
+}
+
+// scanTopics returns the topic of a canonical that was changed last, of those that a search finds;
+// nil where none is in force.
+func (s *Service) scanTopics(ctx context.Context, canonical string, values url.Values) (*topic, error) {
+	const page = 200
+	values.Set("_count", strconv.Itoa(page))
+	values.Set("_total", "none")
+	var last *topic
+	var changed time.Time
+	for {
+		q, err := search.Parse(s.Service.Parameters.Current(), "SubscriptionTopic", values, search.Options{MaxCount: page})
+		if err != nil {
+			return nil, err
 		}
+		found, err := s.Store.Search(ctx, q)
+		if err != nil {
+			return nil, err
+		}
+		for _, v := range found.Matches {
+			t := new(topic)
+			if err := json.Unmarshal(v.Body, t); err == nil && t.is(canonical) && !v.LastUpdated.Before(changed) {
+				last, changed = t, v.LastUpdated
+			}
+		}
+		if !found.HasNext {
+			return last, nil
+		}
+		values.Set("_cursor", found.Last)
 	}
-	return nil, nil
+}
+
+// is reports whether a topic is in force and has a canonical, with or without a version.
+func (t *topic) is(canonical string) bool {
+	address, version, _ := strings.Cut(canonical, "|")
+	return t.URL == address && (version == "" || t.Version == version) && (t.Status == "active" || t.Status == "draft")
 }
 
 // compileTopic makes the rules of a subscription of its topic.

@@ -148,6 +148,9 @@ func (s *Service) admit(ctx context.Context, w *store.Write, r, was *r4.Subscrip
 	if err != nil {
 		return err
 	}
+	if err := checkForm(r); err != nil {
+		return err
+	}
 	if err := s.mayFollow(ctx, c); err != nil {
 		return err
 	}
