@@ -326,6 +326,9 @@ func (a *Admin) CreateClient(ctx context.Context, body []byte) (*ClientAnswer, e
 	if err := decodeStrict(body, &b); err != nil {
 		return nil, invalid("%s", err)
 	}
+	if strings.HasPrefix(b.ClientID, appClientID("")) {
+		return nil, invalid("clientId is %q: %s stands before the ids of Apps, whose clients Kiln makes", b.ClientID, appClientID(""))
+	}
 	c, err := a.client(b)
 	if err != nil {
 		return nil, err

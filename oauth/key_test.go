@@ -206,8 +206,10 @@ func TestMintedScopes(t *testing.T) {
 func TestClientsHaveNoNamesOfAPIKeys(t *testing.T) {
 	t.Parallel()
 	s := start(t)
-	if _, err := s.server.CreateClient(t.Context(), []byte(`{"clientId": "apikey:nightly"}`)); err == nil || !strings.Contains(err.Error(), "apikey:") {
-		t.Errorf("a client apikey:nightly: %v", err)
+	for id, prefix := range map[string]string{"apikey:nightly": "apikey:", "app-chart": "app-"} {
+		if _, err := s.server.CreateClient(t.Context(), []byte(`{"clientId": "`+id+`"}`)); err == nil || !strings.Contains(err.Error(), prefix) {
+			t.Errorf("a client %s: %v", id, err)
+		}
 	}
 }
 

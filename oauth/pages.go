@@ -82,7 +82,6 @@ func (s *Server) render(w http.ResponseWriter, r *http.Request, status int, name
 	h.Set("X-Frame-Options", "DENY")
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Referrer-Policy", "no-referrer")
-	h.Set("Cross-Origin-Opener-Policy", "same-origin")
 	h.Del("Access-Control-Allow-Origin")
 	w.WriteHeader(status)
 	_, _ = w.Write(b.Bytes())

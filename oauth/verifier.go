@@ -113,6 +113,9 @@ func (s *Server) verifyAnew(ctx context.Context, token string) (*verified, error
 	if !readClaims(payload, &c) {
 		return nil, errToken
 	}
+	if time.Unix(c.NotBefore, 0).After(s.Now().Add(leeway)) {
+		return nil, errToken
+	}
 	if !slices.Contains(c.Audience, s.FHIRBase) || c.ID == "" || c.ClientID == "" {
 		return nil, errToken
 	}

@@ -294,12 +294,21 @@ func (r *Rights) decide(permission smart.Permissions, typ string) answer {
 	return a
 }
 
+// systemOnly reports whether only a system/ scope gives a permission: AuditEvents are records
+// of services, and no user writes them.
+func systemOnly(permission smart.Permissions, typ string) bool {
+	return typ == "AuditEvent" && permission == smart.Create
+}
+
 // reach is what a scope that names permission and typ lets through of the resources of
 // typ. ok is false where it cannot give any: it names a patient that the token does not
 // have, writes of a type that is not written under it, a search that the type has not, or
 // one whose index is still being built.
 func (r *Rights) reach(scope smart.Scope, permission smart.Permissions, typ string) (c Condition, ok bool, err error) {
 	ok = true
+	if systemOnly(permission, typ) && scope.Context != smart.System {
+		return nothing, false, nil
+	}
 	switch scope.Context {
 	case smart.Patient:
 		if r.Patient == "" {
@@ -379,6 +388,9 @@ func (r *Rights) compartments(permission smart.Permissions, typ string, patients
 		return c, reading
 	}
 	any := r.d.Registry().CompartmentMatches(typ, "Patient", patients...)
+	if !reading { // to have performed what is about somebody else gives no right to write it
+		any = r.d.Registry().SubjectMatches(typ, "Patient", patients...)
+	}
 	if len(any) == 0 || len(patients) == 0 {
 		return nothing, reading || len(any) > 0
 	}
@@ -507,6 +519,8 @@ func (r *Rights) context(permission smart.Permissions, typ string) string {
 	switch {
 	case r.APIKey:
 		return "system" // the only one that it can have
+	case systemOnly(permission, typ):
+		return "system"
 	case r.Patient != "" && r.inReach(permission, typ):
 		return "patient"
 	case r.FHIRUser != "" || r.Patient != "" || r.Subject != r.ClientID:

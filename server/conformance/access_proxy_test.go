@@ -3,6 +3,7 @@ package conformance
 import (
 	"encoding/base64"
 	"net/url"
+	"strings"
 	"testing"
 	"time"
 
@@ -192,4 +193,49 @@ func TestUserWithoutFHIRUser(t *testing.T) {
 		})
 	}
 	s.as(claims{Subject: "jane", Client: "app", Scope: "user/*.rs"}).get("/Observation").want(200).equal("total", "5")
+}
+
+// A patient who has performed something on somebody else reads it, and neither makes nor changes it.
+// Contract, Authorization 4: a write must lie in the compartment by the type's `patient` parameter.
+func TestWritesNeedTheSubject(t *testing.T) {
+	t.Parallel()
+	s := authorized(t)
+	twoPatients(s)
+	all := s.as(systemClient("system/*.cruds"))
+	for name, c := range map[string]claims{
+		"patient/": patientApp("a", "patient/*.cruds"),
+		"user/":    {Subject: "anna", Client: "app", User: "Patient/a", Scope: "user/*.cruds"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := s.in(t).as(c)
+			for _, body := range []string{
+				`{"resourceType":"Observation","status":"final","code":{"text":"x"},"subject":{"reference":"Patient/b"},"performer":[{"reference":"Patient/a"}]}`,
+				`{"resourceType":"Observation","status":"final","code":{"text":"x"},"performer":[{"reference":"Patient/a"}]}`,
+				`{"resourceType":"Condition","subject":{"reference":"Patient/b"},"asserter":{"reference":"Patient/a"}}`,
+				`{"resourceType":"Patient","link":[{"type":"seealso","other":{"reference":"Patient/a"}}]}`,
+			} {
+				typ := strings.Split(body, `"`)[3]
+				a.post("/"+typ, body).issue(403, "forbidden")
+				id := all.in(t).post("/"+typ, body).want(201).str("id")
+				a.get("/" + typ + "/" + id).want(200)
+				a.do("DELETE", "/"+typ+"/"+id, "").issue(403, "forbidden")
+				a.put("/"+typ+"/"+id, strings.Replace(body, `{"resourceType"`, `{"id":"`+id+`","resourceType"`, 1)).issue(403, "forbidden")
+			}
+			a.post("/Observation", `{"resourceType":"Observation","status":"final","code":{"text":"x"},"subject":{"reference":"Patient/a"},"performer":[{"reference":"Practitioner/dr"}]}`).want(201)
+		})
+	}
+}
+
+// Only system/ scopes create AuditEvents.
+// Contract, Authorization 4: only `system/` scopes create AuditEvents.
+func TestAuditEventsAreOfServices(t *testing.T) {
+	t.Parallel()
+	s := authorized(t)
+	twoPatients(s)
+	body := `{"resourceType":"AuditEvent","type":{"code":"rest"},"recorded":"2026-01-01T00:00:00Z","agent":[{"requestor":true,"who":{"reference":"Patient/a"}}],"source":{"observer":{"display":"x"}}}`
+	for _, c := range []claims{patientApp("a", "patient/*.cruds"), {Subject: "doctor", Client: "app", User: "Practitioner/dr", Scope: "user/*.cruds"}} {
+		s.as(c).post("/AuditEvent", body).issue(403, "forbidden", "system/AuditEvent.c").has("WWW-Authenticate", `Bearer error="insufficient_scope", scope="system/AuditEvent.c"`)
+		s.as(c).post("/", bundle("batch", entry("POST", "AuditEvent", "", body))).want(200).equal("entry.0.response.status", "403 Forbidden")
+	}
+	s.as(systemClient("system/AuditEvent.c")).post("/AuditEvent", body).want(201)
 }

@@ -30,6 +30,8 @@ func TestNotifyUsers(t *testing.T) {
 	id := back.do("POST", "/Patient", patient("About")).want(201).str("id")
 	anna := claims{Subject: "anna", Client: "app", Scope: "user/*.rs"}
 	stream := another.as(anna).stream("/Patient/$events", "Authorization", another.as(anna).token)
+	service := another.as(claims{Subject: "anna", Client: "anna", Scope: "system/*.rs"}) // a client of the user's name
+	others := service.stream("/Patient/$events", "Authorization", service.token)
 	conn, _, err := websocket.DefaultDialer.Dial(strings.Replace(s.server(), "http", "ws", 1)+"/notifications/ws", http.Header{"Authorization": {anna.token()}})
 	if err != nil {
 		t.Fatal(err)
@@ -54,6 +56,10 @@ func TestNotifyUsers(t *testing.T) {
 	check("socket", (&ws{t, conn}).json())
 	if ev := stream.next(); ev.name != "notify" || !strings.Contains(ev.data, "Please look") {
 		t.Errorf("stream: %+v", ev)
+	}
+	marker := back.do("POST", "/Patient", patient("Marker")).want(201).str("id")
+	if ev := others.next(); ev.name == "notify" || !strings.Contains(ev.data, marker) {
+		t.Errorf("the client of the user's name: %+v", ev)
 	}
 	away := s.as(claims{Subject: "away", Client: "app", Scope: "user/*.rs"})
 	if ev := away.stream("/notifications/events", "Authorization", away.token).next(); ev.name != "notify" || !strings.Contains(ev.data, id) {

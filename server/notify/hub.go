@@ -784,7 +784,7 @@ func names(p *access.Principal) []string {
 		return nil
 	}
 	var list []string
-	for i, name := range []string{p.Subject, p.FHIRUser} {
+	for i, name := range []string{p.User(), p.FHIRUser} {
 		if i == 0 && p.Issuer != "" {
 			continue // a name elsewhere is nobody's here
 		}

@@ -54,6 +54,26 @@ func (r *Registry) CompartmentMatches(typ, code string, ids ...string) []match.M
 		}
 		by = []string{strings.ToLower(code)}
 	}
+	return r.matchesBy(typ, code, by, ids)
+}
+
+// SubjectMatches is CompartmentMatches for resources whose subject is code/id: by the search
+// parameter named like the compartment, if the type has one. An Observation that Patient/1
+// has performed on somebody else is in the compartment of Patient/1, but its subject is not.
+// The type of the compartment matches by its id alone.
+func (r *Registry) SubjectMatches(typ, code string, ids ...string) []match.Match {
+	if typ == code {
+		return r.matchesBy(typ, code, []string{"{def}"}, ids)
+	}
+	name := strings.ToLower(code)
+	if p, ok := r.compiled[typ][name]; !ok || p.Type != fhir.SearchReference {
+		return r.CompartmentMatches(typ, code, ids...)
+	}
+	return r.matchesBy(typ, code, []string{name}, ids)
+}
+
+// matchesBy are the matches of references to code/id by parameters, "{def}" for the id itself.
+func (r *Registry) matchesBy(typ, code string, by, ids []string) []match.Match {
 	values := make([]fhir.Value, len(ids))
 	refs := make([]int64, len(ids))
 	for i, id := range ids {
