@@ -28,7 +28,7 @@ type JavaScriptConfig struct {
 type SandboxConfig struct {
 	MaxMemoryMB    int  `koanf:"max_memory_mb" doc:"memory that a script may hold"`
 	MaxExecutionMS int  `koanf:"max_execution_ms" doc:"how long a script may run, without waiting"`
-	Workers        int  `koanf:"workers" restart:"" doc:"scripts that run at the same time; up to four times as many while some run for more than 100 ms and others wait"`
+	Workers        int  `koanf:"workers" restart:"" doc:"scripts that run at the same time; up to four times as many while some run for more than 100 ms and others wait, and 12 more that other scripts call"`
 	AllowFetch     bool `koanf:"allow_fetch" doc:"scripts may fetch from the hosts in handler.allowHosts"`
 }
 

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 
+	"kiln/server/app/sandbox"
 	"kiln/server/interaction"
 	"kiln/server/outcome"
 	"kiln/server/patch"
@@ -56,6 +57,13 @@ func (p *Platform) host(ctx context.Context, e *entry, function string, text jso
 	}
 	if function == "search" && a.Type == "" {
 		return nil, outcome.Invalid("fhir.search needs a type")
+	}
+	if function != "operation" {
+		release, err := sandbox.Hold(ctx)
+		if err != nil {
+			return nil, err
+		}
+		defer release()
 	}
 	switch function {
 	case "fetch":
@@ -124,6 +132,13 @@ func (p *Platform) operation(ctx context.Context, e *entry, a hostArgs) (json.Ra
 	}
 	if !e.affects && p.changes(ctx, q) {
 		return nil, outcome.New(outcome.CodeForbidden, "%s is of type %s and changes no data: %s is not for it", e.name, e.kind, clip(q.Name))
+	}
+	if p.Own.Has(q.Name) { // an App's operation waits in Pool.Run, or holds by itself
+		release, err := sandbox.Hold(ctx)
+		if err != nil {
+			return nil, err
+		}
+		defer release()
 	}
 	r, err := p.Service.Operation(ctx, q)
 	if err == nil && r.Status >= 400 {

@@ -50,7 +50,7 @@ func (p *Platform) prepare(ctx context.Context, apps *snapshot, q interaction.Op
 			return nil, err
 		}
 	}
-	c := &call{invoking: invoking{entry: e, params: q, nested: len(chainOf(ctx)) > 0}}
+	c := &call{invoking: invoking{entry: e, params: q}}
 	if ctx, err = enter(ctx, e); err != nil {
 		return nil, err
 	}
@@ -116,7 +116,6 @@ type invoking struct {
 	*entry
 	context *handlerContext
 	raw     json.RawMessage // the parameters as they came
-	nested  bool            // another run waits for this one
 	log     *invocation
 	params  interaction.OperationParams
 }
@@ -128,6 +127,11 @@ func (p *Platform) invoke(ctx context.Context, i *invoking) (interaction.Respons
 	case e.broken != nil:
 		return interaction.Response{}, badGateway(e, "may not be called: %v", e.broken)
 	case e.remote != nil:
+		release, err := sandbox.Hold(ctx)
+		if err != nil {
+			return interaction.Response{}, p.timely(e, err)
+		}
+		defer release()
 		text, err := i.context.json(i.context.Resource)
 		if err != nil {
 			return interaction.Response{}, fmt.Errorf("context of %s: %w", e.label(), err)
@@ -141,6 +145,11 @@ func (p *Platform) invoke(ctx context.Context, i *invoking) (interaction.Respons
 	}
 	switch {
 	case e.internal != nil && e.internal.run != nil:
+		release, err := sandbox.Hold(ctx)
+		if err != nil {
+			return interaction.Response{}, p.timely(e, err)
+		}
+		defer release()
 		resp, err := e.internal.run(p, ctx, e, i.context, i.params)
 		return resp, p.timely(e, err)
 	case e.handler == "javascript" && !p.Enabled(ctx, FlagJavaScript):
@@ -154,7 +163,7 @@ func (p *Platform) invoke(ctx context.Context, i *invoking) (interaction.Respons
 	if err != nil {
 		return interaction.Response{}, fmt.Errorf("context of %s: %w", e.label(), err)
 	}
-	result, err := p.Pool.Run(acting, &sandbox.Call{Code: e.code, Context: text, Resource: i.context.Resource, Parameters: i.raw, Nested: i.nested, Fetch: p.Config().AllowFetch && len(e.hosts) > 0,
+	result, err := p.Pool.Run(acting, &sandbox.Call{Code: e.code, Context: text, Resource: i.context.Resource, Parameters: i.raw, App: e.app, Client: clientOf(ctx), Fetch: p.Config().AllowFetch && len(e.hosts) > 0,
 		Host: func(ctx context.Context, function string, args json.RawMessage) (json.RawMessage, *sandbox.Failure) {
 			value, err := p.host(ctx, e, function, args)
 			return value, failureOf(err)
@@ -168,6 +177,18 @@ func (p *Platform) invoke(ctx context.Context, i *invoking) (interaction.Respons
 		return interaction.Response{Status: http.StatusNoContent}, nil
 	}
 	return p.response(result)
+}
+
+// clientOf names the client that a run of a script counts for, "" without authorization.
+func clientOf(ctx context.Context) string {
+	c := access.From(ctx)
+	switch {
+	case c == nil || c.IsOpen():
+		return ""
+	case c.ClientID != "":
+		return c.ClientID
+	}
+	return c.Subject
 }
 
 // response answers with what a handler returned: a resource, checked to be FHIR, or any

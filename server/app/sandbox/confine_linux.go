@@ -80,6 +80,10 @@ func comeBehind() error {
 	return syscall.Setpriority(syscall.PRIO_PROCESS, 0, nice)
 }
 
+// demote has every thread of this process come behind all others: the process is a group of its
+// own. setpriority(2).
+func demote() { _ = syscall.Setpriority(syscall.PRIO_PGRP, 0, 19) }
+
 // processorTime is the time that this process has had of processors. getrusage(2).
 func processorTime() time.Duration {
 	var u syscall.Rusage

@@ -18,3 +18,5 @@ func comeBehind() error { return nil }
 func processorTime() time.Duration { return 0 }
 
 func processAttributes(bool) *syscall.SysProcAttr { return nil }
+
+func demote() {}

@@ -18,8 +18,8 @@
 //     ends the process;
 //   - this process, which kills a worker that is killGrace over Limits.Execution.
 //
-// Scripts that do not end hold up nobody: calls that wait for them get further workers for
-// as long, up to a bound (turn.go).
+// A scheduler (turn.go) bounds the workers, gives each App and each client a fair share of them,
+// and bounds the bytes on their way to the scripts of one tree of calls.
 //
 // A worker has no files, no environment and, where the system lets us, no network. It is
 // replaced after each breach of a limit.

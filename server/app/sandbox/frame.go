@@ -7,8 +7,24 @@ import (
 	"io"
 )
 
-// maxFrame bounds one frame, in bytes.
-const maxFrame = 72 << 20
+// maxFrame bounds one frame, and maxAnswer the answer of the host in it, in bytes.
+const (
+	maxFrame  = 72 << 20
+	maxAnswer = maxFrame - 1<<20
+)
+
+// frameSizeError says that something is too large to be sent to a worker.
+type frameSizeError struct{ size, most int }
+
+func (e *frameSizeError) Error() string {
+	return fmt.Sprintf("%d bytes are too many for a frame: at most %d", e.size, e.most)
+}
+
+// failure is the failure that a script catches, or that its caller gets.
+func (e *frameSizeError) failure(what string) *Failure {
+	return &Failure{Kind: KindOutcome, Status: 413, Code: "too-long",
+		Message: fmt.Sprintf("%s is too large for a script: it has %d bytes, at most %d are possible", what, e.size, e.most)}
+}
 
 // frameKind is what a frame is for.
 type frameKind uint8
@@ -33,6 +49,7 @@ type frame struct {
 	// Of a host call and its answer.
 	ID      int
 	Failure *Failure // of an answer and a result; nil for none
+	Demoted bool     // of a result: the worker has come behind others, and is to be replaced
 
 	texts
 }
@@ -56,8 +73,8 @@ func (t *texts) all() [numTexts]*[]byte {
 	return [numTexts]*[]byte{&t.Code, &t.Context, &t.Resource, &t.Parameters, &t.Function, &t.Args, &t.Value, &t.Level, &t.Text}
 }
 
-// headSize is the size of what a frame begins with, in bytes: its kind, 1 where it may
-// fetch, execution, memory, id, and the sizes of its failure and its texts.
+// headSize is the size of a frame's head in bytes. The head is the kind, the flags, execution,
+// memory, id, and the sizes of the failure and of the texts.
 const headSize = 1 + 1 + 8 + 8 + 4 + 4 + 4*numTexts
 
 // send writes one frame: its head, the JSON of its failure, its texts.
@@ -75,11 +92,14 @@ func send(w io.Writer, f *frame) error {
 		size += len(*t)
 	}
 	if size > maxFrame {
-		return fmt.Errorf("a frame of %d bytes is too large", size)
+		return &frameSizeError{size, maxFrame}
 	}
 	b := append(make([]byte, 0, size), byte(f.Kind), 0)
 	if f.Fetch {
-		b[1] = 1
+		b[1] |= 1
+	}
+	if f.Demoted {
+		b[1] |= 2
 	}
 	b = binary.BigEndian.AppendUint64(b, uint64(f.Execution))
 	b = binary.BigEndian.AppendUint64(b, uint64(f.Memory))
@@ -102,7 +122,7 @@ func receive(r io.Reader, limit int) (*frame, error) {
 	if _, err := io.ReadFull(r, head[:]); err != nil {
 		return nil, err
 	}
-	f := &frame{Kind: frameKind(head[0]), Fetch: head[1] == 1,
+	f := &frame{Kind: frameKind(head[0]), Fetch: head[1]&1 != 0, Demoted: head[1]&2 != 0,
 		Execution: int64(binary.BigEndian.Uint64(head[2:])), Memory: int64(binary.BigEndian.Uint64(head[10:])), ID: int(binary.BigEndian.Uint32(head[18:]))}
 	var sizes [1 + numTexts]int // of the failure and the texts
 	size := headSize

@@ -23,7 +23,13 @@ type watchdog struct {
 	idle  int        // looks in a row that saw none
 	timer *time.Timer
 	awake bool
+
+	demoted bool // the process has come behind the other workers
 }
+
+// demoteAfter is the own time of a script after which its worker comes behind those whose scripts
+// have just begun.
+const demoteAfter = 500 * time.Millisecond
 
 // watch begins to look at a script; mu is held.
 func (d *watchdog) watch(r *run) {
@@ -53,6 +59,10 @@ func (d *watchdog) look() {
 		r.vm.Interrupt(errTime)
 	} else if most := r.w.base + uint64(r.limits.Memory); r == d.seen && liveHeap() > most && holds(most) {
 		r.vm.Interrupt(errMemory)
+	}
+	if r != nil && !d.demoted && r.own.clock+time.Since(r.own.started) > demoteAfter {
+		d.demoted = true
+		demote()
 	}
 	d.seen = r
 	d.timer.Reset(watchEvery)

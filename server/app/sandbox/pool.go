@@ -38,9 +38,9 @@ type Call struct {
 	// and context.raw.parameters; nil for none.
 	Resource, Parameters json.RawMessage
 	Fetch                bool // there is a function fetch
-	// Nested says that another call waits for this one, which therefore waits for none
-	// to end: it has a worker beyond Pool.Size.
-	Nested bool
+	// App and Client share the workers fairly with others (turn.go); "" is not counted. A call
+	// whose ctx belongs to another script is nested: it counts for those of the first call.
+	App, Client string
 	// Host carries out what the script asks for; it may be called by several
 	// goroutines. Its failure is what the script catches as OperationOutcomeError.
 	Host func(ctx context.Context, function string, args json.RawMessage) (json.RawMessage, *Failure)
@@ -58,15 +58,22 @@ type Pool struct {
 	Warm    int    // idle workers that are kept; 0 means 1
 	Logger  *slog.Logger
 
-	once   sync.Once
-	slots  chan struct{} // an element for each turn that is not beside
-	beside sync.WaitGroup
-	mu     sync.Mutex // of the next three
-	turns  map[*turn]struct{}
-	idle   []*process
-	ended  bool
-	spawn  chan func()
-	warms  sync.WaitGroup
+	once    sync.Once
+	running sync.WaitGroup     // a turn each
+	mu      sync.Mutex         // of the following, and of trees
+	turns   map[*turn]struct{} // first calls that run
+	waiting []*turn            // calls that wait for a turn, oldest first
+	nested  int                // nested calls that run
+	later   bool               // a timer will dispatch
+	// Numbers of turns: of all kinds by App and by client, and of depth 2 by App.
+	byApp, byClient, nestedOf map[string]int
+	idle                      []*process
+	warming                   int                  // idle workers that start
+	slowApps, slowClients     map[string]time.Time // when they had a slow script last
+	ended                     bool
+
+	spawn chan func()
+	warms sync.WaitGroup
 }
 
 // killGrace is how long a worker may be over Limits.Execution, of a native loop that
@@ -88,7 +95,6 @@ func (p *Pool) start() {
 		if p.Logger == nil {
 			p.Logger = slog.New(slog.DiscardHandler)
 		}
-		p.slots = make(chan struct{}, p.Size)
 		p.spawn = make(chan func())
 		// A worker dies with the thread that has started it: one that lives as long as
 		// the pool.
@@ -134,8 +140,8 @@ func (p *Pool) Close() {
 	p.mu.Lock()
 	was := p.ended
 	p.ended = true
-	idle := p.idle
-	p.idle = nil
+	idle, waiting := p.idle, p.waiting
+	p.idle, p.waiting = nil, nil
 	p.mu.Unlock()
 	if was {
 		return
@@ -143,13 +149,10 @@ func (p *Pool) Close() {
 	for _, w := range idle {
 		w.end()
 	}
-	for range p.Size { // those that run
-		p.slots <- struct{}{}
+	for _, t := range waiting {
+		close(t.ready)
 	}
-	p.beside.Wait()
-	for range p.Size { // who comes now is told
-		<-p.slots
-	}
+	p.running.Wait()
 	p.warms.Wait()
 	close(p.spawn)
 }
@@ -177,15 +180,13 @@ func (p *Pool) use(ctx context.Context, f *frame, c *Call) (json.RawMessage, err
 		return nil, errors.New("sandbox: this program cannot hold a script")
 	}
 	p.start()
-	if !c.Nested {
-		t, err := p.enter(ctx)
-		if err != nil {
-			return nil, err
-		}
-		defer p.leave(t)
+	t, err := p.enter(ctx, c)
+	if err != nil {
+		return nil, err
 	}
+	defer p.leave(t)
 	for attempt := 1; ; attempt++ {
-		w, err := p.take(ctx)
+		w, err := p.take(ctx, t)
 		if err != nil {
 			if errors.Is(err, ErrNoWorker) && attempt < 3 && ctx.Err() == nil {
 				continue // it was killed, or could not be, while it started
@@ -195,7 +196,10 @@ func (p *Pool) use(ctx context.Context, f *frame, c *Call) (json.RawMessage, err
 		if f.Kind == frameCall {
 			f.Execution, f.Memory = w.limits.Execution.Milliseconds(), w.limits.Memory
 		}
-		value, sent, err := w.do(ctx, f, c, w.limits)
+		value, sent, err := w.do(ctx, t, f, c, w.limits)
+		if w.demoted {
+			p.noteSlow(t)
+		}
 		p.give(w)
 		if err == nil {
 			return value, nil
@@ -207,16 +211,18 @@ func (p *Pool) use(ctx context.Context, f *frame, c *Call) (json.RawMessage, err
 	}
 }
 
-// take returns an idle worker, or a new one.
-func (p *Pool) take(ctx context.Context) (*process, error) {
+// take returns an idle worker, or a new one, which starts slowly beside a flood. The last idle
+// worker is therefore for calls that are no part of a flood.
+func (p *Pool) take(ctx context.Context, t *turn) (*process, error) {
 	p.mu.Lock()
 	if p.ended {
 		p.mu.Unlock()
-		return nil, errors.New("sandbox: the pool is closed")
+		return nil, errClosed
 	}
-	if n := len(p.idle); n > 0 {
+	if n := len(p.idle); n > 1 || n == 1 && p.level(t) <= 1 && !p.isSlow(t) { // the level counts t itself
 		w := p.idle[n-1]
 		p.idle = p.idle[:n-1]
+		p.keepWarm()
 		p.mu.Unlock()
 		return w, nil
 	}
@@ -233,20 +239,27 @@ func (p *Pool) give(w *process) {
 		return
 	}
 	w.end()
-	if p.ended || len(p.idle) >= p.Warm {
+	p.keepWarm()
+}
+
+// keepWarm starts an idle worker where there are fewer than Pool.Warm. p.mu is held.
+func (p *Pool) keepWarm() {
+	if p.ended || len(p.idle)+p.warming >= p.Warm {
 		return
 	}
+	p.warming++
 	p.warms.Go(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
 		w, err := p.launch(ctx)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.warming--
 		if err != nil {
 			p.Logger.Warn("start a sandbox worker", slog.Any("error", err))
 			return
 		}
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		if p.ended || len(p.idle) >= p.Warm || w.limits != p.Limits {
+		if p.ended || len(p.idle) >= p.Size || w.limits != p.Limits {
 			w.end()
 			return
 		}
@@ -264,6 +277,7 @@ type process struct {
 	stderr  *bounded
 	calls   int
 	broken  bool
+	demoted bool // its last script was slow
 	once    sync.Once
 	dead    chan struct{} // closed when the process has ended and is reaped
 }
@@ -353,15 +367,19 @@ func (w *process) interrupt() {
 // past is a deadline that is over.
 var past = time.Unix(1, 0)
 
-// do carries out one request. sent is false where the worker was dead before.
-func (w *process) do(ctx context.Context, f *frame, c *Call, limits Limits) (value json.RawMessage, sent bool, err error) {
+// do carries out one request of the turn t. sent is false where the worker was dead before.
+func (w *process) do(ctx context.Context, t *turn, f *frame, c *Call, limits Limits) (value json.RawMessage, sent bool, err error) {
 	w.calls++
 	w.broken = true // until it has answered as it should
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancel(context.WithValue(ctx, turnKey{}, t))
 	var hosts sync.WaitGroup
+	answers := make(chan *frame, maxHostCalls)
 	defer func() {
 		cancel()
 		hosts.Wait()
+		for len(answers) > 0 {
+			t.addBytes(-len((<-answers).Value))
+		}
 	}()
 	stop := context.AfterFunc(ctx, w.interrupt)
 	defer func() {
@@ -369,15 +387,18 @@ func (w *process) do(ctx context.Context, f *frame, c *Call, limits Limits) (val
 			w.broken = true // the interrupt may come to the next call
 		}
 	}()
-	if err := send(w.in, f); err != nil {
-		if ctx.Err() != nil {
-			return nil, true, ctx.Err()
-		}
+	var large *frameSizeError
+	switch err := send(w.in, f); {
+	case errors.As(err, &large):
+		w.broken = false
+		return nil, true, large.failure("what the script is called with")
+	case err != nil && ctx.Err() != nil:
+		return nil, true, ctx.Err()
+	case err != nil:
 		return nil, false, fmt.Errorf("%w: it had ended: %w", ErrNoWorker, err)
 	}
 	left := limits.Execution + killGrace
 	waiting := 0 // answers owed
-	answers := make(chan *frame, maxHostCalls)
 	got := false
 	for began := time.Now(); ; {
 		if err := w.out.SetReadDeadline(began.Add(left)); err != nil {
@@ -392,6 +413,7 @@ func (w *process) do(ctx context.Context, f *frame, c *Call, limits Limits) (val
 		case ctx.Err() != nil:
 			return nil, true, ctx.Err()
 		case errors.Is(err, os.ErrDeadlineExceeded):
+			w.demoted = true
 			return nil, true, timeFailure(limits)
 		default:
 			w.end()
@@ -402,6 +424,7 @@ func (w *process) do(ctx context.Context, f *frame, c *Call, limits Limits) (val
 			return nil, true, w.death(limits)
 		}
 		got = true
+		w.demoted = r.Demoted
 		switch r.Kind {
 		case frameLine:
 			if c.Log != nil {
@@ -416,6 +439,10 @@ func (w *process) do(ctx context.Context, f *frame, c *Call, limits Limits) (val
 				} else {
 					a.Value, a.Failure = c.Host(ctx, string(r.Function), r.Args)
 				}
+				if size := len(a.Value); size > maxAnswer {
+					a.Value, a.Failure = nil, (&frameSizeError{size, maxAnswer}).failure("the answer of "+cut(string(r.Function), 20))
+				}
+				t.addBytes(len(a.Value))
 				answers <- a
 			})
 		case frameWait: // the script does, until it has an answer
@@ -423,20 +450,22 @@ func (w *process) do(ctx context.Context, f *frame, c *Call, limits Limits) (val
 			select {
 			case a := <-answers:
 				waiting--
-				_ = send(w.in, a) // of a worker that has ended the next frame tells
+				_ = send(w.in, a) // where the worker has ended, receive says so
+				t.addBytes(-len(a.Value))
 				began = time.Now()
 			case <-ctx.Done():
 				return nil, true, ctx.Err()
 			}
 		case frameResult:
 			if r.Failure != nil {
-				w.broken = r.Failure.breach()
+				w.broken = r.Failure.breach() || r.Demoted
 				return nil, true, r.Failure
 			}
 			if len(r.Value) > 0 && !json.Valid(r.Value) {
 				return nil, true, &Failure{Kind: KindWorker, Message: "the process that the script ran in answered no JSON"}
 			}
-			w.broken = waiting > 0 // it would take a late answer for another's
+			// It would take a late answer for another's.
+			w.broken = waiting > 0 || r.Demoted
 			if len(r.Value) == 0 {
 				return nil, true, nil
 			}

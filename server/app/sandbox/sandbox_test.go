@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -356,31 +357,199 @@ func TestShortScriptsTakeTurns(t *testing.T) {
 	t.Parallel()
 	p := pool(t, time.Minute)
 	p.start()
-	for range p.Size {
-		p.slots <- struct{}{}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	start := func() *turn {
+		n := &turn{pool: p, tree: new(tree), depth: 1}
+		p.startTurn(n)
+		n.began = n.began.Add(time.Minute) // it has just begun, whenever that is looked at
+		return n
 	}
-	first, second := p.begin(), p.begin()
-	first.began = first.began.Add(time.Minute) // they have just begun, whenever that is looked at
-	second.began = first.began
-	if p.takeOver() != nil {
-		t.Error("a turn that has just begun is taken over")
+	first, second := start(), start()
+	if p.mayStart(&turn{depth: 1}) {
+		t.Error("a call starts beside two that have just begun")
 	}
 	first.began = time.Now().Add(-patience)
-	taken := p.takeOver()
-	if taken == nil || !first.beside || second.beside {
-		t.Fatalf("of a long and a short turn: %v, %v %v", taken, first, second)
+	if !p.mayStart(&turn{depth: 1}) {
+		t.Error("no call starts beside one that has run for long")
 	}
-	if taken.began = second.began; p.takeOver() != nil {
-		t.Error("a turn is taken over twice")
+	third := start()
+	if p.mayStart(&turn{depth: 1}) {
+		t.Error("two calls start beside one that has run for long")
 	}
-	p.leave(first)
-	if len(p.slots) != p.Size {
-		t.Error("who was taken over gives the slot back")
+	p.mu.Unlock()
+	for _, n := range []*turn{first, second, third} {
+		p.leave(n)
 	}
-	p.leave(taken)
-	p.leave(second)
-	if len(p.slots) != 0 || len(p.turns) != 0 {
-		t.Errorf("%d slots and %d turns are left", len(p.slots), len(p.turns))
+	p.mu.Lock()
+	if len(p.turns) != 0 || len(p.byApp) != 0 {
+		t.Errorf("%d turns are left", len(p.turns))
+	}
+}
+
+// A flood of endless calls of one App, or of one client, leaves workers to all others.
+func TestAppsAndClientsShareWorkers(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name          string
+		apps, clients int // of the flood
+		app, client   string
+		together      int // turns that the flood has at most
+	}{
+		{"one App, without clients", 1, 0, "other", "", 8},
+		{"one App and one client, seen by another App of the client", 1, 1, "other", "c0", 8},
+		{"one App and one client, seen by another client of the App", 1, 1, "a0", "other", 8},
+		{"ten Apps, without clients", 10, 0, "other", "", 14},
+		{"ten Apps of one client", 10, 1, "other", "other", 12},
+		{"ten Apps of one client, seen by one of the Apps", 10, 1, "a3", "other", 12},
+		{"one App of ten clients", 1, 10, "other", "other", 14},
+		{"twenty Apps of one client", 20, 1, "other", "other", 12},
+	} {
+		p := &Pool{Size: 4, Command: []string{"none"}}
+		p.start()
+		name := func(prefix string, i, n int) string {
+			if n == 0 {
+				return ""
+			}
+			return prefix + strconv.Itoa(i%n)
+		}
+		p.mu.Lock()
+		for i := range 400 {
+			n := &turn{pool: p, tree: new(tree), depth: 1, app: name("a", i, c.apps), client: name("c", i, c.clients)}
+			if p.mayStart(n) {
+				p.startTurn(n)
+				n.began = n.began.Add(-time.Minute) // it is endless
+			}
+		}
+		if n := len(p.turns); n > c.together || n < 8 {
+			t.Errorf("%s: the flood has %d turns: want 8 to %d", c.name, n, c.together)
+		}
+		if !p.mayStart(&turn{depth: 1, app: c.app, client: c.client}) {
+			t.Errorf("%s: another call does not start beside %d turns", c.name, len(p.turns))
+		}
+		p.mu.Unlock()
+	}
+}
+
+// Trees of calls that wait for each other come to their end with few workers, whatever their shape.
+func TestTreesOfCallsAreBounded(t *testing.T) {
+	t.Parallel()
+	p := pool(t, time.Minute)
+	var calls atomic.Int64
+	var code string
+	var run func(ctx context.Context, context json.RawMessage) (json.RawMessage, error)
+	run = func(ctx context.Context, text json.RawMessage) (json.RawMessage, error) {
+		return p.Run(ctx, &Call{App: "a", Code: code, Context: text, Host: func(ctx context.Context, _ string, args json.RawMessage) (json.RawMessage, *Failure) {
+			calls.Add(1)
+			var a struct{ Params json.RawMessage }
+			if err := json.Unmarshal(args, &a); err != nil {
+				return nil, &Failure{Kind: KindError, Message: err.Error()}
+			}
+			value, err := run(ctx, a.Params)
+			var f *Failure
+			if errors.As(err, &f) {
+				return nil, f
+			}
+			if err != nil {
+				return nil, &Failure{Kind: KindOutcome, Status: 500, Code: "exception", Message: err.Error()}
+			}
+			return value, nil
+		}})
+	}
+	code = `async (c) => c.depth <= 1 ? 1 : (await Promise.all(Array.from({length: c.fan}, () => fhir.search("X", {fan: c.fan, depth: c.depth - 1})))).reduce((a, b) => a + b, 0)`
+	most := 0
+	watch, end := context.WithCancel(t.Context())
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		for watch.Err() == nil {
+			p.mu.Lock()
+			most = max(most, p.nested)
+			p.mu.Unlock()
+			time.Sleep(time.Millisecond) // it samples
+		}
+	})
+	var all sync.WaitGroup
+	for _, c := range []struct{ fan, depth, want int }{{2, 8, 128}, {2, 8, 128}, {10, 3, 100}, {3, 4, 27}, {1, 8, 1}} {
+		all.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			got, err := run(ctx, fmt.Appendf(nil, `{"fan":%d,"depth":%d}`, c.fan, c.depth))
+			if err != nil || string(got) != strconv.Itoa(c.want) {
+				t.Errorf("fan-out %d, depth %d: %s, %v; want %d", c.fan, c.depth, got, err, c.want)
+			}
+		})
+	}
+	all.Wait()
+	end()
+	watching.Wait()
+	if most > maxNested || most == 0 {
+		t.Errorf("%d nested calls ran at the same time: want at most %d", most, maxNested)
+	}
+	if _, err := run(t.Context(), json.RawMessage(`{"fan":1,"depth":9}`)); err == nil {
+		t.Error("nine calls wait for each other")
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.nested != 0 || len(p.nestedOf) != 0 || len(p.byApp) != 0 || len(p.waiting) != 0 {
+		t.Errorf("left: %d nested, %v, %v, %d waiting", p.nested, p.nestedOf, p.byApp, len(p.waiting))
+	}
+}
+
+// The server works on few host calls of a script at a time, and on none while it has not taken
+// the answers to the former ones.
+func TestBytesOnTheirWayToAScript(t *testing.T) {
+	t.Parallel()
+	p := pool(t, time.Minute)
+	p.Limits.Memory = 512 << 20
+	var now, most, made atomic.Int64
+	big := json.RawMessage(`"` + strings.Repeat("x", 1<<20) + `"`)
+	const calls = 64
+	code := fmt.Sprintf(`async () => (await Promise.all(Array.from({length: %d}, () => fhir.search("X", {})))).length`, calls)
+	got, err := p.Run(t.Context(), &Call{Code: code, Host: func(ctx context.Context, _ string, _ json.RawMessage) (json.RawMessage, *Failure) {
+		release, err := Hold(ctx)
+		if err != nil {
+			return nil, &Failure{Kind: KindError, Message: err.Error()}
+		}
+		defer release()
+		if n := now.Add(1); n > most.Load() {
+			most.Store(n)
+		}
+		defer now.Add(-1)
+		turnOf(ctx).pool.mu.Lock()
+		if bytes := turnOf(ctx).tree.bytes; bytes > maxTreeBytes+maxHosts<<20 {
+			t.Errorf("%d bytes are on their way", bytes)
+		}
+		turnOf(ctx).pool.mu.Unlock()
+		made.Add(1)
+		return big, nil
+	}})
+	if err != nil || string(got) != "64" || made.Load() != calls {
+		t.Errorf("%s, %v after %d calls", got, err, made.Load())
+	}
+	if most.Load() > maxHosts {
+		t.Errorf("%d host calls at the same time: want at most %d", most.Load(), maxHosts)
+	}
+}
+
+// A script or its caller gets an error for an answer or an argument that is too large.
+func TestAnswersThatAreTooLarge(t *testing.T) {
+	t.Parallel()
+	p := pool(t, time.Minute)
+	large := json.RawMessage(`"` + strings.Repeat("x", maxAnswer) + `"`)
+	host := func(context.Context, string, json.RawMessage) (json.RawMessage, *Failure) { return large, nil }
+	got, err := p.Run(t.Context(), &Call{Code: `async () => { try { await fhir.search("X", {}) } catch (e) { return [e.status, e.code, /too large/.test(e.message), e instanceof OperationOutcomeError] } }`, Host: host})
+	if err != nil || string(got) != `[413,"too-long",true,true]` {
+		t.Errorf("an answer: %s, %v", got, err)
+	}
+	var f *Failure
+	if _, err := p.Run(t.Context(), &Call{Code: `() => 1`, Resource: append(large, large...)}); !errors.As(err, &f) || f.Status != 413 {
+		t.Errorf("an argument: %v", err)
+	}
+	if _, err := p.Run(t.Context(), &Call{Code: `() => { throw new OperationOutcomeError(422, "invalid", "x", {issue: [{diagnostics: "y".repeat(80 << 20)}]}) }`}); !errors.As(err, &f) || f.Status != 422 && f.Kind != KindMemory {
+		t.Errorf("an outcome: %v", err)
+	}
+	if got, err := p.Run(t.Context(), &Call{Code: `() => 2`}); err != nil || string(got) != "2" {
+		t.Errorf("afterwards: %s, %v", got, err)
 	}
 }
 

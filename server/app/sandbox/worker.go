@@ -30,6 +30,7 @@ const (
 	maxLines     = 200      // of the console, in one call; one more says that there were others
 	maxLine      = 4 << 10  // bytes of one line
 	maxResult    = 16 << 20 // bytes of a result
+	maxOutcome   = 1 << 20  // bytes of the outcome of an error that is thrown
 	maxHostCalls = 64       // on their way at one time
 	keptPrograms = 64
 )
@@ -85,10 +86,13 @@ func Work(in io.Reader, out io.Writer, memory int64) error {
 		default:
 			continue // an answer that came too late
 		}
+		w.watchdog.mu.Lock()
+		result.Demoted = w.watchdog.demoted
+		w.watchdog.mu.Unlock()
 		if err := w.send(result); err != nil {
 			return err
 		}
-		if result.Failure.breach() {
+		if result.Demoted || result.Failure.breach() {
 			return nil // this process may hold what the script has left behind
 		}
 		if w.next == nil {
@@ -587,7 +591,7 @@ func (r *run) thrown(v goja.Value) *Failure {
 			f.Kind = KindOutcome
 			f.Status, f.Code = int(o.Get("status").ToInteger()), cut(o.Get("code").String(), 40)
 			text, err := r.stringify(goja.Undefined(), o.Get("outcome"))
-			if err == nil {
+			if err == nil && len(text.String()) <= maxOutcome {
 				f.Outcome = json.RawMessage(text.String())
 			}
 			errors.As(err, &limit)
