@@ -59,7 +59,9 @@ func TestAppCallTreesAreBounded(t *testing.T) {
 		}
 	})
 	for _, c := range []struct{ fan, depth, want int }{{2, 8, 128}, {10, 4, 1000}} {
-		all.Go(func() { s.get(fmt.Sprintf("/Patient/$spread?fan=%d&depth=%d", c.fan, c.depth)).want(200).equal("n", strconv.Itoa(c.want)) })
+		all.Go(func() {
+			s.get(fmt.Sprintf("/Patient/$spread?fan=%d&depth=%d", c.fan, c.depth)).want(200).equal("n", strconv.Itoa(c.want))
+		})
 	}
 	all.Go(func() { s.post("/Patient/$mixed", `{"parameters":{"depth":6}}`).want(200).equal("n", "32") })
 	all.Wait()

@@ -27,7 +27,7 @@ type watchdog struct {
 	demoted bool // the process has come behind the other workers
 }
 
-// demoteAfter is the own time of a script after which its worker comes behind those whose scripts
+// demoteAfter is the processor time of a script after which its worker comes behind those whose scripts
 // have just begun.
 const demoteAfter = 500 * time.Millisecond
 
@@ -60,7 +60,7 @@ func (d *watchdog) look() {
 	} else if most := r.w.base + uint64(r.limits.Memory); r == d.seen && liveHeap() > most && holds(most) {
 		r.vm.Interrupt(errMemory)
 	}
-	if r != nil && !d.demoted && r.own.clock+time.Since(r.own.started) > demoteAfter {
+	if r != nil && !d.demoted && r.own.processor+processorTime()-r.own.used > demoteAfter {
 		d.demoted = true
 		demote()
 	}
