@@ -172,8 +172,8 @@ func TestFailingInputs(t *testing.T) {
 	}
 }
 
-// TestPackageIsTakenIn adds a package and generates: its search parameters and
-// resource types become code, what is faulty in it is listed.
+// TestPackageIsTakenIn adds a package and generates. Its search parameters and resource types become code;
+// its faulty definitions are listed.
 func TestPackageIsTakenIn(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.CopyFS(dir, folder(t)); err != nil {
@@ -249,8 +249,7 @@ func pack(t *testing.T, file string, files map[string]string) {
 	}
 }
 
-// The same definitions give the same bytes, and what is committed is what they
-// give.
+// The same definitions give the same bytes, equal to the committed ones.
 func TestGenerateIsDeterministic(t *testing.T) {
 	definitions := os.DirFS("../definitions")
 	one, _, err := codegen.Generate(definitions)

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Keys are hashes, those of tokens, references and uris of 40 bits: two branches with one key would find each
+// Keys are hashes; keys of tokens, references and uris have 40 bits. Two branches with one key would find each
 // other's resources.
 func TestKeysOfTheDefinitionsDiffer(t *testing.T) {
 	files, err := filepath.Glob("../gen/index/*.go")

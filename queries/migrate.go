@@ -73,8 +73,8 @@ func laterSchema(ctx context.Context, p *goose.Provider) error {
 	return nil
 }
 
-// Check says what is wrong with the schema of a database that was migrated: a later
-// build's (LaterSchemaError), or tables that are missing.
+// Check reports faults of the schema of a migrated database: the schema of a later build (LaterSchemaError), or
+// missing tables.
 func Check(ctx context.Context, url string) error {
 	p, db, err := provider(url)
 	if err != nil {

@@ -9,9 +9,9 @@ import "embed"
 //go:embed schema/*.sql
 var FS embed.FS
 
-// BodyDictionary is what bodies are compressed with under the number 1: pieces of
-// JSON that many resources share, the commonest last, picked from HL7's examples
-// and from Synthea's records. It does not change: stored bodies depend on it.
+// BodyDictionary compresses bodies with the dictionary number 1. It contains pieces of
+// JSON that many resources share, the most frequent last, from HL7's examples
+// and Synthea's records. It never changes: stored bodies depend on it.
 //
 //go:embed body1.dict
 var BodyDictionary []byte

@@ -72,7 +72,7 @@ func TestQueriesPrepare(t *testing.T) {
 	}
 }
 
-// migrations are those of a database, which p moves down and up.
+// migrations returns the migrations of a database; p moves it down and up.
 func migrations(t *testing.T, url string) (p *goose.Provider, db *sql.DB) {
 	t.Helper()
 	db, err := sql.Open("pgx", url)

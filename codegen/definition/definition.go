@@ -4,9 +4,9 @@
 //
 // Load opens the packages of definitions/ and returns a Set: structures, search
 // parameters, compartments and operations, sorted, each with a Rank. Of two definitions
-// of one code the one of the lower rank counts: the server's own, then R4's, then those of
-// packages that were added. What an added package has wrong is listed as Unread, with the
-// reason; in R4's it is an error.
+// of one code the one with the lower rank wins: first definitions of the server, then R4, then
+// added packages. Faulty definitions of an added package are listed as Unread, with the
+// reason; in R4's package they are errors.
 package definition
 
 import (
@@ -90,7 +90,7 @@ func Load(dir fs.FS) (*Set, error) {
 	return s, nil
 }
 
-// Rank says where a definition comes from. What has a lower one wins.
+// Rank is the origin of a definition. A lower rank wins.
 type Rank uint8
 
 // The ranks.

@@ -9,7 +9,7 @@ import (
 	"kiln/codegen/ir"
 )
 
-// capability prints what the CapabilityStatement says beyond search.
+// capability prints the facts of the CapabilityStatement beside search.
 func capability(m *ir.Model) *jen.File {
 	f := jen.NewFilePath(indexPath)
 	f.HeaderComment(header("the StructureDefinitions of definitions/"))

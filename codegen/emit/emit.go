@@ -1,16 +1,16 @@
-// Package emit prints what codegen/ir decided, with jennifer: one file of this
+// Package emit prints the model of codegen/ir with jennifer: one file of this
 // package for each artefact.
 //
 //	resource.go    gen/r4         structs, field tables
 //	index.go       gen/index      extractors, the tables of search parameters and compartments
 //	handler.go     gen/handler    the routes of each resource type
-//	invariant.go   gen/invariant  conditions, and what the engine interprets
+//	invariant.go   gen/invariant  conditions, and the constraints that the engine interprets
 //	operation.go   gen/index      facts of OperationDefinitions
 //	capability.go  gen/index      facts for /metadata
 //
-// Each adds its files to a Tree; nothing is written before all are rendered and
+// Each adds its files to a Tree. Nothing is written before all files are rendered and
 // formatted. The same Model gives the same bytes. Package convert is Go that generated
-// code calls, embedded so that vet and tests see it.
+// code calls; it is embedded so that vet and tests see it.
 package emit
 
 import (

@@ -79,7 +79,7 @@ func Handlers(tree Tree, m *ir.Model) error {
 	return tree.render("handler/handler.go", interactions(m))
 }
 
-// interactions prints what the handlers share.
+// interactions prints the code that all handlers share.
 func interactions(m *ir.Model) *jen.File {
 	f := jen.NewFilePath(handlerPath)
 	f.HeaderComment(header("the StructureDefinitions of definitions/"))

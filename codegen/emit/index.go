@@ -52,7 +52,7 @@ func Index(tree Tree, m *ir.Model) error {
 	return tree.render("index/index.go", indexTable(m))
 }
 
-// node is a step that several paths share, with what is done with its values.
+// node is a step that several paths share, with the uses of its values.
 type node struct {
 	step       ir.Step
 	ops        []op
@@ -106,8 +106,7 @@ func extractor(f *jen.File, s *ir.Search) {
 // extractorName is not exported: one resource type is called Parameters.
 func extractorName(t *ir.Type) string { return strings.ToLower(t.Go[:1]) + t.Go[1:] }
 
-// visit prints what is done with the values of n, the value before it being the
-// variable from.
+// visit prints the uses of the values of n. The variable from contains the value before n.
 func visit(g *jen.Group, n *node, from string) {
 	switch n.step.Kind {
 	case ir.StepWhere:
@@ -425,7 +424,7 @@ func indexTable(m *ir.Model) *jen.File {
 	return f
 }
 
-// remarks prints what was left to the engine and what cannot be searched.
+// remarks prints the expressions left to the engine and those without a search.
 func remarks(m *ir.Model) *jen.File {
 	f := jen.NewFilePath(indexPath)
 	f.HeaderComment(header("the SearchParameters of definitions/"))

@@ -168,8 +168,7 @@ func TestExtractOrdered(t *testing.T) {
 	}
 }
 
-// TestExtractCompartments looks for a resource among those of a compartment by the
-// parameters that define it.
+// TestExtractCompartments looks for a resource in each compartment by the parameters that define it.
 func TestExtractCompartments(t *testing.T) {
 	for _, c := range []struct {
 		name, body, compartment, id string
@@ -242,7 +241,7 @@ func TestExtractExamples(t *testing.T) {
 			}
 		}
 	}
-	// These have no parameters of their own but for what the examples lack.
+	// These have no parameters of their own except for values that the examples lack.
 	want := map[string]int{
 		"Binary": 2, "BiologicallyDerivedProduct": 1, "CatalogEntry": 1, "DetectedIssue": 2, "MedicinalProductContraindication": 1,
 		"MedicinalProductIndication": 1, "MedicinalProductIngredient": 1, "MedicinalProductInteraction": 1,

@@ -335,7 +335,7 @@ func (p *printer) total(c *ir.Total) *jen.Statement {
 	return s.Op(c.Op).Lit(c.Number)
 }
 
-// invariantTable prints the table of all types and the list of what is interpreted.
+// invariantTable prints the table of all types and the list of interpreted constraints.
 func invariantTable(m *ir.Model) *jen.File {
 	f := jen.NewFilePath(invariantPath)
 	f.HeaderComment(header("the constraints of the StructureDefinitions of definitions/"))

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// TestOwnTypesRoundTrip decodes and encodes what R4 has no datatypes for.
+// TestOwnTypesRoundTrip decodes and encodes types that R4 lacks.
 func TestOwnTypesRoundTrip(t *testing.T) {
 	for _, c := range []struct{ name, body string }{
 		{"headers and filter are maps", `{"resourceType":"App","id":"a","name":"x","status":"active",` +

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// operations prints what the OperationDefinitions say of the shape of operations.
+// operations prints the parameters of the OperationDefinitions.
 func operations(m *ir.Model) *jen.File {
 	f := jen.NewFilePath(indexPath)
 	f.HeaderComment(header("the OperationDefinitions of definitions/"))

@@ -104,7 +104,7 @@ func TestTablesDescribeTheStructs(t *testing.T) {
 	}
 }
 
-// offset is where a field lies, those of the embedded header included.
+// offset is the offset of a field, with the embedded header.
 func offset(rt reflect.Type, sf reflect.StructField) uintptr {
 	var off uintptr
 	for _, i := range sf.Index {

@@ -12,7 +12,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// capabilities collects what the CapabilityStatement says beyond search.
+// capabilities collects the facts of the CapabilityStatement beside search.
 func capabilities(set *definition.Set, m *Model) {
 	m.Profiles = map[string][]string{}
 	for _, d := range definition.Sorted(set.Structures) {
@@ -55,8 +55,7 @@ func capabilities(set *definition.Set, m *Model) {
 	})
 }
 
-// operationParameter is a parameter of an operation with its parts. What is no
-// number as max is no bound.
+// operationParameter is a parameter of an operation with its parts. A max that is no number sets no limit.
 func operationParameter(d *samply.OperationDefinitionParameter) fhir.OperationParameter {
 	p := fhir.OperationParameter{Name: d.Name, Min: d.Min, Max: -1, Type: text(d.Type)}
 	if n, err := strconv.Atoi(d.Max); err == nil {

@@ -26,7 +26,7 @@ func compartments(set *definition.Set, m *Model) []fhir.Compartment {
 		if t := m.Lookup(c.Code); t == nil || !t.Resource || len(c.By) < 2 {
 			continue
 		}
-		// The focal resource is in its own compartment whatever the list says.
+		// The focal resource is always in its own compartment.
 		if !slices.Contains(c.By[c.Code], "{def}") {
 			c.By[c.Code] = append(slices.Clone(c.By[c.Code]), "{def}")
 		}

@@ -1,7 +1,6 @@
 package ir
 
-// An invariant is compiled to a condition over Go values: what follows is its
-// tree, which codegen/emit prints.
+// An invariant is compiled to a condition over Go values. This file has the tree, which codegen/emit prints.
 
 // Value is a Go expression.
 type Value interface{ value() }
@@ -137,7 +136,7 @@ func not(x Condition) Condition {
 	return Not{x}
 }
 
-// all is the conjunction, without what is said already.
+// all is the conjunction, without repeated conditions.
 func all(list ...Condition) Condition {
 	var out All
 	for _, c := range list {

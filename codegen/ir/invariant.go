@@ -88,7 +88,7 @@ func (m *Model) typeInvariants(set *definition.Set, d *samply.StructureDefinitio
 		if len(constraints) == 0 || strings.Contains(text(e.Id), ":") {
 			continue
 		}
-		// The constraints of a backbone element are those of its type.
+		// A backbone element has the constraints of its type.
 		if t := m.byName[e.Path]; t != nil {
 			list, err := m.constraints(constraints, t.Name, root, Ref{Name: t.Name, Go: t.Go})
 			if err != nil {
@@ -253,7 +253,7 @@ func (c *conditions) condition(n fhirpath.Node, this operand, form certainty) (C
 	return nil, notCompiled(n)
 }
 
-// open compiles what is true, false or empty: find looks for a case of true or,
+// open compiles an expression that is true, false or empty: find looks for a case of true or,
 // with other, of false.
 func (c *conditions) open(form certainty, find func(other bool) (Condition, error)) (Condition, error) {
 	if form == certain {
@@ -727,7 +727,7 @@ func (c *conditions) walk(n fhirpath.Node, this operand, found func(operand) (Co
 	case *fhirpath.Binary:
 		switch n.Op {
 		case "|":
-			// Equal items count once; to whom one of them is enough, that is no matter.
+			// Equal items count once. This makes no difference if one of them is enough.
 			several()
 			x, err := c.walk(n.Left, this, found, several)
 			if err != nil {
@@ -770,7 +770,7 @@ func (c *conditions) walkCall(n *fhirpath.Call, this operand, found func(operand
 			return all(cond, x), err
 		}, several)
 	case n.Name == "select" && boolean(n.Args[0]):
-		// What is asked of Booleans is only whether there are any.
+		// Booleans are only tested for existence.
 		return c.walk(left, this, func(v operand) (Condition, error) {
 			x, err := found(operand{})
 			if err != nil || x != Constant(true) {

@@ -1,17 +1,17 @@
-// Package ir makes definitions Go-shaped: it decides every identifier, the form
-// of every field, and how each search parameter is read. What it returns can be
-// printed without further thought, which is what codegen/emit does.
+// Package ir decides the Go shape of definitions: every identifier, the form
+// of every field, and the way to read each search parameter. codegen/emit prints
+// its model without further decisions.
 //
 //	definition.Set --Build--> Model
 //	                            Types                 Type and Field: names, cardinalities, choices
 //	                            Searches              search.go, path.go: an expression as steps over fields
 //	                            Compartments          compartment.go
 //	                            Invariants            invariant.go, condition.go: FHIRPath as conditions over fields
-//	                            Operations            what OperationDefinitions say
-//	                            Interpreted, Omitted  what is left to the FHIRPath engine, or out, each with a Remark
+//	                            Operations            parameters of OperationDefinitions
+//	                            Interpreted, Omitted  expressions left to the FHIRPath engine, or left out, each with a Remark
 //
-// name.go decides identifiers: initialisms, words of Go, clashes. Build fails with the
-// definition and the element that it cannot shape.
+// name.go decides identifiers: initialisms, words of Go, clashes. Build fails on a
+// definition that it cannot shape, and names it and the element.
 package ir
 
 import (
@@ -131,8 +131,8 @@ const (
 	openChoice = 40
 )
 
-// Build returns the model of a set of definitions. It fails, naming the element,
-// on whatever it cannot represent.
+// Build returns the model of a set of definitions. It fails on anything that it cannot represent, and names
+// the element.
 func Build(set *definition.Set) (*Model, error) {
 	m := &Model{byName: map[string]*Type{}}
 	b := &builder{set: set, model: m, taken: map[string]string{}}
@@ -225,8 +225,8 @@ func (b *builder) declare(d *samply.StructureDefinition) error {
 	return nil
 }
 
-// name gives a type its identifier. Where a backbone element's would be that of
-// another type ("Foo.bar" and "FooBar") it gets the suffix Element.
+// name sets the identifier of a type. If the name of a backbone element equals the name of another type
+// ("Foo.bar" and "FooBar"), the element gets the suffix Element.
 func (b *builder) name(t *Type, id string) error {
 	if _, ok := b.model.byName[t.Name]; ok {
 		return fmt.Errorf("type %s is defined twice", t.Name)
@@ -435,7 +435,7 @@ func extension() *Type {
 	return t
 }
 
-// DatatypeRefs are all datatypes, those of server/fhir among them, by name.
+// DatatypeRefs returns all datatypes by name, with those of server/fhir.
 func (m *Model) DatatypeRefs() []Ref {
 	var out []Ref
 	for _, r := range shared {

@@ -11,7 +11,7 @@ import (
 	"kiln/server/fhirpath"
 )
 
-// model is that of definitions/, read once.
+// model is the model of definitions/, read once.
 var model = sync.OnceValues(func() (*Model, error) {
 	set, err := definition.Load(os.DirFS("../../definitions"))
 	if err != nil {
@@ -71,8 +71,7 @@ func TestFields(t *testing.T) {
 	}
 }
 
-// What a search expression compiles to, by its canonical text; or why it is left to the
-// engine.
+// The compiled form of a search expression, by its canonical text, or the reason for leaving it to the engine.
 func TestPaths(t *testing.T) {
 	m, err := model()
 	if err != nil {
@@ -163,7 +162,7 @@ func TestConditions(t *testing.T) {
 	}
 }
 
-// Build fails on what it cannot represent; the messages are golden (codegen/testdata).
+// Build fails on definitions that it cannot represent; the messages are golden (codegen/testdata).
 func TestInvariantsCompile(t *testing.T) {
 	m, err := model()
 	if err != nil {

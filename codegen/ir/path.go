@@ -9,7 +9,7 @@ import (
 	"kiln/server/fhirpath"
 )
 
-// StepKind says what a Step does.
+// StepKind is the kind of a Step.
 type StepKind uint8
 
 // The kinds of steps.
@@ -68,7 +68,7 @@ type Path struct {
 	NotFalse bool
 }
 
-// String is the canonical text of the steps: what follows the resource type.
+// String returns the canonical text of the steps after the resource type.
 func (p Path) String() string {
 	p.NotFalse = false
 	return strings.TrimPrefix(p.text("Resource"), "Resource")
@@ -103,9 +103,8 @@ type compiler struct {
 	root  *Type
 }
 
-// compile returns the paths that the expression n stands for, seen from start.
-// A member of a choice that several datatypes have gives a path for each. The
-// error says what the compiler does not know; the engine does.
+// compile returns the paths of the expression n, starting at start. A member of a choice that several
+// datatypes have gives a path for each. The error names the part that only the engine supports.
 func (c *compiler) compile(n fhirpath.Node, start []Path) ([]Path, error) {
 	switch n := n.(type) {
 	case *fhirpath.Member:
@@ -196,8 +195,7 @@ func (c *compiler) member(from []Path, name string) ([]Path, error) {
 	return out, nil
 }
 
-// open resolves a path that ends in a choice to those of its datatypes that have
-// the element.
+// open resolves a path that ends in a choice to the datatypes of the choice that have the element.
 func (c *compiler) open(p Path, name string) []Path {
 	if p.Open == nil || p.Open.AnyResource {
 		return []Path{p}
@@ -395,7 +393,7 @@ func (p Path) with(more ...Step) Path {
 	return p
 }
 
-// at names what a path ends in, for messages.
+// at returns the name of the last step of a path, for messages.
 func at(p Path) string {
 	if p.Open != nil {
 		return p.Open.Name + "[x]"
@@ -458,8 +456,8 @@ func hasWords(p Path) bool {
 	return Conversion(fhir.SearchString, p) == nameMethod || gives(p.At) || p.Open != nil && (p.Open.Open || slices.ContainsFunc(p.Open.Choices, gives))
 }
 
-// divisible are the datatypes whose parts may have search parameters of their own:
-// their functions leave out what is passed to them.
+// divisible are the datatypes whose parts may have search parameters of their own: their functions skip
+// the given parts.
 var divisible = map[string]bool{"HumanName": true, "Address": true}
 
 // Conversion returns how a path's values are indexed for a search type, and ""

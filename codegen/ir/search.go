@@ -12,7 +12,7 @@ import (
 	"kiln/server/fhirpath"
 )
 
-// Search is what is known of searching one resource type.
+// Search describes the search parameters of one resource type.
 type Search struct {
 	Type       *Type
 	Parameters []fhir.Parameter
@@ -26,7 +26,7 @@ type Search struct {
 type Branch struct {
 	Key   fhir.Key
 	Type  fhir.SearchType
-	Text  string // what the key is made of
+	Text  string // the text that the key is made of
 	Paths []Path
 	// System is the implicit system of the code that the branch ends in.
 	System string
@@ -54,13 +54,11 @@ type CompositePart struct {
 	OfResource bool
 }
 
-// Remark says of a search parameter, or a branch of one, what the generator did
-// not do with it.
+// Remark describes a search parameter, or a branch of one, that the generator left out.
 type Remark struct {
 	Base, Code, URL, Expression, Reason string
 	Type                                fhir.SearchType
-	// Key is what the engine's values of Expression are to be indexed under; 0
-	// when there is nothing to index.
+	// Key is the key for the engine's values of Expression; 0 if nothing is indexed.
 	Key fhir.Key
 }
 
@@ -136,7 +134,7 @@ var withoutEntries = []string{
 	"near", // fhir.Index.Finish leaves its entries
 }
 
-// parameter adds what a definition means for one resource type.
+// parameter adds the meaning of a definition for one resource type.
 func (s *searcher) parameter(d *definition.SearchParameter, t *Type) error {
 	x := s.byType[t.Name]
 	p := fhir.Parameter{
@@ -156,7 +154,7 @@ func (s *searcher) parameter(d *definition.SearchParameter, t *Type) error {
 		x.Parameters = append(x.Parameters, p)
 		remark.Reason = reason
 		if strings.HasPrefix(d.Code, "_") {
-			// One remark does for what is the same on every type.
+			// One remark is enough for all types.
 			remark.Base = d.Base[0]
 			if slices.Contains(s.model.Omitted, remark) {
 				return
@@ -330,9 +328,9 @@ func (x *Search) add(b Branch) {
 	}
 }
 
-// shareParts lets the branches of whole names and addresses read the entries of
-// their parts' branches, where the type has such: `name` those of `family` and
-// `given`. Two thirds of a patient's strings would be there twice otherwise.
+// shareParts makes the branches of whole names and addresses read the entries of the branches of their parts, if the
+// type has such: `name` reads `family` and `given`. Without sharing, two thirds of a patient's strings would
+// be stored twice.
 func (x *Search) shareParts() {
 	for i := range x.Branches {
 		whole := &x.Branches[i]
@@ -372,9 +370,8 @@ func (x *Search) combines(k fhir.Key) bool {
 	return false
 }
 
-// targets are the resource types that the references of a path may point at:
-// what resolve() asks for, else what the element allows, else what the parameter
-// says.
+// targets are the possible target types of the references of a path: the types in resolve(), else those of
+// the element, else those of the parameter.
 func (s *searcher) targets(d *definition.SearchParameter, p Path) []string {
 	if len(p.Targets) > 0 {
 		return s.known(p.Targets)
@@ -387,9 +384,8 @@ func (s *searcher) targets(d *definition.SearchParameter, p Path) []string {
 	return s.known(d.Target)
 }
 
-// known are those of the names that are resource types; every type, our own ones
-// included, for "Resource", for none, and where HL7 lists all of R4 (but for
-// Parameters, which nothing can point at).
+// known returns the names that are resource types. It returns every type, Kiln's own included, for "Resource",
+// for no name, and for a list of all R4 types without Parameters, which references never point at.
 func (s *searcher) known(names []string) []string {
 	var out, all []string
 	core := 0
@@ -608,8 +604,7 @@ func (s *searcher) membership() error {
 
 var multiple = regexp.MustCompile(`\* \[(\w+)\]\([^)]*\): *([^\r\n]*)`)
 
-// description is what a definition says of one resource type: HL7 lists the
-// types of a shared parameter in one text.
+// description extracts the text about one resource type: HL7 lists the types of a shared parameter in one text.
 func description(all, typ string) string {
 	if !strings.HasPrefix(all, "Multiple Resources") {
 		return strings.Join(strings.Fields(all), " ")

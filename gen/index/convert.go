@@ -7,9 +7,8 @@ import (
 	"kiln/server/fhir"
 )
 
-// Value indexes any value of a datatype under the key k as search type t: what a
-// FHIRPath expression of a custom parameter gave. A value that has no form as t
-// leaves nothing. Extract indexes the same way.
+// Value indexes a value of any datatype under the key k as search type t. FHIRPath expressions of custom
+// parameters return such values. A value without a form as t is skipped. Extract indexes the same way.
 // Spec: https://hl7.org/fhir/R4/search.html#ptypes.
 func Value(x *fhir.Index, t fhir.SearchType, k fhir.Key, e fhir.Element) {
 	switch t {
@@ -133,7 +132,7 @@ func dateTiming(x *fhir.Index, k fhir.Key, v *r4.Timing) {
 	}
 	if v.Repeat != nil {
 		if bounds, ok := v.Repeat.Bounds.(*r4.Period); ok && (bounds.Start.Text != "" || bounds.End.Text != "") {
-			// An absent end is open, whatever the events are.
+			// An absent end is open, for all events.
 			if l, _, err := fhir.ParseDate(bounds.Start.Text); err != nil || l < low {
 				first = bounds.Start.Text
 			}

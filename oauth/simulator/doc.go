@@ -1,7 +1,7 @@
-// Package simulator is the page /launch of a server for trying things out: it plays
-// the EHR, which launches a registered app with a patient and an encounter, and at
-// /launch/app it is an app itself, which shows what it was given. It has no state:
-// what the app must remember between two requests is in a cookie of its own.
+// Package simulator serves the page /launch of the demo. It plays the EHR, which launches a
+// registered app with a patient and an encounter. At /launch/app it is an app itself, which
+// shows the received token. It has no state: a cookie keeps the app's values between two
+// requests.
 //
-// It is mounted by kiln serve --demo alone: who opens it launches without a sign-in.
+// Only kiln serve --demo mounts it. It launches apps without a sign-in.
 package simulator

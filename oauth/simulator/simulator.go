@@ -28,7 +28,7 @@ var files embed.FS
 
 var templates = template.Must(template.ParseFS(files, "pages/*.html"))
 
-// AppID is the client id of the app at /launch/app, AppScopes what it may ask for.
+// AppID is the client id of the app at /launch/app. AppScopes are the scopes that it requests.
 const (
 	AppID     = "demo-app"
 	AppScopes = "openid fhirUser profile launch launch/patient launch/encounter offline_access patient/*.rs user/*.rs"
@@ -251,7 +251,7 @@ func (p *Part) render(w http.ResponseWriter, r *http.Request, status int, name s
 	h := w.Header()
 	h.Set("Cache-Control", "no-store")
 	h.Set("Content-Type", "text/html; charset=utf-8")
-	// The form leads to whatever app is registered.
+	// The form leads to any registered app.
 	h.Set("Content-Security-Policy", "default-src 'none'; style-src 'self'; form-action 'self' http: https:; frame-ancestors 'none'; base-uri 'none'")
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Referrer-Policy", "no-referrer")

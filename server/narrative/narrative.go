@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// What a narrative may hold: the elements and attributes of XHTML that format
-// text, and nothing that runs, loads or submits.
+// The allowed elements and attributes of a narrative: XHTML that formats text, and nothing that runs, loads or
+// submits.
 // Spec: https://hl7.org/fhir/R4/narrative.html#xhtml.
 var (
 	elements = wordSet(`a abbr acronym b big blockquote br caption cite code col colgroup dd dfn div dl dt em
@@ -31,7 +31,7 @@ const xhtmlNamespace = "http://www.w3.org/1999/xhtml"
 // maxDepth bounds nested elements.
 const maxDepth = 500
 
-// Error says what is wrong with a narrative, and which rule that is against.
+// Error describes a fault of a narrative and names the broken rule.
 type Error struct {
 	Rule   string // txt-1 or txt-2
 	Reason string
@@ -54,8 +54,7 @@ func Check(div string) error {
 	return nil
 }
 
-// check reads the div and reports whether it has nothing but white space. The error is
-// what is against txt-1.
+// check reads the div and reports whether it contains only white space. The error describes a breach of txt-1.
 func check(s string) (empty bool, err error) {
 	s = strings.TrimSpace(s)
 	var open []string

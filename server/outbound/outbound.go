@@ -1,11 +1,11 @@
-// Package outbound calls the addresses that clients of the server name: endpoints of
-// subscriptions and of Apps. It keeps them off the server's own network unless that is
-// allowed.
+// Package outbound calls addresses that clients of the server choose: endpoints of
+// Subscriptions and of Apps. It keeps the calls off the server's own network unless the
+// configuration allows them.
 //
-// Rules say which URLs are taken: Check refuses http and forbidden addresses when a URL is
-// stored. Client makes the client that calls; it checks the address of each connection, so
-// that a name cannot be given another address after the check.
-// Redirects are not followed; what is answered is bounded by those who read it.
+// Rules decide which URLs are allowed. Check rejects http and forbidden addresses when a URL is
+// stored. Client makes the HTTP client. It checks the address of each connection, so that a
+// name cannot resolve to another address after the check. It follows no redirects. Callers
+// limit the size of the answers that they read.
 package outbound
 
 import (
@@ -35,8 +35,8 @@ type Rules struct {
 	// Lookup resolves names; nil asks the system.
 	Lookup  func(host string) ([]netip.Addr, error)
 	MaxIdle int // connections kept open to one host
-	// Tracing measures the calls and tells them whose they are; nil does so for those of
-	// a request only. Name is the name of the spans.
+	// Tracing measures the calls and sends the trace on; nil does so only for calls within a request. Name is
+	// the name of the spans.
 	Tracing *telemetry.Tracing
 	Name    string
 }
@@ -48,8 +48,8 @@ func (e errAddress) Error() string {
 	return fmt.Sprintf("the address %s is private, loopback or link-local, and notifications.webhook.allow_private_networks is off", e.addr)
 }
 
-// Check refuses http where it is not allowed, and an address in the URL that may
-// not be called. Names are checked when they are dialled, by what they resolve to then.
+// Check rejects http and forbidden addresses in the URL. Names are checked when the client connects, by the
+// addresses that they resolve to.
 func (r Rules) Check(u *url.URL) error {
 	if port := u.Port(); port != "" || u.Hostname() == "" {
 		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 || u.Hostname() == "" {
@@ -93,8 +93,7 @@ var specialNetworks = []netip.Prefix{
 	netip.MustParsePrefix("64:ff9b:1::/48"), netip.MustParsePrefix("2001:db8::/32"), netip.MustParsePrefix("2002::/16"), netip.MustParsePrefix("fec0::/10"),
 }
 
-// Client returns the client of endpoints: no proxy, no redirects, and every address
-// checked when it is dialled, whatever name it came from.
+// Client returns an HTTP client without proxy and redirects. It checks every address when it connects.
 func (r Rules) Client() *http.Client { return Client(func() Rules { return r }) }
 
 // Client is Rules.Client by the rules of the moment: of AllowPrivate and Lookup each

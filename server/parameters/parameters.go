@@ -1,8 +1,8 @@
-// Package parameters reads and writes Parameters resources: what operations take
-// and answer here, and what is asked of a terminology server and answered by it.
+// Package parameters reads and writes Parameters resources: the input and output of
+// operations, and the messages to and from a terminology server.
 //
-// A value stays JSON until somebody asks for it, and a resource inside stays as it
-// came: its errors have paths of their own.
+// A value stays JSON until a caller reads it. A resource in a parameter stays unchanged: its
+// errors have paths of their own.
 // Spec: https://hl7.org/fhir/R4/parameters.html.
 package parameters
 
@@ -88,7 +88,7 @@ func (p Parameter) Text() string {
 		return string(p.Value)
 	}
 	var s string
-	_ = json.Unmarshal(p.Value, &s) // what is no string is no text
+	_ = json.Unmarshal(p.Value, &s) // a value that is no string has no text
 	return s
 }
 

@@ -53,11 +53,11 @@ func FHIRPath(model *fhir.Model, resource, parameters []byte) ([]byte, error) {
 	return resource, nil
 }
 
-// placePath is a path that names a place, whatever stands there.
+// placePath matches a path that names a place, independent of the resource's values.
 var placePath = regexp.MustCompile(`^[A-Za-z]+(\.[A-Za-z]+|\[[0-9]+\])*$`)
 
-// FHIRPathReads names the first operation of a FHIRPath Patch whose path depends on what the resource says;
-// "" where each names a place. Of what is no patch FHIRPath tells more.
+// FHIRPathReads names the first operation of a FHIRPath Patch whose path depends on values of the resource; ""
+// if each path names a place. FHIRPath reports the faults of an invalid patch.
 func FHIRPathReads(model *fhir.Model, parameters []byte) string {
 	params, err := fhir.Decode(model, parameters)
 	if err != nil {
@@ -71,8 +71,8 @@ func FHIRPathReads(model *fhir.Model, parameters []byte) string {
 	return ""
 }
 
-// maxOperations bounds one patch: every operation decodes the resource anew, or moves what is behind its place,
-// while others wait for the resource.
+// maxOperations is the largest number of operations of a patch. Every operation decodes the resource again or
+// moves the bytes behind its place, while others wait for the resource.
 const maxOperations = 1000
 
 // maxPathSteps bounds the evaluation of one path.
@@ -499,8 +499,7 @@ func (op *operation) add(model *fhir.Model, root fhir.Node, tree *jsonTree) erro
 	return nil
 }
 
-// fit returns the value as content of field f; typ is what the name of a choice
-// asks for.
+// fit returns the value as content of field f; typ is the type that the name of a choice requires.
 func (op *operation) fit(f *fhir.Field, typ string) (*patchValue, error) {
 	v := op.value
 	if typ != "" && v.typ != typ {

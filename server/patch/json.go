@@ -47,8 +47,8 @@ func ReadJSON(content []byte) (*JSON, error) {
 	return &JSON{operations}, nil
 }
 
-// Reads names the first operation that tests, copies or moves what the resource says: how the patch ends
-// may tell it. "" is none, where all add, remove and replace.
+// Reads names the first operation that tests, copies or moves values of the resource: the outcome of the patch may
+// reveal them. It returns "" if all operations add, remove and replace.
 func (p *JSON) Reads() string {
 	for i, op := range p.operations {
 		switch kind := op.Kind(); kind {
@@ -137,7 +137,7 @@ func decodeJSON(text []byte) (value any, err error) {
 	return value, d.Decode(&value)
 }
 
-// valueAt is what a JSON Pointer points at, nil where nothing is. Spec: RFC 6901.
+// valueAt returns the value at a JSON Pointer, nil for none. Spec: RFC 6901.
 func valueAt(value any, pointer string) any {
 	if pointer == "" {
 		return value
@@ -180,7 +180,7 @@ type number struct {
 	negative bool
 	digits   string // without zeros at either end
 	exponent int64  // of the last digit
-	text     string // what has an exponent out of bounds
+	text     string // a number whose exponent is out of range
 }
 
 func numberOf(text string) number {
@@ -244,7 +244,7 @@ func notApplied(err error) error {
 	case errors.Is(err, jsonpatch.ErrInvalidIndex):
 		reason = "an operation's array index is out of bounds"
 	}
-	// The library's own message names the path; what follows is of its insides.
+	// The library's own message names the path first; the rest is about its internals.
 	text, _, _ := strings.Cut(err.Error(), ": strconv.")
 	return outcome.Unprocessable([]outcome.Issue{{Severity: outcome.Failure, Code: outcome.CodeInvalid,
 		Diagnostics: reason + ": " + clip(text)}})

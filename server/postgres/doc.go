@@ -1,19 +1,18 @@
-// Package postgres runs a private PostgreSQL from the system's own binaries, for
-// a server that has been given no database: in its data directory, reachable
-// over a unix socket in there, kept from one run to the next.
+// Package postgres runs a private PostgreSQL from the binaries of the system, for
+// a server without a configured database. Its data is in the data directory, it listens on
+// a unix socket there, and the next run uses it again.
 //
 //	<data dir>/postgres/data    the cluster; appears whole or not at all
-//	<data dir>/postgres/run     the socket, where its path is short enough
-//	<data dir>/postgres/log     what PostgreSQL has to say
-//	<data dir>/postgres/lock    held while one server looks or starts
+//	<data dir>/postgres/run     the socket, if its path is short enough
+//	<data dir>/postgres/log     PostgreSQL's log
+//	<data dir>/postgres/lock    locked while one server looks or starts
 //
-// It is a full member of the family: data is synced, commits are durable, a
-// crash of anything is repaired by PostgreSQL itself. The process ends with the
-// server, even when the server is killed. A second server on the same data
-// directory uses the PostgreSQL of the first, and starts its own when the first
-// one leaves. When run as root the process belongs to the user postgres, else
-// nobody.
+// Data is synced, commits are durable, and PostgreSQL itself recovers from a
+// crash. The process ends with the server, even if the server is killed. A second server on
+// the same data directory uses the PostgreSQL of the first, and starts its own when the
+// first one leaves. If the server runs as root, the process runs as the user postgres, else
+// as nobody.
 //
-// Settings are in data/kiln.conf; what is written below its include in
-// data/postgresql.conf wins.
+// The settings are in data/kiln.conf. Settings below its include in data/postgresql.conf
+// override them.
 package postgres

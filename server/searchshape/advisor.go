@@ -50,9 +50,9 @@ const (
 	worthIt = 0.2
 	// leastCalls is from how many searches on a shape is looked at.
 	leastCalls = 5
-	// proofHolds is how long what was proved, or refuted, is not proved again.
+	// proofHolds is the time for which a proof or a refutation is not repeated.
 	proofHolds = time.Hour
-	// maxProofs bounds what one request proves.
+	// maxProofs is the largest number of proofs of one request.
 	maxProofs = 4
 	// sampleValues is how many values of the index a candidate is proved with.
 	sampleValues = 5
@@ -71,7 +71,7 @@ type candidate struct {
 	value  func(of string) string
 }
 
-// statement is what builds the index, while others read and write.
+// statement returns the SQL that builds the index while others read and write.
 func (c *candidate) statement() string {
 	return "CREATE INDEX CONCURRENTLY IF NOT EXISTS " + c.name + " ON " + c.Table + " " + c.Columns
 }
@@ -214,7 +214,7 @@ func (a *Advisor) parametersOf(id string, shapes []store.SearchShape) []string {
 	return out
 }
 
-// suggestion is a suggestion with what is known of the searches that it serves.
+// suggestion returns a suggestion with the statistics of the searches that it helps.
 func suggestion(k store.IndexSuggestion, shapes []store.SearchShape, applied bool) Suggestion {
 	x := Suggestion{ID: k.ID, ResourceType: k.ResourceType, Parameters: k.Parameters, Reason: k.Reason, Improvement: k.Proof.Improvement,
 		Statement: k.Statement, Applied: applied, Proof: k.Proof.Method}
@@ -232,8 +232,7 @@ func suggestion(k store.IndexSuggestion, shapes []store.SearchShape, applied boo
 	return x
 }
 
-// prove finds out what a candidate would change for searches by its parameter, with
-// values of the index itself.
+// prove measures the effect of a candidate on searches by its parameter, with values from the index.
 func (a *Advisor) prove(ctx context.Context, c *candidate, s store.SearchShape) (store.IndexSuggestion, error) {
 	out := store.IndexSuggestion{ID: c.id(), ResourceType: c.typ, Parameters: []string{c.parameter}, Shapes: []string{s.Shape}, Name: c.name,
 		Statement: c.statement(), Reason: c.why, Proof: store.Proof{Method: "none"}, Proved: a.Now()}

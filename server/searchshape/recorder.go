@@ -31,8 +31,8 @@ type Store interface {
 	SearchShapes(ctx context.Context) ([]store.SearchShape, error)
 }
 
-// The bounds of what is counted between two flushes. Shapes beyond them are not told
-// apart: they are counted as one of their type, with the parameter "…".
+// The limits of the counts between two flushes. Shapes beyond them are counted together as one shape of
+// their type, with the parameter "…".
 const (
 	maxShapes     = 1000
 	maxParameters = 20
@@ -83,8 +83,8 @@ func (r *Recorder) count(shape, typ string, parameters []string, took time.Durat
 	s.LastRun = r.Now()
 }
 
-// Parameters are the parameters of a search, sorted: those that select with their
-// modifiers and chains, `_sort`, `_include` and `_revinclude` with what they name.
+// Parameters returns the sorted parameters of a search: criteria with their modifiers and chains, and
+// `_sort`, `_include` and `_revinclude` with the names in their values.
 func Parameters(q *search.Query) []string {
 	out := make([]string, 0, len(q.Clauses)+3)
 	for i := range q.Clauses {
@@ -155,8 +155,8 @@ func quantile(counts []int64, part float64) time.Duration {
 	return time.Duration(float64(firstBucket) * math.Pow(growth, float64(len(counts)-1)))
 }
 
-// Flush adds what was counted to what all servers have. What cannot be added is kept
-// for the next time.
+// Flush adds the counts of this server to those of all servers. It keeps counts that it cannot add for the next
+// time.
 func (r *Recorder) Flush(ctx context.Context) error {
 	r.mu.Lock()
 	counted := r.shapes

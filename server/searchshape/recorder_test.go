@@ -22,8 +22,7 @@ func (f *fakeStore) AddSearchShapes(_ context.Context, shapes []store.SearchShap
 
 func (f *fakeStore) SearchShapes(context.Context) ([]store.SearchShape, error) { return f.kept, nil }
 
-// What is counted is bounded, has no values, and slow searches are told in the log by
-// their shape.
+// The counts are limited and contain no values. The log names slow searches by their shape.
 func TestRecorder(t *testing.T) {
 	t.Parallel()
 	var log strings.Builder

@@ -7,16 +7,15 @@ import (
 	"strings"
 )
 
-// Key is one key of a configuration struct, from the tags of its field: koanf (the
-// last part of the name), doc, secret ("url" masks the passwords of a URL, "yes" the
-// whole value), restart (its value is only read at start) and file (it is needed to
-// reach the database, or seals what is in it).
+// Key is one key of a configuration struct, from the tags of its field: koanf (the last part of the name), doc,
+// secret ("url" masks the passwords of a URL, "yes" the whole value), restart (read at start only) and
+// file (needed to reach or decrypt the database).
 type Key struct {
 	Name    string // dotted: search.default_count
 	Doc     string
 	Secret  string
 	Restart bool
-	File    bool // needed to reach the database or to read what is in it: it cannot be kept there
+	File    bool // needed to reach or decrypt the database, which therefore cannot contain it
 	index   []int
 	typ     reflect.Type
 }
@@ -86,7 +85,7 @@ func (k Key) set(config reflect.Value, value json.RawMessage) error {
 	return nil
 }
 
-// expects is the type of a value in words, those of the type itself where it has any.
+// expects returns the expected type in words.
 func (k Key) expects() string {
 	if t, ok := reflect.Zero(k.typ).Interface().(interface{ Expected() string }); ok {
 		return t.Expected()

@@ -27,9 +27,9 @@ const (
 	SourceFlag        = "flag"
 )
 
-// Config says what settings are about.
+// Config is the input of Open.
 type Config[C any] struct {
-	Start   C // what the server was started with
+	Start   C // the configuration at the start
 	Default C
 	// Origin says of each key that was set where: SourceFlag, SourceEnvironment, or
 	// a file.
@@ -61,7 +61,7 @@ type snapshot[C any] struct {
 	version   int64
 }
 
-// Open reads what the database says.
+// Open reads the settings of the database.
 func Open[C any](ctx context.Context, c Config[C]) (*Settings[C], error) {
 	s := &Settings[C]{Config: c, keys: Keys[C]()}
 	s.current.Store(&snapshot[C]{config: c.Start, version: -1})
@@ -108,8 +108,8 @@ func (s *Settings[C]) Refresh(ctx context.Context, version int64) error {
 	return nil
 }
 
-// overlay is the configuration of the start with what the database says above it, as
-// far as that can be used and nothing hides it.
+// overlay returns the configuration of the start, overridden by the usable settings of the database that no other
+// source hides.
 func (s *Settings[C]) overlay(list []store.Setting) (config C, overrides map[string]store.Setting) {
 	config, overrides = s.Start, make(map[string]store.Setting, len(list))
 	var left []store.Setting
@@ -258,8 +258,7 @@ func (s *Settings[C]) put(ctx context.Context, v store.Setting) (Entry, error) {
 	return s.reread(ctx, k)
 }
 
-// Delete takes a value out of the database, and returns the entry of what is in
-// force then.
+// Delete removes a value from the database and returns the entry then in force.
 func (s *Settings[C]) Delete(ctx context.Context, name string) (Entry, error) {
 	k, err := s.changeable(name)
 	if err != nil {
@@ -386,7 +385,7 @@ func (s *Settings[C]) PutFlag(ctx context.Context, name string, enabled bool, pe
 	return s.flagEntry(f), nil
 }
 
-// DeleteFlag puts a flag back to what it is without the database.
+// DeleteFlag restores the value of a flag without the database.
 func (s *Settings[C]) DeleteFlag(ctx context.Context, name string) (FlagEntry, error) {
 	f, err := s.flag(name)
 	if err != nil {
@@ -427,5 +426,5 @@ func share(flag, client string) int32 {
 	return int32(h.Sum32() % 100)
 }
 
-// clip bounds what an error repeats of its input.
+// clip limits the input that an error repeats.
 func clip(text string) string { return outcome.Clip(text) }

@@ -1,10 +1,9 @@
 package telemetry
 
-// CacheState is what a cache of this server holds, and how often it had what was looked
-// for.
+// CacheState is the size of a cache of this server and its hits and misses.
 type CacheState struct {
 	Hits, Misses, Evictions uint64
 	Size                    int    // entries
-	Capacity                uint64 // entries, or bytes where that is what bounds it
+	Capacity                uint64 // entries, or bytes for a cache limited by bytes
 	Bytes                   uint64 // roughly
 }

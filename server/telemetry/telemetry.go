@@ -1,15 +1,15 @@
-// Package telemetry tells where the time of a request goes: OpenTelemetry traces, and
+// Package telemetry measures the parts of a request: OpenTelemetry traces, and
 // the header Server-Timing.
 //
 //	traceparent -> Tracing.Request -> context -> Start (search, validation, …), Statements (SQL)
-//	                                          -> Transport -> traceparent of what is called
+//	                                          -> Transport -> traceparent of outgoing requests
 //
-// A part is measured where its context says so, and nowhere else: without tracing and
+// A part is measured only if its context asks for it: without tracing and
 // timings Start looks at the context and allocates nothing. There is no global state;
-// spans below the one of the request are of its provider.
+// the spans below the span of the request belong to its provider.
 //
-// Spans have no values of searches and no bodies: names, routes, SQL with its
-// parameters as marks, status codes.
+// Spans contain names, routes, SQL with placeholders and status codes. They contain no values
+// of searches and no bodies.
 //
 // Spec: https://www.w3.org/TR/trace-context/, https://www.w3.org/TR/server-timing/,
 // https://opentelemetry.io/docs/specs/otel/trace/.
@@ -53,7 +53,7 @@ type Tracing struct {
 	current atomic.Pointer[provider]
 }
 
-// provider is what spans are made with while a configuration is in force.
+// provider makes the spans while a configuration is in force.
 type provider struct {
 	tracer trace.Tracer
 	close  func(context.Context) error
@@ -65,8 +65,7 @@ const tracerName = "kiln/server/telemetry"
 // flushTime bounds how long the last spans have to be sent.
 const flushTime = 5 * time.Second
 
-// Configure makes a configuration the one in force. What was made by the one before
-// is sent in the background.
+// Configure puts a configuration in force. The spans of the former one are sent in the background.
 func (t *Tracing) Configure(ctx context.Context, c Config) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -117,7 +116,7 @@ func (t *Tracing) end(p *provider) {
 	}
 }
 
-// Close sends what was made.
+// Close sends the remaining spans.
 func (t *Tracing) Close() {
 	if last := t.current.Swap(nil); last != nil {
 		t.end(last)
@@ -162,7 +161,7 @@ type Span struct {
 	began   time.Time
 }
 
-// Start begins a part of what ctx is for. It is ended by End.
+// Start begins a part of the work for ctx. End ends it.
 func Start(ctx context.Context, name string) (context.Context, Span) {
 	var s Span
 	if timings, _ := ctx.Value(timingsKey{}).(*Timings); timings != nil {
@@ -224,8 +223,8 @@ func Traceparent(ctx context.Context) string {
 	return h["traceparent"]
 }
 
-// Continue puts ctx, which is in no trace, into that of a Traceparent: what is called on behalf of a request
-// that has its answer already is in the trace of the request.
+// Continue adds the trace of a Traceparent to ctx, which has none. Work that follows the answer of a request joins
+// the trace of the request this way.
 func Continue(ctx context.Context, traceparent string) context.Context {
 	if traceparent == "" {
 		return ctx
@@ -233,8 +232,8 @@ func Continue(ctx context.Context, traceparent string) context.Context {
 	return propagator.Extract(ctx, propagation.MapCarrier{"traceparent": traceparent})
 }
 
-// Transport passes the trace on to what is called: the header traceparent, and a span
-// for each call. A call that no request has asked for is the root of a trace.
+// Transport sends the trace on: it sets the header traceparent, and makes a span for each call. A call outside of
+// a request is the root of a trace.
 type Transport struct {
 	Base    http.RoundTripper
 	Tracing *Tracing // of calls without a request; may be nil
@@ -267,7 +266,7 @@ func (t Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// CloseIdleConnections closes those of the base.
+// CloseIdleConnections closes the idle connections of the base.
 func (t Transport) CloseIdleConnections() {
 	if c, ok := t.Base.(interface{ CloseIdleConnections() }); ok {
 		c.CloseIdleConnections()

@@ -33,7 +33,7 @@ func TestOffCostsNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkOff is what a request pays for tracing that is off.
+// BenchmarkOff measures the cost of tracing that is off.
 func BenchmarkOff(b *testing.B) {
 	var off Tracing
 	r, err := http.NewRequest(http.MethodGet, "http://example.org/Patient/1", nil)
