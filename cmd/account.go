@@ -512,6 +512,50 @@ func apiKey() *cobra.Command {
 	return c
 }
 
+// grant is `kiln admin grant`.
+func grant() *cobra.Command {
+	c := &cobra.Command{Use: "grant", Short: "List and revoke what users have allowed to apps, on the database itself", Args: cobra.NoArgs, RunE: help}
+	list := &cobra.Command{Use: "list", Short: "List what users have allowed to apps", Args: cobra.NoArgs}
+	listUser := list.Flags().String("user", "", "only what this user has allowed")
+	listClient := list.Flags().String("client", "", "only what this client was allowed")
+	list.RunE = onAccounts(func(c *cobra.Command, a *oauth.Admin, _ []string) error {
+		all := []oauth.GrantAnswer{}
+		q := oauth.GrantQuery{User: *listUser, Client: *listClient, Count: 1000}
+		for {
+			page, err := a.Grants(c.Context(), q)
+			if err != nil {
+				return err
+			}
+			all = append(all, page.Grants...)
+			if page.Next == nil {
+				return printJSON(c.OutOrStdout(), all)
+			}
+			q.After = all[len(all)-1].ID
+		}
+	})
+	revoke := &cobra.Command{
+		Use: "revoke [ID]", Short: "End what a user has allowed to an app: its tokens and the stored consent", Args: cobra.MaximumNArgs(1),
+	}
+	revoke.Flags().String("id", "", "which one")
+	user := revoke.Flags().String("user", "", "user who has allowed it")
+	client := revoke.Flags().String("client", "", "client that was allowed it")
+	revoke.RunE = onAccounts(func(c *cobra.Command, a *oauth.Admin, args []string) error {
+		if *user != "" && *client != "" && len(args) == 0 {
+			return a.WithdrawAccess(c.Context(), *user, *client)
+		}
+		if *user != "" || *client != "" {
+			return errors.New("expected an id, or --user and --client")
+		}
+		id, err := named(c, args, "id")
+		if err != nil {
+			return err
+		}
+		return a.RevokeGrant(c.Context(), id)
+	})
+	c.AddCommand(list, revoke)
+	return c
+}
+
 // token is `kiln token`.
 func token() *cobra.Command {
 	c := &cobra.Command{Use: "token", Short: "Make access tokens, and say what they may do"}

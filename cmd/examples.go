@@ -18,6 +18,8 @@ var examples = map[string]string{
 	"kiln admin key rotate":     "  kiln admin key rotate\n  kiln admin key rotate --now",
 	"kiln token mint":           "  TOKEN=$(kiln token mint --client nightly --scope 'system/*.rs' | tail -1)",
 	"kiln token explain":        `  kiln token explain "$TOKEN" GET /Patient/1`,
+	"kiln admin grant list":     "  kiln admin grant list --user anna",
+	"kiln admin grant revoke":   "  kiln admin grant revoke --user anna --client growth-chart",
 	"kiln admin apikey list":    "  kiln admin apikey list --json",
 	"kiln admin client list":    "  kiln admin client list --json",
 	"kiln admin user list":      "  kiln admin user list --json",

@@ -42,8 +42,9 @@ type flow struct {
 	State       string `json:"state"`
 	Nonce       string `json:"nonce,omitempty"`
 	Challenge   string `json:"challenge,omitempty"`
-	Scope       string `json:"scope"`            // that may be granted
-	Launch      string `json:"launch,omitempty"` // hash of its identifier
+	Scope       string `json:"scope"`                // that may be granted
+	Launch      string `json:"launch,omitempty"`     // hash of its identifier
+	ShortState  bool   `json:"shortState,omitempty"` // the state has less than 122 bits
 	LoginHint   string `json:"loginHint,omitempty"`
 	SubjectHint string `json:"subjectHint,omitempty"` // of id_token_hint
 	Prompt      string `json:"prompt,omitempty"`
@@ -56,6 +57,8 @@ type flow struct {
 	Granted   string          `json:"granted,omitempty"`
 	Context   storage.Context `json:"context"`
 	NoVisit   bool            `json:"noVisit,omitempty"` // the user goes on without an encounter
+	Picked    bool            `json:"picked,omitempty"`  // the user has chosen the patient, and may choose another
+	Page      string          `json:"page,omitempty"`    // of ours that the sign-in leads to, in place of an app
 	unchosen  bool            // the form of a picker had nothing that may be chosen
 	Provider  *elsewhere      `json:"provider,omitempty"`
 
@@ -82,7 +85,7 @@ func refuse(name, description string) error { return &redirectError{name, descri
 func (s *Server) authorize(w http.ResponseWriter, r *http.Request) {
 	q, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		s.errorPage(w, r, http.StatusBadRequest, "The link cannot be read: its query is malformed.")
+		s.errorPage(w, r, http.StatusBadRequest, "The link to this page cannot be read. Go back to the app and begin again.", "The query is malformed.")
 		return
 	}
 	s.begin(w, r, q)
@@ -92,13 +95,13 @@ func (s *Server) authorize(w http.ResponseWriter, r *http.Request) {
 func (s *Server) begin(w http.ResponseWriter, r *http.Request, q url.Values) {
 	ctx := r.Context()
 	leaveOutEmpty(q)
-	c, problem, err := s.redirectable(ctx, q)
+	c, problem, detail, err := s.redirectable(ctx, q)
 	if err != nil {
 		s.unexpected(w, r, err)
 		return
 	}
 	if problem != "" {
-		s.errorPage(w, r, http.StatusBadRequest, problem)
+		s.errorPage(w, r, http.StatusBadRequest, problem, detail)
 		return
 	}
 	f, err := s.checkRequest(r, c, q)
@@ -147,31 +150,33 @@ func (s *Server) fresh(f *flow, l storage.Login) bool {
 }
 
 // redirectable finds the client, and whether it may be redirected to. Where it may
-// not, problem says why, for the user: nothing is redirected. RFC 6749 §3.1.2.4.
-func (s *Server) redirectable(ctx context.Context, q url.Values) (c *storage.Client, problem string, err error) {
+// not, problem gives the person the reason in plain words, and detail is for the app's makers:
+// nothing is redirected. RFC 6749 §3.1.2.4.
+func (s *Server) redirectable(ctx context.Context, q url.Values) (c *storage.Client, problem, detail string, err error) {
+	const wrong = "The app has opened this page in a wrong way. Go back to the app; if it happens again, tell its makers."
 	for _, name := range []string{"client_id", "redirect_uri"} {
 		switch len(q[name]) {
 		case 0:
-			return nil, "The app's link has no " + name + ".", nil
+			return nil, wrong, "The link has no " + name + ".", nil
 		case 1:
 		default:
-			return nil, "The app's link has more than one " + name + ".", nil
+			return nil, wrong, "The link has more than one " + name + ".", nil
 		}
 	}
 	c, err = s.Store.Client(ctx, q.Get("client_id"))
 	switch {
 	case errors.Is(err, storage.ErrNotFound) || strings.ContainsRune(q.Get("client_id"), 0):
-		return nil, "No app is registered here with this client_id.", nil
+		return nil, "This app is not known here. Go back to the app, and tell its makers.", "No client is registered with this client_id.", nil
 	case err != nil:
-		return nil, "", err
+		return nil, "", "", err
 	case !c.Active:
-		return nil, "This app is disabled here.", nil
+		return nil, "This app is disabled here. Ask the people who run this server.", "", nil
 	case c.IsPublic() && !s.Config().Smart.PublicClientsAllowed:
-		return nil, "This server allows no public clients.", nil
+		return nil, "This server allows no apps of this kind. Ask the people who run this server.", "This server allows no public clients.", nil
 	case !redirectMatches(c.RedirectURIs, q.Get("redirect_uri")):
-		return nil, "The app asks to be answered at an address (redirect_uri) that is not registered for it.", nil
+		return nil, wrong, "The redirect_uri is not registered for the client.", nil
 	}
-	return c, "", nil
+	return c, "", "", nil
 }
 
 // redirectMatches compares as strings; a loopback redirect by http may differ in its
@@ -249,7 +254,7 @@ func (s *Server) checkRequest(r *http.Request, c *storage.Client, q url.Values) 
 		return nil, refuse("invalid_request", "state is missing")
 	case len(f.State) > maxState:
 		return nil, refuse("invalid_request", "state is too long")
-	case stateBits(f.State) < minStateBits:
+	case stateBits(f.State) < minStateBits && (!q.Has("code_challenge") || s.Config().OAuth.StrictState):
 		return nil, refuse("invalid_request", "state has less than 122 bits: use 22 or more random base64url characters, or a UUID")
 	case len(f.Nonce) > maxNonce:
 		return nil, refuse("invalid_request", "nonce is too long")
@@ -271,6 +276,10 @@ func (s *Server) checkRequest(r *http.Request, c *storage.Client, q url.Values) 
 		return nil, refuse("invalid_request", "code_challenge must be 43 base64url characters, the SHA-256 of the verifier")
 	case f.Challenge == "":
 		s.Logger.WarnContext(ctx, "a confidential client authorizes without PKCE", "client", c.ID)
+	case stateBits(f.State) < minStateBits:
+		// The challenge protects the code from injection, as the state does: RFC 9700 §4.7.1.
+		f.ShortState = true
+		s.Logger.WarnContext(ctx, "a client sends a state of less than 122 bits", "client", c.ID, "name", c.Name, "bits", int(stateBits(f.State)))
 	}
 
 	// aud
@@ -290,6 +299,10 @@ func (s *Server) checkRequest(r *http.Request, c *storage.Client, q url.Values) 
 		return nil, refuse("invalid_scope", "scope is missing")
 	}
 	granted := s.grantable(ctx, c, asked)
+	if !q.Has("launch") {
+		// One launch page may serve both launches. Without a launch there is nothing to grant.
+		granted.Other = slices.DeleteFunc(granted.Other, func(o string) bool { return o == "launch" })
+	}
 	if !s.Config().Smart.LaunchStandaloneEnabled && !q.Has("launch") { // no patient is in context, and none is asked for
 		granted.Resource = slices.DeleteFunc(granted.Resource, func(x smart.Scope) bool { return x.Context == smart.Patient })
 	}
@@ -302,12 +315,8 @@ func (s *Server) checkRequest(r *http.Request, c *storage.Client, q url.Values) 
 	// launch
 	launch := q.Get("launch")
 	switch {
-	case launch == "" && asked.Has("launch"):
-		return nil, refuse("invalid_request", "launch is missing: the scope launch is for launches from an EHR")
 	case launch != "" && !s.Config().Smart.LaunchEHREnabled:
 		return nil, refuse("invalid_request", "launches from an EHR are off (auth.smart.launch_ehr_enabled)")
-	case launch != "" && !asked.Has("launch"):
-		return nil, refuse("invalid_scope", "a request with launch needs the scope launch")
 	case launch != "":
 		f.Launch = storage.Hash(launch)
 		at, err := s.Store.Launch(ctx, f.Launch)
@@ -319,6 +328,7 @@ func (s *Server) checkRequest(r *http.Request, c *storage.Client, q url.Values) 
 		}
 		f.Context = at
 	}
+	f.Context.ShortState = f.ShortState
 
 	// OpenID Connect
 	prompts := strings.Fields(q.Get("prompt"))

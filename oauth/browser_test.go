@@ -238,16 +238,9 @@ func TestPagesInABrowser(t *testing.T) {
 		t.Error("after a wrong password, the password does not have the focus")
 	}
 	c.run(chromedp.KeyEvent(password))
-	c.press(kb.Enter, "[name=scope]")
-
-	// 2. Consent: one scope is unticked.
-	c.look("consent")
-	c.tab(`[value="user/Patient.r"]`)
-	c.run(chromedp.KeyEvent(" "))
-	c.tab("button[value=authorize]")
 	c.press(kb.Enter, "#q")
 
-	// 3. The patient: searched, none found, found.
+	// 2. The patient: searched, none found, found.
 	c.look("patient")
 	c.tab("#q")
 	c.run(chromedp.KeyEvent("Nobody"))
@@ -264,11 +257,18 @@ func TestPagesInABrowser(t *testing.T) {
 	c.tab("button[value=select_patient]")
 	c.press(kb.Enter, "[name=encounter]")
 
-	// 4. The encounter; the browser goes on to the app.
+	// 3. The encounter.
 	c.look("encounter")
 	c.tab("[name=encounter]")
 	c.run(chromedp.KeyEvent(" "))
 	c.tab("button[value=select_encounter]")
+	c.press(kb.Enter, "[name=scope]")
+
+	// 4. Consent: one scope is unticked; the browser goes on to the app.
+	c.look("consent")
+	c.tab(`[value="user/Patient.r"]`)
+	c.run(chromedp.KeyEvent(" "))
+	c.tab("button[value=authorize]")
 	c.press(kb.Enter, "#arrived")
 	c.quiet("the app")
 	to, err := url.Parse(script[string](c, "location.href"))

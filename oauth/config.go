@@ -28,6 +28,7 @@ type Config struct {
 	Smart        SmartConfig        `koanf:"smart"`
 	Signing      SigningConfig      `koanf:"signing"`
 	RateLimiting RateLimitingConfig `koanf:"rate_limiting"`
+	Pages        PagesConfig        `koanf:"pages"`
 	Policy       PolicyConfig       `koanf:"policy"`
 	Federation   FederationConfig   `koanf:"federation"`
 	Audit        AuditConfig        `koanf:"audit"`
@@ -39,6 +40,7 @@ type GrantConfig struct {
 	AccessTokenLifetime  string   `koanf:"access_token_lifetime" doc:"how long an access token is good"`
 	RefreshTokenLifetime string   `koanf:"refresh_token_lifetime" doc:"how long a refresh token is good, from its last use"`
 	GrantTypes           []string `koanf:"grant_types" doc:"grant types served"`
+	StrictState          bool     `koanf:"strict_state" doc:"require a state of 122 bits of clients with PKCE too"`
 }
 
 // SmartConfig is about SMART App Launch.
@@ -65,7 +67,7 @@ type RateLimitingConfig struct {
 	Anonymous int `koanf:"anonymous_requests_per_minute" doc:"requests without a valid token, of each address; 0 is off"`
 	Token     int `koanf:"token_requests_per_minute" doc:"requests to the token endpoint, of each client and address; 0 is off"`
 	TokenHour int `koanf:"token_requests_per_hour" doc:"the same in an hour"`
-	Auth      int `koanf:"auth_requests_per_minute" doc:"requests to the other authorization endpoints, of each address; 0 is off"`
+	Auth      int `koanf:"auth_requests_per_minute" doc:"sign-ins begun, registrations and revocations, of each address; ten times as many forms, a third as many failed sign-ins; 0 is off"`
 	Searches  int `koanf:"concurrent_searches" doc:"searches of one client at the same time, on each server; 0 is off"`
 	Bundles   int `koanf:"concurrent_bundles" doc:"batches and transactions of one client at the same time, on each server; 0 is off"`
 	Streams   int `koanf:"concurrent_streams" doc:"event streams and WebSockets of one client at the same time, on each server; 0 is off"`
@@ -109,7 +111,8 @@ func DefaultConfig() Config {
 		},
 		Smart:        SmartConfig{LaunchEHREnabled: true, LaunchStandaloneEnabled: true, PublicClientsAllowed: true, OpenIDEnabled: true},
 		Signing:      SigningConfig{Algorithm: "RS384", KeyRotationDays: 90},
-		RateLimiting: RateLimitingConfig{Token: 60, TokenHour: 1000, Auth: 30, MaxFailedAttempts: 5, LockoutDuration: "5m"},
+		RateLimiting: RateLimitingConfig{Token: 60, TokenHour: 1000, Auth: 300, MaxFailedAttempts: 5, LockoutDuration: "5m"},
+		Pages:        PagesConfig{Name: "Kiln", Parts: defaultParts()},
 		Audit:        AuditConfig{LogSuccessfulAuth: true, LogFailedAuth: true, LogTokenOperations: true},
 	}
 }
@@ -195,6 +198,9 @@ func (c Config) Check() error {
 		if err := a.checkUser(entry); err != nil {
 			refuse("auth.bootstrap.users[%d]: %w", i, err)
 		}
+	}
+	if err := c.Pages.check(); err != nil {
+		wrong = append(wrong, err)
 	}
 	if _, err := readProviders(c.Federation); err != nil {
 		wrong = append(wrong, err)

@@ -113,7 +113,7 @@ func (s *Server) oauthConfig(p *provider, at oauth2.Endpoint) *oauth2.Config {
 func (s *Server) federate(w http.ResponseWriter, r *http.Request, f *flow, c *storage.Client, name string) {
 	p := s.providerOf(name)
 	if p == nil {
-		s.errorPage(w, r, http.StatusBadRequest, "There is no such provider to sign in with.")
+		s.errorPage(w, r, http.StatusBadRequest, "There is no such provider to sign in with.", "")
 		return
 	}
 	// The provider keeps the client for its keys, beyond this request.
@@ -121,7 +121,9 @@ func (s *Server) federate(w http.ResponseWriter, r *http.Request, f *flow, c *st
 	found, err := p.discover(ctx)
 	if err != nil {
 		s.Logger.WarnContext(ctx, "OpenID provider", "name", p.Name, "error", err)
-		if err := s.show(w, r, f, c, http.StatusBadGateway, "login", page{Title: "Sign in", Problem: p.Name + " cannot be reached. Try again later."}); err != nil {
+		page := s.newPage(r, "Sign in")
+		page.Problem = page.T("%s does not answer. Try again, or sign in another way.", p.Name)
+		if err := s.show(w, r, f, c, http.StatusBadGateway, "login", page); err != nil {
 			s.unexpected(w, r, err)
 		}
 		return
@@ -147,7 +149,7 @@ func (s *Server) callback(w http.ResponseWriter, r *http.Request) {
 	ctx := oidc.ClientContext(r.Context(), s.remote)
 	q := r.URL.Query()
 	if checkOnce(q) != nil {
-		s.errorPage(w, r, http.StatusBadRequest, "The answer of the provider cannot be read.")
+		s.errorPage(w, r, http.StatusBadRequest, "The answer of the sign-in provider cannot be read. Go back to the app and begin again.", "")
 		return
 	}
 	id, state, _ := strings.Cut(q.Get("state"), ".")
@@ -160,10 +162,10 @@ func (s *Server) callback(w http.ResponseWriter, r *http.Request) {
 	f.Browser, f.Cookie = browser, sessionCookie(r)
 	refused := f.Provider == nil && f.Username == "" // the page that tells it is loaded again
 	if f.Cookie == "" || storage.Hash(f.Cookie) != browser || !refused && (f.Provider == nil || subtle.ConstantTimeCompare([]byte(state), []byte(f.Provider.State)) != 1) {
-		s.errorPage(w, r, http.StatusForbidden, "This sign-in belongs to another browser. Go back to the app and begin again.")
+		s.errorPage(w, r, http.StatusForbidden, "This sign-in belongs to another browser. Go back to the app and begin again.", "")
 		return
 	}
-	c, err := s.Store.Client(ctx, f.ClientID)
+	c, err := s.clientOf(ctx, f)
 	if err != nil {
 		s.flowGone(w, r, err)
 		return
@@ -176,11 +178,13 @@ func (s *Server) callback(w http.ResponseWriter, r *http.Request) {
 		s.advance(w, r, f, c) // the page that came of it is loaded again
 		return
 	}
-	again := func(problem string, cause error) {
+	again := func(problem string, cause error, values ...any) {
 		s.Logger.WarnContext(ctx, "sign-in with another provider", "name", f.Provider.Name, "error", cause)
-		s.audit(r, Event{Kind: EventLogin, Failed: true, Client: c.ID, Detail: problem})
+		s.audit(r, Event{Kind: EventLogin, Failed: true, Client: c.ID, Detail: page{}.T(problem, values...)})
 		f.Provider = nil
-		if err := s.show(w, r, f, c, http.StatusUnauthorized, "login", page{Title: "Sign in", Problem: problem}); err != nil {
+		p := s.newPage(r, "Sign in")
+		p.Problem = p.T(problem, values...)
+		if err := s.show(w, r, f, c, http.StatusUnauthorized, "login", p); err != nil {
 			s.unexpected(w, r, err)
 		}
 	}
@@ -190,20 +194,20 @@ func (s *Server) callback(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if q.Get("error") != "" || q.Get("code") == "" {
-		again(p.Name+" did not sign you in.", errors.New(printable(q.Get("error"))))
+		again("%s did not sign you in.", errors.New(printable(q.Get("error"))), p.Name)
 		return
 	}
 	u, err := s.userOf(ctx, p, f.Provider, q)
 	if errors.Is(err, errNoAccount) {
-		again("You are signed in with "+p.Name+", but have no account here.", err)
+		again("You are signed in with %s, but have no account here.", err, p.Name)
 		return
 	}
 	if errors.Is(err, errFHIRUser) {
-		again("You are signed in with "+p.Name+", but the record that it names as yours (fhirUser) is not here.", err)
+		again("You are signed in with %s, but the record that it names as yours (fhirUser) is not here.", err, p.Name)
 		return
 	}
 	if err != nil {
-		again(p.Name+" did not sign you in.", err)
+		again("%s did not sign you in.", err, p.Name)
 		return
 	}
 	s.signedIn(w, r, f, c, u)

@@ -139,7 +139,7 @@ func TestProviderThatMisbehaves(t *testing.T) {
 			t.Errorf("%s: a callback of nobody: %d", name, again.status)
 		}
 	}
-	if _, a := p.signIn(t, s, map[string]any{"sub": "several", "aud": []string{"kiln", "other"}, "azp": "kiln"}); a.status != 200 || len(a.field("scope")) != 2 {
+	if _, a := p.signIn(t, s, map[string]any{"sub": "several", "aud": []string{"kiln", "other"}, "azp": "kiln"}); a.status != 200 || len(a.field("patient")) != 2 {
 		t.Errorf("several audiences, made for this server: %d %s", a.status, a.body)
 	}
 

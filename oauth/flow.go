@@ -1,6 +1,7 @@
 package oauth
 
 import (
+	"cmp"
 	"context"
 	"crypto/subtle"
 	"errors"
@@ -18,8 +19,8 @@ import (
 	"kiln/oauth/storage"
 )
 
-// advance shows the next page of a flow, or ends it: login, consent, patient,
-// encounter, code.
+// advance shows the next page of a flow, or ends it: sign-in, patient, encounter,
+// consent, code.
 func (s *Server) advance(w http.ResponseWriter, r *http.Request, f *flow, c *storage.Client) {
 	err := s.step(w, r, f, c)
 	if err == nil {
@@ -43,7 +44,9 @@ func (s *Server) step(w http.ResponseWriter, r *http.Request, f *flow, c *storag
 		if silent {
 			return refuse("login_required", "the user is not signed in")
 		}
-		return s.show(w, r, f, c, http.StatusOK, "login", page{Title: "Sign in", Username: f.LoginHint})
+		p := s.newPage(r, "Sign in")
+		p.Username = f.LoginHint
+		return s.show(w, r, f, c, http.StatusOK, "login", p)
 	}
 	u, err := s.Store.User(ctx, f.Username)
 	if errors.Is(err, storage.ErrNotFound) || err == nil && !u.Active {
@@ -52,27 +55,24 @@ func (s *Server) step(w http.ResponseWriter, r *http.Request, f *flow, c *storag
 	if err != nil {
 		return err
 	}
+	if f.Page != "" {
+		return s.finishPage(w, r, f, c)
+	}
 	if f.Context.User != "" && f.Context.User != u.Username {
 		return refuse("access_denied", "the launch is for another user")
 	}
-
-	if f.Launch != "" && f.Context.Patient != "" {
-		// An app reads the record that its launch names as patient/ scopes say, which ask
-		// no more of the user.
-		sees, err := s.Records.Sees(ctx, picker(u, c), "Patient", f.Context.Patient)
-		if err != nil {
-			return err
-		}
-		if !sees {
-			return refuse("access_denied", "the launch is about a patient whom the user may not see")
-		}
-	}
-
-	// 2. What the user may grant, and does.
 	may := mayGrant(f.Scope, u)
 	if may.Empty() {
 		return refuse("invalid_scope", "nothing of the scope asked for is allowed to this user")
 	}
+
+	// 2. Whose record, and which visit. A patient/ scope asks for a patient as launch/patient
+	// does: SMART App Launch 2.2, scopes for requesting FHIR resources.
+	if shown, err := s.settleContext(w, r, f, c, u, may); shown || err != nil {
+		return err
+	}
+
+	// 3. The consent.
 	if !f.Consented {
 		remembered, err := s.remembered(ctx, f, c, may)
 		if err != nil {
@@ -82,7 +82,7 @@ func (s *Server) step(w http.ResponseWriter, r *http.Request, f *flow, c *storag
 			if silent {
 				return refuse("consent_required", "the user has not agreed to this scope")
 			}
-			return s.show(w, r, f, c, http.StatusOK, "consent", page{Title: "Allow access", User: u, Scopes: describeScopes(may)})
+			return s.askConsent(w, r, f, c, u, may)
 		}
 		f.Consented, f.Granted = true, may.String()
 	}
@@ -93,27 +93,56 @@ func (s *Server) step(w http.ResponseWriter, r *http.Request, f *flow, c *storag
 	if granted.Has("fhirUser") || granted.Has("profile") || len(granted.Resource) > 0 {
 		f.Context.FHIRUser = u.FHIRUser
 	}
+	return s.finish(w, r, f, c, u, granted)
+}
 
-	// 3. Whose record, and which visit. A patient/ scope asks for a patient as launch/patient
-	// does: SMART App Launch 2.2, scopes for requesting FHIR resources.
-	wantsPatient, wantsEncounter := granted.Has("launch/patient") || granted.HasContext(smart.Patient), granted.Has("launch/encounter")
-	if (wantsPatient || wantsEncounter) && f.Context.Patient == "" {
-		if id, ok := strings.CutPrefix(u.FHIRUser, "Patient/"); ok {
-			f.Context.Patient = id
-		} else {
-			if silent {
-				return refuse("interaction_required", "the user must choose a patient")
-			}
-			return s.pickPatient(w, r, f, c, u, "", "")
+// settleContext finds the patient and the encounter that the app works with. Where the
+// user has to choose, it shows a picker and reports so.
+func (s *Server) settleContext(w http.ResponseWriter, r *http.Request, f *flow, c *storage.Client, u *storage.User, may smart.Scopes) (shown bool, err error) {
+	silent := f.Prompt == "none"
+	if f.Launch != "" && f.Context.Patient != "" {
+		// An app reads the record that its launch names as patient/ scopes say, which ask
+		// no more of the user.
+		sees, err := s.Records.Sees(r.Context(), picker(u, c), "Patient", f.Context.Patient)
+		if err != nil {
+			return false, err
 		}
+		if !sees {
+			return false, refuse("access_denied", "the launch is about a patient whom the user may not see")
+		}
+	}
+	wantsPatient, wantsEncounter := may.Has("launch/patient") || may.HasContext(smart.Patient), may.Has("launch/encounter")
+	if (wantsPatient || wantsEncounter) && f.Context.Patient == "" {
+		id, own := strings.CutPrefix(u.FHIRUser, "Patient/")
+		if !own {
+			if silent {
+				return false, refuse("interaction_required", "the user must choose a patient")
+			}
+			return true, s.pickPatient(w, r, f, c, u, "", "")
+		}
+		f.Context.Patient = id
 	}
 	if wantsEncounter && f.Context.Encounter == "" && !f.NoVisit {
 		if silent {
-			return refuse("interaction_required", "the user must choose an encounter")
+			return false, refuse("interaction_required", "the user must choose an encounter")
 		}
-		return s.pickEncounter(w, r, f, c, u)
+		return true, s.pickEncounter(w, r, f, c, u)
 	}
-	return s.finish(w, r, f, c, u, granted)
+	return false, nil
+}
+
+// askConsent shows the consent page, which names the patient.
+func (s *Server) askConsent(w http.ResponseWriter, r *http.Request, f *flow, c *storage.Client, u *storage.User, may smart.Scopes) error {
+	p := s.newPage(r, "Allow access")
+	p.User, p.Scopes = u, s.offerScopes(p, may, u)
+	if f.Context.Patient != "" {
+		patient, err := s.Records.Patient(r.Context(), picker(u, c), f.Context.Patient)
+		if err != nil {
+			return err
+		}
+		p.Patient = &patient
+	}
+	return s.show(w, r, f, c, http.StatusOK, "consent", p)
 }
 
 // remembered reports whether the consent page can be skipped: the client is the
@@ -161,7 +190,8 @@ func (s *Server) show(w http.ResponseWriter, r *http.Request, f *flow, c *storag
 		}
 		return err
 	}
-	p.SessionID, p.CSRF, p.Client, p.Signed = f.ID, f.CSRF, c, f.Username
+	p.SessionID, p.CSRF, p.Client, p.Signed, p.OwnPage = f.ID, f.CSRF, c, f.Username, f.Page != ""
+	p.Host, p.Lasts = p.dataHost(f.RedirectURI), s.accessLasts(p, f, c)
 	if name == "login" {
 		for _, o := range s.others.Load().providers {
 			p.Providers = append(p.Providers, o.Name)
@@ -172,13 +202,25 @@ func (s *Server) show(w http.ResponseWriter, r *http.Request, f *flow, c *storag
 	return nil
 }
 
+// accessLasts gives the duration of the access in words, if the user grants the whole scope.
+func (s *Server) accessLasts(p page, f *flow, c *storage.Client) string {
+	oauth := s.Config().OAuth
+	switch {
+	case f.asks("offline_access"):
+		return p.T("Access lasts until you take it back, or until the app has not used it for %s.", p.duration(lifetime(cmp.Or(c.RefreshTokenLifetime, oauth.RefreshTokenLifetime))))
+	case f.asks("online_access"):
+		return p.T("Access lasts while you use the app, for a day at most.")
+	}
+	return p.T("Access lasts for %s.", p.duration(lifetime(cmp.Or(c.AccessTokenLifetime, oauth.AccessTokenLifetime))))
+}
+
 // flowGone answers where a flow has ended, or was never this browser's.
 func (s *Server) flowGone(w http.ResponseWriter, r *http.Request, err error) {
 	if !errors.Is(err, storage.ErrNotFound) {
 		s.unexpected(w, r, err)
 		return
 	}
-	s.errorPage(w, r, http.StatusBadRequest, "This sign-in has ended or is too old. Go back to the app and begin again.")
+	s.errorPage(w, r, http.StatusBadRequest, "This sign-in has ended or is too old. Go back to the app and begin again.", "")
 }
 
 // finish gives the client its code. The launch is used, the flow ended and the code
@@ -216,15 +258,18 @@ func (s *Server) newCode(ctx context.Context, f *flow, c *storage.Client, u *sto
 	session := &storage.Session{
 		Username: u.Username, Subject: u.Username, AuthTime: f.AuthTime, Nonce: f.Nonce, Login: f.Browser, Context: f.Context,
 	}
-	if !granted.Has("launch") {
+	if !granted.Has("launch") && (f.Launch == "" || f.asks("launch")) {
 		// The app is told no more of what is open in the EHR than it was allowed.
-		session.Context = storage.Context{FHIRUser: f.Context.FHIRUser}
-		switch {
-		case granted.Has("launch/patient") || granted.Has("launch/encounter"):
-			session.Context.Patient, session.Context.Encounter = f.Context.Patient, f.Context.Encounter
-		case granted.HasContext(smart.Patient):
+		session.Context = storage.Context{FHIRUser: f.Context.FHIRUser, ShortState: f.ShortState}
+		if granted.Has("launch/patient") || granted.Has("launch/encounter") || granted.HasContext(smart.Patient) {
 			session.Context.Patient = f.Context.Patient
 		}
+		if granted.Has("launch/encounter") {
+			session.Context.Encounter = f.Context.Encounter
+		}
+	}
+	if f.Launch != "" && session.Context.Patient != "" {
+		s.addStyle(&session.Context)
 	}
 	ar := fosite.NewAuthorizeRequest()
 	ar.Client, ar.State, ar.ResponseTypes = c, f.State, fosite.Arguments{"code"}
@@ -249,11 +294,14 @@ func (s *Server) newCode(ctx context.Context, f *flow, c *storage.Client, u *sto
 	return location, s.keepAnswer(f, location, storage.Hash(answer.GetCode()))
 }
 
+// asks reports whether the request asks for a scope, which the client may have.
+func (f *flow) asks(scope string) bool { return slices.Contains(strings.Fields(f.Scope), scope) }
+
 // authorizePost is POST /auth/authorize: a form of one of our pages, or an
 // authorization request (OpenID Connect Core §3.1.2.1).
 func (s *Server) authorizePost(w http.ResponseWriter, r *http.Request) {
 	if err := parseForm(w, r); err != nil {
-		s.errorPage(w, r, http.StatusBadRequest, hintOf(err))
+		s.errorPage(w, r, http.StatusBadRequest, "The form cannot be read. Go back to the app and begin again.", hintOf(err))
 		return
 	}
 	form := r.PostForm
@@ -271,7 +319,7 @@ func (s *Server) authorizePost(w http.ResponseWriter, r *http.Request) {
 	scopes := form["scope"]
 	delete(form, "scope")
 	if err := checkOnce(form); err != nil {
-		s.errorPage(w, r, http.StatusBadRequest, hintOf(err))
+		s.errorPage(w, r, http.StatusBadRequest, "The form cannot be read. Go back to the app and begin again.", hintOf(err))
 		return
 	}
 	leaveOutEmpty(form)
@@ -286,29 +334,24 @@ func (s *Server) authorizePost(w http.ResponseWriter, r *http.Request) {
 	f.Browser, f.Cookie = browser, sessionCookie(r)
 	again := form.Get("action") == "login" && f.SignedBy.sentBy(form.Get("csrf_token"))
 	if f.Cookie == "" || storage.Hash(f.Cookie) != browser && (!again || storage.Hash(f.Cookie) != f.SignedBy.Browser) {
-		s.errorPage(w, r, http.StatusForbidden, "This form belongs to another browser, or cookies are off. Go back to the app and begin again.")
+		s.errorPage(w, r, http.StatusForbidden, "This form belongs to another browser, or cookies are off. Go back to the app and begin again.", "")
 		return
 	}
 	if !again && subtle.ConstantTimeCompare([]byte(form.Get("csrf_token")), []byte(f.CSRF)) != 1 {
-		s.errorPage(w, r, http.StatusForbidden, "This form was not made by this server. Go back to the app and begin again.")
+		s.errorPage(w, r, http.StatusForbidden, "This form was not made by this server. Go back to the app and begin again.", "")
 		return
 	}
 	if site := r.Header.Get("Sec-Fetch-Site"); site == "cross-site" {
-		s.errorPage(w, r, http.StatusForbidden, "This form was sent from another site.")
+		s.errorPage(w, r, http.StatusForbidden, "This form was sent from another site. Go back to the app and begin again.", "")
 		return
 	}
-	client, err := s.Store.GetClient(ctx, f.ClientID)
+	c, err := s.clientOf(ctx, f)
+	if errors.Is(err, storage.ErrNotFound) {
+		s.errorPage(w, r, http.StatusBadRequest, "This app is disabled here. Ask the people who run this server.", "")
+		return
+	}
 	if err != nil {
-		if isNotFound(err) {
-			s.errorPage(w, r, http.StatusBadRequest, "This app is disabled here.")
-			return
-		}
 		s.unexpected(w, r, err)
-		return
-	}
-	c, ok := client.(*storage.Client)
-	if !ok {
-		s.unexpected(w, r, errors.New("a client of another kind"))
 		return
 	}
 	if done && !again {
@@ -353,12 +396,14 @@ func (s *Server) act(w http.ResponseWriter, r *http.Request, f *flow, c *storage
 		s.advance(w, r, f, c)
 	case "deny":
 		s.deny(w, r, f, c)
+	case "switch":
+		s.switchAccount(w, r, f, c)
 	case "search":
 		text, birthDate := form.Get("q"), form.Get("birthdate")
 		if len(text) > 200 || !utf8.ValidString(text) {
 			text = ""
 		}
-		if !f.Consented || f.Context.Patient != "" {
+		if f.Context.Patient != "" && !f.mayPickAgain() {
 			s.advance(w, r, f, c)
 			return
 		}
@@ -368,7 +413,7 @@ func (s *Server) act(w http.ResponseWriter, r *http.Request, f *flow, c *storage
 	case "select_patient":
 		s.choose(w, r, f, c, u, "Patient", form.Get("patient"))
 	case "select_encounter":
-		if form.Get("encounter") == "" && f.Consented && f.Context.Patient != "" {
+		if form.Get("encounter") == "" && f.Context.Patient != "" {
 			f.NoVisit = true
 			s.advance(w, r, f, c)
 			return
@@ -378,17 +423,49 @@ func (s *Server) act(w http.ResponseWriter, r *http.Request, f *flow, c *storage
 		// The form that has signed the user in, once more. Somebody else does not take
 		// over what the user has settled since.
 		if form.Get("username") != f.Username {
-			s.errorPage(w, r, http.StatusForbidden, "Somebody else is signed in here. Go back to the app and begin again.")
+			s.errorPage(w, r, http.StatusForbidden, "Somebody else is signed in here. Go back to the app and begin again.", "")
 			return
 		}
 		s.signIn(w, r, f, c, form.Get("username"), form.Get("password"))
 	default:
-		s.errorPage(w, r, http.StatusBadRequest, "The form has no action that is known here.")
+		s.errorPage(w, r, http.StatusBadRequest, "The form cannot be read. Go back to the app and begin again.", "The form has no action that is known here.")
 	}
 }
 
-// end ends a flow with an error for the client.
+// switchAccount ends the sign-in of the browser and asks for another one.
+func (s *Server) switchAccount(w http.ResponseWriter, r *http.Request, f *flow, c *storage.Client) {
+	ctx := r.Context()
+	if err := s.Store.DeleteLogin(ctx, f.Browser); err != nil {
+		s.unexpected(w, r, err)
+		return
+	}
+	f.Username, f.AuthTime, f.LoginHint, f.SignedBy, f.Provider = "", time.Time{}, "", nil, nil
+	f.Consented, f.Granted, f.NoVisit, f.Picked, f.Context = false, "", false, false, storage.Context{ShortState: f.ShortState}
+	if !slices.Contains(strings.Fields(f.Prompt), "login") { // another provider would sign in the same person again
+		f.Prompt = strings.TrimSpace(f.Prompt + " login")
+	}
+	if f.Launch != "" {
+		launch, err := s.Store.Launch(ctx, f.Launch)
+		if errors.Is(err, storage.ErrNotFound) {
+			s.end(w, r, f, c, refuse("invalid_request", "the launch is used or expired"))
+			return
+		}
+		if err != nil {
+			s.unexpected(w, r, err)
+			return
+		}
+		f.Context = launch
+		f.Context.ShortState = f.ShortState
+	}
+	s.advance(w, r, f, c)
+}
+
+// end ends a flow with an error for the client. Where there is none, a page tells it.
 func (s *Server) end(w http.ResponseWriter, r *http.Request, f *flow, c *storage.Client, err error) {
+	if f.Page != "" {
+		s.errorPage(w, r, http.StatusForbidden, "This account is disabled. Ask the people who run this server.", "")
+		return
+	}
 	location, err := withValues(f.RedirectURI, s.errorValues(r, f.State, err))
 	if err == nil {
 		err = s.keepAnswer(f, location, "")
@@ -423,6 +500,7 @@ func (s *Server) consent(ctx context.Context, f *flow, c *storage.Client, u *sto
 	if chosen.Empty() {
 		return refuse("access_denied", "the user allowed nothing of the scope")
 	}
+	chosen = s.chooseParts(may, chosen, u)
 	f.Consented, f.Granted = true, chosen.String()
 	before, err := s.Store.Consent(ctx, u.Username, c.ID)
 	if err != nil {
@@ -448,10 +526,12 @@ func (s *Server) signIn(w http.ResponseWriter, r *http.Request, f *flow, c *stor
 	again := func(status int, problem string) {
 		s.audit(r, Event{Kind: EventLogin, Failed: true, User: clipped(name), Client: c.ID, Detail: problem})
 		if f.Username != "" {
-			s.errorPage(w, r, status, problem)
+			s.errorPage(w, r, status, problem, "")
 			return
 		}
-		if err := s.show(w, r, f, c, status, "login", page{Title: "Sign in", Username: clipped(name), Problem: problem}); err != nil {
+		p := s.newPage(r, "Sign in")
+		p.Username, p.Problem = clipped(name), p.T(problem)
+		if err := s.show(w, r, f, c, status, "login", p); err != nil {
 			s.unexpected(w, r, err)
 		}
 	}
@@ -466,6 +546,14 @@ func (s *Server) signIn(w http.ResponseWriter, r *http.Request, f *flow, c *stor
 	}
 	if wait := until.Sub(s.Now()); wait > 0 {
 		locked(wait)
+		return
+	}
+	if wait, err := s.failuresWait(ctx, address); err != nil {
+		s.unexpected(w, r, err)
+		return
+	} else if wait > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(max(1, int(wait.Seconds()+0.5))))
+		again(http.StatusTooManyRequests, "Too many sign-ins have failed. Wait a minute, then try again.")
 		return
 	}
 	// Counted before the password is looked at, so that many at once are not more
@@ -505,6 +593,10 @@ func (s *Server) signIn(w http.ResponseWriter, r *http.Request, f *flow, c *stor
 		return
 	}
 	if !ok || u == nil || !u.Active {
+		if err := s.countFailure(ctx, address); err != nil {
+			s.unexpected(w, r, err)
+			return
+		}
 		again(http.StatusUnauthorized, wrongPassword)
 		return
 	}
@@ -514,6 +606,37 @@ func (s *Server) signIn(w http.ResponseWriter, r *http.Request, f *flow, c *stor
 	}
 	f.Provider = nil
 	s.signedIn(w, r, f, c, u)
+}
+
+// attemptsPerFailure is how many sign-ins an address may begin for each that may fail.
+const attemptsPerFailure = 3
+
+// failureMinute is how failures of all names from an address are counted: in the minute
+// that is running.
+func (s *Server) failureMinute() (subject string, ends time.Time) {
+	minute := s.Now().Truncate(time.Minute)
+	return "minute " + minute.UTC().Format(time.RFC3339), minute.Add(time.Minute)
+}
+
+// failuresWait is how long an address waits after too many failures of any names.
+func (s *Server) failuresWait(ctx context.Context, address string) (time.Duration, error) {
+	if s.Config().RateLimiting.Auth == 0 {
+		return 0, nil
+	}
+	subject, _ := s.failureMinute()
+	until, err := s.Store.LockedUntil(ctx, subject, address)
+	return until.Sub(s.Now()), err
+}
+
+// countFailure counts a failed sign-in of an address. It stops a guesser of many names,
+// and lets many people sign in from one address.
+func (s *Server) countFailure(ctx context.Context, address string) error {
+	most := s.Config().RateLimiting.Auth / attemptsPerFailure
+	if s.Config().RateLimiting.Auth == 0 {
+		return nil
+	}
+	subject, ends := s.failureMinute()
+	return s.Store.CountFailureUntil(ctx, subject, address, max(1, most), ends)
 }
 
 const wrongPassword = "The name or the password is wrong."

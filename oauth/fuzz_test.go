@@ -202,6 +202,9 @@ func FuzzForms(f *testing.F) {
 			in = s.serve(t, "POST", "/auth/authorize", "", in.form(t, "login", "username", "doctor", "password", password).Encode(), "Content-Type", formType, "Cookie", cookie)
 			signedIn, _, _ = strings.Cut(in.header.Get("Set-Cookie"), ";")
 		}
+		if slices.Contains(in.field("action"), "select_patient") {
+			in = s.serve(t, "POST", "/auth/authorize", "", in.form(t, "select_patient", "patient", "p1").Encode(), "Content-Type", formType, "Cookie", signedIn)
+		}
 		if in.status != 200 || !slices.Contains(in.field("action"), "authorize") {
 			t.Fatalf("no consent page: %d %s", in.status, in.body)
 		}

@@ -61,9 +61,11 @@ func (records) Exists(_ context.Context, ref string) (bool, error) {
 	return strings.HasPrefix(ref, "Practitioner/") || strings.HasPrefix(ref, "RelatedPerson/") || ref == "Patient/p1" || ref == "Patient/p2" || ref == "Encounter/e1", nil
 }
 
+var patients = []oauth.Patient{{ID: "p1", Name: "Ada Lovelace", BirthDate: "1815-12-10"}, {ID: "p2", Name: "Alan <Turing>", BirthDate: "1912-06-23"}}
+
 func (records) Patients(_ context.Context, p *access.Principal, text, birthDate string) ([]oauth.Patient, error) {
 	var out []oauth.Patient
-	for _, x := range []oauth.Patient{{ID: "p1", Name: "Ada Lovelace", BirthDate: "1815-12-10"}, {ID: "p2", Name: "Alan <Turing>", BirthDate: "1912-06-23"}} {
+	for _, x := range patients {
 		if p.FHIRUser != "Practitioner/2" && strings.Contains(x.Name, text) && (birthDate == "" || birthDate == x.BirthDate) {
 			out = append(out, x)
 		}
@@ -81,6 +83,15 @@ func (records) Encounters(_ context.Context, _ *access.Principal, patient string
 func (records) Means(_ context.Context, scope smart.Scope) bool { return scope.Type != "Nothing" }
 
 func (records) PatientOf(context.Context, string) (string, error) { return "p1", nil }
+
+func (records) Patient(_ context.Context, _ *access.Principal, id string) (oauth.Patient, error) {
+	for _, x := range patients {
+		if x.ID == id {
+			return x, nil
+		}
+	}
+	return oauth.Patient{ID: id}, nil
+}
 
 func (r records) Sees(_ context.Context, p *access.Principal, _, id string) (bool, error) {
 	if of, ok := strings.CutPrefix(p.FHIRUser, "RelatedPerson/"); ok {
@@ -305,6 +316,17 @@ func (s *service) authorize(b *browser, v url.Values) *answer {
 func (s *service) submit(b *browser, v url.Values) *answer {
 	b.t.Helper()
 	return b.do("POST", s.base+"/auth/authorize", v)
+}
+
+// consent takes the first offer of each picker and returns the consent page.
+func (s *service) consent(b *browser, a *answer) *answer {
+	b.t.Helper()
+	for _, kind := range []string{"patient", "encounter"} {
+		if offered := a.field(kind); len(offered) > 0 {
+			a = s.submit(b, a.form(b.t, "select_"+kind, kind, offered[0]))
+		}
+	}
+	return a
 }
 
 // walk signs in and takes what the pages offer, until the browser is sent to the

@@ -254,7 +254,7 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 
 // throttledPage tells a user that there were too many requests.
 func (s *Server) throttledPage(w http.ResponseWriter, r *http.Request, e *outcome.Error) {
-	s.errorPage(w, r, e.HTTPStatus(), "Too many requests came from here. Wait "+w.Header().Get("Retry-After")+" s, then load this page again.")
+	s.errorPage(w, r, e.HTTPStatus(), "Too many requests came from here. Wait %s seconds, then load this page again.", "", w.Header().Get("Retry-After"))
 }
 
 // throttled tells an OAuth client that there were too many requests, in the words of RFC

@@ -277,8 +277,8 @@ func TestScopesInWords(t *testing.T) {
 	s := start(t)
 	s.app()
 	b := newBrowser(t)
-	page := s.submit(b, s.authorize(b, s.request("scope", "openid fhirUser launch/patient offline_access patient/Observation.rs?category=laboratory patient/*.cruds user/Patient.r")).
-		form(t, "login", "username", "doctor", "password", password))
+	page := s.consent(b, s.submit(b, s.authorize(b, s.request("scope", "openid fhirUser launch/patient offline_access patient/Observation.rs?category=laboratory patient/*.cruds user/Patient.r")).
+		form(t, "login", "username", "doctor", "password", password)))
 	text := string(page.body)
 	for _, scope := range page.field("scope") {
 		_, after, _ := strings.Cut(text, `value="`+strings.ReplaceAll(scope, "&", "&amp;")+`"`)

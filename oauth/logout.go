@@ -3,9 +3,11 @@ package oauth
 import (
 	"context"
 	"errors"
+	"mime"
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/go-jose/go-jose/v4"
@@ -72,7 +74,8 @@ func (s *Server) holderOf(ctx context.Context, kind, token string) (*Event, erro
 
 // logout is POST /auth/logout: it revokes the token of the form or of the header
 // with all of its grant, and ends the browser's sign-in. It never tells whether the
-// token was good, but refuses one that is good and that it cannot revoke.
+// token was good, but refuses one that is good and that it cannot revoke. A browser gets
+// a page, others JSON.
 func (s *Server) logout(w http.ResponseWriter, r *http.Request) {
 	token := ""
 	if r.Header.Get("Content-Type") != "" {
@@ -114,6 +117,14 @@ func (s *Server) logout(w http.ResponseWriter, r *http.Request) {
 	}
 	if login != nil && (holder == nil || login.User != holder.User) {
 		s.audit(r, *login)
+	}
+	if wantsPage(r) {
+		to, problem := s.afterLogout(ctx, logoutRequest{Client: r.PostForm.Get("client_id"), To: r.PostForm.Get("post_logout_redirect_uri"), State: r.PostForm.Get("state")})
+		if problem != "" {
+			to = ""
+		}
+		s.signedOut(w, r, to)
+		return
 	}
 	writeJSON(w, http.StatusOK, map[string]bool{"success": true})
 }
@@ -158,55 +169,102 @@ var errUnsupportedToken = &fosite.RFC6749Error{
 func (s *Server) logoutPage(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	if err := checkOnce(q); err != nil {
-		s.errorPage(w, r, http.StatusBadRequest, hintOf(err))
+		s.errorPage(w, r, http.StatusBadRequest, wrongLogout, hintOf(err))
 		return
 	}
-	client := q.Get("client_id")
+	leave := logoutRequest{Client: q.Get("client_id"), To: q.Get("post_logout_redirect_uri"), State: q.Get("state")}
 	hinted := false
 	if hint := q.Get("id_token_hint"); hint != "" {
 		audience, sub, ok := s.readIDToken(r, hint)
-		if !ok || client != "" && client != audience {
-			s.errorPage(w, r, http.StatusBadRequest, "id_token_hint is no ID token of this server for that client.")
+		if !ok || leave.Client != "" && leave.Client != audience {
+			s.errorPage(w, r, http.StatusBadRequest, wrongLogout, "id_token_hint is no ID token of this server for that client.")
 			return
 		}
-		client = audience
+		leave.Client = audience
 		if login, err := s.login(r); err == nil && login.Username == sub {
 			hinted = true
 		}
 	}
-	to := q.Get("post_logout_redirect_uri")
-	if to != "" {
-		c, err := s.activeClient(r.Context(), client)
-		if err != nil || !slices.Contains(c.PostLogoutRedirectURIs, to) {
-			s.errorPage(w, r, http.StatusBadRequest, "post_logout_redirect_uri is not registered for the client.")
-			return
-		}
-		if state := q.Get("state"); state != "" {
-			if to, err = withValues(to, url.Values{"state": {state}}); err != nil {
-				s.errorPage(w, r, http.StatusBadRequest, "post_logout_redirect_uri cannot be read.")
-				return
-			}
-		}
+	to, problem := s.afterLogout(r.Context(), leave)
+	if problem != "" {
+		s.errorPage(w, r, http.StatusBadRequest, wrongLogout, problem)
+		return
 	}
-	if _, err := s.login(r); err == nil && !hinted {
-		s.render(w, r, http.StatusOK, "logout", page{Title: "Sign out"})
+	if login, err := s.login(r); err == nil && !hinted {
+		p := s.newPage(r, "Sign out")
+		p.Signed, p.Leave, p.redirect = login.Username, leave, leave.To
+		if u, err := s.Store.User(r.Context(), login.Username); err == nil {
+			p.User = u
+		}
+		s.render(w, r, http.StatusOK, "logout", p)
 		return
 	}
 	ended, err := s.endLogin(w, r)
 	if err != nil {
-		s.oauthError(w, r, err)
+		s.unexpected(w, r, err)
 		return
 	}
 	if ended != nil {
-		ended.Client = client
+		ended.Client = leave.Client
 		s.audit(r, *ended)
 	}
+	s.signedOut(w, r, to)
+}
+
+const wrongLogout = "The app has asked to sign out in a wrong way. You may still be signed in."
+
+// logoutRequest says where an app wants the browser after a sign-out.
+type logoutRequest struct{ Client, To, State string }
+
+// afterLogout is where the browser goes after a sign-out, "" for a page of ours. problem
+// says why the app may not have it there.
+func (s *Server) afterLogout(ctx context.Context, q logoutRequest) (to, problem string) {
+	if q.To == "" {
+		return "", ""
+	}
+	c, err := s.activeClient(ctx, q.Client)
+	if err != nil || !slices.Contains(c.PostLogoutRedirectURIs, q.To) {
+		return "", "post_logout_redirect_uri is not registered for the client."
+	}
+	if q.State == "" {
+		return q.To, ""
+	}
+	if to, err = withValues(q.To, url.Values{"state": {q.State}}); err != nil {
+		return "", "post_logout_redirect_uri cannot be read."
+	}
+	return to, ""
+}
+
+// signedOut leads to the app, or shows the page that ends a sign-out.
+func (s *Server) signedOut(w http.ResponseWriter, r *http.Request, to string) {
 	if to != "" {
 		noStore(w)
 		http.Redirect(w, r, to, http.StatusSeeOther)
 		return
 	}
-	s.render(w, r, http.StatusOK, "message", page{Title: "Signed out", Message: "You are signed out."})
+	p := s.newPage(r, "Signed out")
+	p.Message = p.T("You are signed out.")
+	s.render(w, r, http.StatusOK, "message", p)
+}
+
+// wantsPage reports whether a person's browser sent a request: it names text/html, and no
+// JSON that it would rather have. RFC 9110 §12.5.1.
+func wantsPage(r *http.Request) bool {
+	best := map[string]float64{}
+	for part := range strings.SplitSeq(strings.Join(r.Header.Values("Accept"), ","), ",") {
+		typ, parameters, err := mime.ParseMediaType(part)
+		if err != nil {
+			continue
+		}
+		quality := 1.0
+		if q, ok := parameters["q"]; ok {
+			if quality, err = strconv.ParseFloat(q, 64); err != nil {
+				continue
+			}
+		}
+		best[typ] = max(best[typ], quality)
+	}
+	return best["text/html"] > 0 && best["text/html"] >= best["application/json"]
 }
 
 // readIDToken reads an ID token of ours, expired ones too.

@@ -20,7 +20,7 @@ func made(answer any) string {
 	return ""
 }
 
-// mountAdmin adds /admin/clients, /admin/users and /admin/apikeys.
+// mountAdmin adds /admin/clients, /admin/users, /admin/grants and /admin/apikeys.
 func (s *Server) mountAdmin(m *web.Mux) {
 	type call func(ctx context.Context, id string, body []byte) (any, error)
 	handle := func(pattern string, status int, f call) {
@@ -89,6 +89,9 @@ func (s *Server) mountAdmin(m *web.Mux) {
 		}
 		return s.NewPassword(ctx, id, in.Password)
 	})
+
+	m.HandleFunc(web.Admin, "GET /admin/grants", s.listGrants)
+	handle("DELETE /admin/grants/{id}", http.StatusNoContent, none(s.RevokeGrant))
 
 	m.HandleFunc(web.Admin, "POST /admin/token/explain", s.explain)
 	handle("GET /admin/apikeys", http.StatusOK, func(ctx context.Context, _ string, _ []byte) (any, error) { return s.APIKeys(ctx) })

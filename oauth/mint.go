@@ -3,6 +3,7 @@ package oauth
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -118,6 +119,8 @@ type Explanation struct {
 	Scope     string     `json:"scope,omitempty"`
 	Expires   *time.Time `json:"expires,omitempty"`
 	Request   string     `json:"request,omitempty"`
+	// Warnings name weaknesses of the client's requests.
+	Warnings []string `json:"warnings,omitempty"`
 	// Decision is what access says to the request, or, without one, to what the scopes name.
 	Decision any `json:"decision,omitempty"`
 }
@@ -152,6 +155,16 @@ func (s *Server) explain(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	e := explainPrincipal(v.principal)
+	if v.own && v.principal.SessionID != "" {
+		launch, err := s.launchOf(r.Context(), v)
+		if err != nil {
+			s.fail(w, r, err)
+			return
+		}
+		if launch.ShortState {
+			e.Warnings = append(e.Warnings, fmt.Sprintf("the client %q sent a state of less than %d bits; it was accepted because the request had a PKCE challenge", e.Client, minStateBits))
+		}
+	}
 	if in.Method != "" {
 		e.Request = in.Method + " " + in.Path
 	}

@@ -8,7 +8,6 @@ import (
 	"net/url"
 	"strings"
 
-	"kiln/oauth/smart"
 	"kiln/oauth/storage"
 )
 
@@ -20,31 +19,55 @@ var templates = template.Must(template.ParseFS(pageFiles, "pages/*.html"))
 // page is what a template shows.
 type page struct {
 	Title      string
+	Language   string // en or de
+	Server     string // auth.pages.name
+	Logo       bool
+	Style      string // address of the style sheet
+	RequestID  string
 	SessionID  string
 	CSRF       string
 	Client     *storage.Client
+	OwnPage    bool // the sign-in leads to a page of ours, not to an app
+	Host       string
+	Lasts      string
 	User       *storage.User
 	Signed     string // name of who signed in
 	Username   string // in the login form
 	Problem    string
+	Detail     string // of the problem, for the app's makers
 	Message    string
 	Providers  []string
 	Scopes     []scopeText
+	Patient    *Patient // whose record the consent is about
 	Query      string
 	BirthDate  string
 	BadDate    string // what is wrong with BirthDate
 	Patients   []Patient
 	Encounters []Encounter
+	Grants     []grantRow
+	Withdrawn  string // app whose access has just ended
+	Leave      logoutRequest
 
 	redirect string // where the form may lead
 }
 
-// AppName is what the client is called to people.
-func (p page) AppName() string {
-	if p.Client.Name != "" {
-		return p.Client.Name
+// newPage returns a page in the language of a request. Callers give its title in English.
+func (s *Server) newPage(r *http.Request, title string) page {
+	c := s.Config().Pages
+	return page{
+		Title: title, Language: languageOf(r), Server: c.name(), Logo: s.logo.Load() != nil, Style: s.styleAddress(),
+		RequestID: r.Header.Get("X-Request-Id"),
 	}
-	return p.Client.ID
+}
+
+// AppName is what the client is called to people.
+func (p page) AppName() string { return nameOf(p.Client) }
+
+func nameOf(c *storage.Client) string {
+	if c.Name != "" {
+		return c.Name
+	}
+	return c.ID
 }
 
 // Who is what the user is called.
@@ -52,11 +75,38 @@ func (p page) Who() string {
 	if p.User != nil && p.User.Name != "" {
 		return p.User.Name
 	}
+	if p.User != nil {
+		return p.User.Username
+	}
 	return p.Signed
 }
 
+// About is the name of the consent's patient.
+func (p page) About() string {
+	if p.Patient.Name != "" {
+		return p.Patient.Name
+	}
+	return p.T("Patient %s", p.Patient.ID)
+}
+
+// dataHost says where a redirect URI brings the data: the host of a web app, or that the
+// app runs on the person's own device.
+func (p page) dataHost(redirectURI string) string {
+	u, err := url.Parse(redirectURI)
+	switch {
+	case err != nil:
+		return ""
+	case u.Scheme != "http" && u.Scheme != "https":
+		return p.T("an app on this device (%s)", u.Scheme)
+	case loopbackHost(u.Hostname()):
+		return p.T("an app on this device (%s)", u.Host)
+	}
+	return u.Host
+}
+
 // render writes a page. Nothing on it comes from elsewhere, no script runs, nobody
-// may frame it; forms lead here and, by redirect, to the client.
+// may frame it; forms lead here and, by redirect, to the client. An app may have opened it
+// in a window of its own, which Cross-Origin-Opener-Policy would cut off from the app.
 func (s *Server) render(w http.ResponseWriter, r *http.Request, status int, name string, p page) {
 	var b bytes.Buffer
 	if err := templates.ExecuteTemplate(&b, name+".html", p); err != nil {
@@ -78,7 +128,9 @@ func (s *Server) render(w http.ResponseWriter, r *http.Request, status int, name
 	h := w.Header()
 	noStore(w)
 	h.Set("Content-Type", "text/html; charset=utf-8")
-	h.Set("Content-Security-Policy", "default-src 'none'; style-src 'self'; form-action "+action+"; frame-ancestors 'none'; base-uri 'none'")
+	h.Set("Content-Language", p.Language)
+	h.Add("Vary", "Accept-Language")
+	h.Set("Content-Security-Policy", "default-src 'none'; style-src 'self'; img-src 'self'; form-action "+action+"; frame-ancestors 'none'; base-uri 'none'")
 	h.Set("X-Frame-Options", "DENY")
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Referrer-Policy", "no-referrer")
@@ -101,9 +153,12 @@ func originOf(text string) string {
 	return u.Scheme + ":"
 }
 
-// errorPage tells the user what is wrong where nothing can be redirected.
-func (s *Server) errorPage(w http.ResponseWriter, r *http.Request, status int, problem string) {
-	s.render(w, r, status, "error", page{Title: "This did not work", Problem: problem})
+// errorPage shows an error where nothing can be redirected: the problem in words for the
+// person, and the detail for the app's makers.
+func (s *Server) errorPage(w http.ResponseWriter, r *http.Request, status int, problem, detail string, values ...any) {
+	p := s.newPage(r, "This did not work")
+	p.Problem, p.Detail = p.T(problem, values...), detail
+	s.render(w, r, status, "error", p)
 }
 
 // unexpected logs an error and tells the user that there was one.
@@ -114,94 +169,8 @@ func (s *Server) unexpected(w http.ResponseWriter, r *http.Request, err error) {
 	s.Logger.ErrorContext(r.Context(), "authorize", "path", r.URL.Path, "error", err)
 	if s.unavailable(err) {
 		w.Header().Set("Retry-After", "1")
-		s.errorPage(w, r, http.StatusServiceUnavailable, "The database does not answer. Try again in a moment.")
+		s.errorPage(w, r, http.StatusServiceUnavailable, "The database does not answer. Try again in a moment.", "")
 		return
 	}
-	s.errorPage(w, r, http.StatusInternalServerError, "Something went wrong on our side. Try again.")
-}
-
-func (s *Server) style(w http.ResponseWriter, _ *http.Request) {
-	b, err := pageFiles.ReadFile("pages/style.css")
-	if err != nil {
-		http.Error(w, "not found", http.StatusNotFound)
-		return
-	}
-	w.Header().Set("Content-Type", "text/css; charset=utf-8")
-	w.Header().Set("Cache-Control", "public, max-age=3600")
-	w.Header().Set("X-Content-Type-Options", "nosniff")
-	_, _ = w.Write(b)
-}
-
-// scopeText is a scope and what it means in words.
-type scopeText struct{ Scope, Words string }
-
-var otherWords = map[string]string{
-	"openid":           "Know who you are",
-	"fhirUser":         "Know which record is your own",
-	"profile":          "Read your name and e-mail address",
-	"launch":           "Know what you were working on when you opened the app",
-	"launch/patient":   "Know which patient you choose",
-	"launch/encounter": "Know which encounter you choose",
-	"launch/context":   "Open other apps with a context",
-	"offline_access":   "Keep access when you are not there, until you take it back",
-	"online_access":    "Keep access while you use the app, for a day at most",
-	"admin":            "Administer this server",
-}
-
-// describeScopes says in words what each scope means.
-func describeScopes(s smart.Scopes) []scopeText {
-	var out []scopeText
-	for _, o := range s.Other {
-		words := otherWords[o]
-		if words == "" {
-			words = o
-		}
-		out = append(out, scopeText{o, words})
-	}
-	for _, r := range s.Resource {
-		var verbs []string
-		for _, v := range []struct {
-			p    smart.Permissions
-			word string
-		}{{smart.Read, "read"}, {smart.Search, "search"}, {smart.Create, "add"}, {smart.Update, "change"}, {smart.Delete, "delete"}} {
-			if r.Permissions&v.p != 0 {
-				verbs = append(verbs, v.word)
-			}
-		}
-		words := verbs[0]
-		if n := len(verbs); n > 1 {
-			words = strings.Join(verbs[:n-1], ", ") + " and " + verbs[n-1]
-		}
-		words = strings.ToUpper(words[:1]) + words[1:]
-		what := "everything"
-		if r.Type != "*" {
-			what = "the " + spaced(r.Type) + " records"
-		}
-		words += " " + what
-		switch r.Context {
-		case smart.Patient:
-			words += " of the patient"
-		case smart.User:
-			words += " that you may see"
-		}
-		if r.Search != "" {
-			if search, err := url.QueryUnescape(r.Search); err == nil {
-				words += ", only where " + search
-			}
-		}
-		out = append(out, scopeText{r.String(), words})
-	}
-	return out
-}
-
-// spaced writes MedicationRequest as medication request.
-func spaced(typ string) string {
-	var b strings.Builder
-	for i, c := range typ {
-		if i > 0 && c >= 'A' && c <= 'Z' {
-			b.WriteByte(' ')
-		}
-		b.WriteRune(c)
-	}
-	return strings.ToLower(b.String())
+	s.errorPage(w, r, http.StatusInternalServerError, "Something went wrong on our side. Try again.", "")
 }

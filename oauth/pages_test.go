@@ -76,7 +76,7 @@ func TestForms(t *testing.T) {
 		}
 	}
 	before := b.cookies["oauth_session"]
-	consent := s.submit(b, good)
+	consent := s.consent(b, s.submit(b, good))
 	if consent.status != 200 || len(consent.field("scope")) != 5 || b.cookies["oauth_session"] == before {
 		t.Fatalf("consent: %d %v; the cookie must be another after the sign-in", consent.status, consent.field("scope"))
 	}
@@ -86,7 +86,7 @@ func TestForms(t *testing.T) {
 		t.Errorf("granting what was not asked for: %d %s", a.status, a.header.Get("Location"))
 	}
 	b = newBrowser(t)
-	consent = s.submit(b, s.authorize(b, s.request()).form(t, "login", "username", "doctor", "password", password))
+	consent = s.consent(b, s.submit(b, s.authorize(b, s.request()).form(t, "login", "username", "doctor", "password", password)))
 	a := s.submit(b, consent.form(t, "authorize", "scope", "patient/*.rs", "scope", "openid"))
 	if tokens := s.exchange(s.walk(b, a, "doctor").Get("code")); tokens.text("scope") != "openid patient/*.rs" {
 		t.Errorf("unticked scopes: %s", tokens.body)
@@ -177,7 +177,7 @@ func TestConsentAndPrompt(t *testing.T) {
 	if a := s.authorize(b, s.request("scope", "openid user/*.rs")); !strings.Contains(actions(a), "authorize") {
 		t.Errorf("a wider scope asks again: %s", actions(a))
 	}
-	if a := s.authorize(b, s.request("prompt", "consent")); !strings.Contains(actions(a), "authorize") {
+	if a := s.consent(b, s.authorize(b, s.request("prompt", "consent"))); !strings.Contains(actions(a), "authorize") {
 		t.Errorf("prompt consent: %s", actions(a))
 	}
 	if a := s.authorize(b, s.request("prompt", "login")); !strings.Contains(actions(a), "login") {
@@ -248,10 +248,7 @@ func TestPickers(t *testing.T) {
 	s.user(map[string]any{"username": "ada", "fhirUser": "Patient/p1"})
 	to := func(username string) (*browser, *answer) {
 		b := newBrowser(t)
-		page := s.submit(b, s.authorize(b, s.request("scope", "openid patient/*.rs launch/patient launch/encounter")).form(t, "login", "username", username, "password", password))
-		v := page.form(t, "authorize")
-		v["scope"] = page.field("scope")
-		return b, s.submit(b, v)
+		return b, s.submit(b, s.authorize(b, s.request("scope", "openid patient/*.rs launch/patient launch/encounter")).form(t, "login", "username", username, "password", password))
 	}
 	b, page := to("doctor")
 	if len(page.field("patient")) != 2 || !strings.Contains(string(page.body), "Alan &lt;Turing&gt;") {
@@ -295,6 +292,12 @@ func TestPickers(t *testing.T) {
 		t.Errorf("what is wrong with the choice is not told: %s", page.body)
 	}
 	page = s.submit(b, page.form(t, "select_encounter", "encounter", "e1"))
+	if !strings.Contains(string(page.body), "It is about the record of <strong><bdi>Ada Lovelace</bdi></strong>.") {
+		t.Errorf("the consent page does not name the patient: %s", page.body)
+	}
+	v := page.form(t, "authorize")
+	v["scope"] = page.field("scope")
+	page = s.submit(b, v)
 	u, _ := url.Parse(page.header.Get("Location"))
 	if a := s.exchange(u.Query().Get("code")); a.text("patient") != "p1" || a.text("encounter") != "e1" {
 		t.Errorf("context: %s", a.body)
@@ -327,20 +330,28 @@ func TestPatientScopesWantAPatient(t *testing.T) {
 			t.Errorf("given %s, claims %v; want patient %q, encounter %q, scope %q", got.body, c, patient, encounter, scope)
 		}
 	}
-	to := func(username string, tick func(scope string) bool, changes ...string) (*browser, *answer) {
+	picker := func(username string, changes ...string) (*browser, *answer) {
 		t.Helper()
 		b := newBrowser(t)
-		page := s.submit(b, s.authorize(b, s.request(append([]string{"prompt", "consent"}, changes...)...)).form(t, "login", "username", username, "password", password))
+		return b, s.submit(b, s.authorize(b, s.request(append([]string{"prompt", "consent"}, changes...)...)).form(t, "login", "username", username, "password", password))
+	}
+	agree := func(b *browser, page *answer, tick func(scope string) bool) *answer {
+		t.Helper()
 		v := page.form(t, "authorize")
 		v["scope"] = slices.DeleteFunc(page.field("scope"), func(scope string) bool { return tick != nil && !tick(scope) })
-		return b, s.submit(b, v)
+		return s.submit(b, v)
+	}
+	to := func(username string, tick func(scope string) bool, changes ...string) (*browser, *answer) {
+		t.Helper()
+		b, page := picker(username, changes...)
+		return b, agree(b, s.consent(b, page), tick)
 	}
 
-	b, page := to("doctor", nil, "scope", scope)
+	b, page := picker("doctor", "scope", scope)
 	if len(page.field("patient")) != 2 {
 		t.Fatalf("no picker: %d %s", page.status, page.body)
 	}
-	given(s.submit(b, page.form(t, "select_patient", "patient", "p2")), "p2", "", scope)
+	given(agree(b, s.submit(b, page.form(t, "select_patient", "patient", "p2")), nil), "p2", "", scope)
 	if a := s.authorize(b, s.request("scope", scope, "prompt", "none")); !strings.Contains(a.header.Get("Location"), "error=interaction_required") {
 		t.Errorf("prompt none: %s", a.header.Get("Location"))
 	}
@@ -360,8 +371,8 @@ func TestPatientScopesWantAPatient(t *testing.T) {
 		return id
 	}
 	ehr := "launch patient/*.rs"
-	b, page = to("doctor", nil, "scope", ehr, "launch", launch(oauth.LaunchRequest{Intent: "review"}))
-	given(s.submit(b, page.form(t, "select_patient", "patient", "p1")), "p1", "", ehr)
+	b, page = picker("doctor", "scope", ehr, "launch", launch(oauth.LaunchRequest{Intent: "review"}))
+	given(agree(b, s.submit(b, page.form(t, "select_patient", "patient", "p1")), nil), "p1", "", ehr)
 	_, page = to("doctor", nil, "scope", ehr, "launch", launch(oauth.LaunchRequest{Patient: "p2"}))
 	given(page, "p2", "", ehr)
 	// Without the scope launch the app is told whose record the scope is of, and no more.
@@ -820,7 +831,7 @@ func TestFederation(t *testing.T) {
 	if a := newBrowser(t).do("GET", back, nil); a.status != 403 {
 		t.Errorf("the answer in another browser: %d", a.status)
 	}
-	consent := here.do("GET", back, nil)
+	consent := s.consent(here, here.do("GET", back, nil))
 	if consent.status != 200 || len(consent.field("scope")) == 0 {
 		t.Fatalf("back: %d %s", consent.status, consent.body)
 	}

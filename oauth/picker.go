@@ -21,12 +21,13 @@ func picker(u *storage.User, c *storage.Client) *access.Principal {
 }
 
 func (s *Server) pickPatient(w http.ResponseWriter, r *http.Request, f *flow, c *storage.Client, u *storage.User, text, birthDate string) error {
-	p := page{Title: "Choose a patient", Query: text, BirthDate: birthDate, User: u}
+	p := s.newPage(r, "Choose a patient")
+	p.Query, p.BirthDate, p.User = text, birthDate, u
 	if f.unchosen {
-		p.Problem = "Choose one of these patients, or search for another."
+		p.Problem = p.T("Choose one of these patients, or search for another.")
 	}
 	if birthDate != "" && !isDate(birthDate) {
-		p.BirthDate, p.BadDate = clipped(birthDate), "The date of birth is no date: expected YYYY-MM-DD."
+		p.BirthDate, p.BadDate = clipped(birthDate), p.T("The date of birth is no date: expected YYYY-MM-DD.")
 		birthDate = "" // the rest of the search counts
 	}
 	var err error
@@ -37,9 +38,10 @@ func (s *Server) pickPatient(w http.ResponseWriter, r *http.Request, f *flow, c 
 }
 
 func (s *Server) pickEncounter(w http.ResponseWriter, r *http.Request, f *flow, c *storage.Client, u *storage.User) error {
-	p := page{Title: "Choose an encounter", User: u}
+	p := s.newPage(r, "Choose an encounter")
+	p.User = u
 	if f.unchosen {
-		p.Problem = "Choose one of these encounters."
+		p.Problem = p.T("Choose one of these encounters.")
 	}
 	var err error
 	if p.Encounters, err = s.Records.Encounters(r.Context(), picker(u, c), f.Context.Patient); err != nil {
@@ -48,10 +50,14 @@ func (s *Server) pickEncounter(w http.ResponseWriter, r *http.Request, f *flow, 
 	return s.show(w, r, f, c, http.StatusOK, "encounter", p)
 }
 
+// mayPickAgain reports whether the user may go back in the browser and choose another
+// patient. The consent ends that.
+func (f *flow) mayPickAgain() bool { return f.Picked && !f.Consented }
+
 // choose takes the choice of a picker, if the user may see it.
 func (s *Server) choose(w http.ResponseWriter, r *http.Request, f *flow, c *storage.Client, u *storage.User, typ, id string) {
 	ctx := r.Context()
-	if !f.Consented || typ == "Patient" && f.Context.Patient != "" || typ == "Encounter" && (f.Context.Patient == "" || f.Context.Encounter != "") {
+	if typ == "Patient" && f.Context.Patient != "" && !f.mayPickAgain() || typ == "Encounter" && (f.Context.Patient == "" || f.Context.Encounter != "") {
 		s.advance(w, r, f, c)
 		return
 	}
@@ -77,7 +83,10 @@ func (s *Server) choose(w http.ResponseWriter, r *http.Request, f *flow, c *stor
 		return
 	}
 	if typ == "Patient" {
-		f.Context.Patient = id
+		if f.Context.Patient != id { // the encounter belongs to the patient of before
+			f.Context.Encounter, f.NoVisit = "", false
+		}
+		f.Context.Patient, f.Picked = id, true
 	} else {
 		f.Context.Encounter = id
 	}

@@ -37,6 +37,8 @@ type Records interface {
 	PatientOf(ctx context.Context, encounter string) (string, error)
 	// ActsFor reports whether RelatedPerson/id is related to a patient now.
 	ActsFor(ctx context.Context, relatedPerson, patient string) (bool, error)
+	// Patient describes a patient whom p may see; of one whom p may not, it has the id.
+	Patient(ctx context.Context, p *access.Principal, id string) (Patient, error)
 	// Sees reports whether p may see a resource.
 	Sees(ctx context.Context, p *access.Principal, typ, id string) (bool, error)
 }
@@ -93,6 +95,7 @@ type Server struct {
 	cache    *tokenCache
 	standing *otter.Cache[standing, struct{}]
 	others   atomic.Pointer[federation]
+	logo     atomic.Pointer[picture] // auth.pages.logo; nil is none
 	stop     context.CancelFunc
 	stopped  sync.WaitGroup
 }
@@ -162,6 +165,9 @@ func New(ctx context.Context, o Options) (_ *Server, err error) {
 	if err := s.useFederation(c.Federation); err != nil {
 		return nil, err
 	}
+	if err := s.useLogo(c.Pages); err != nil {
+		return nil, fmt.Errorf("auth.pages.logo: %w", err)
+	}
 	s.compose()
 	if err := s.EnsureKeys(ctx); err != nil {
 		return nil, err
@@ -192,6 +198,9 @@ func (s *Server) Reconfigure(ctx context.Context, was, is Config) {
 	}
 	if !reflect.DeepEqual(was.Federation, is.Federation) {
 		attempt("auth.federation", func() error { return s.useFederation(is.Federation) })
+	}
+	if was.Pages.Logo != is.Pages.Logo {
+		attempt("auth.pages", func() error { return s.useLogo(is.Pages) })
 	}
 	if !reflect.DeepEqual(was.Bootstrap, is.Bootstrap) {
 		attempt("auth.bootstrap", func() error { return s.Bootstrap(ctx) })
@@ -265,10 +274,17 @@ func (s *Server) Mount(m *web.Mux) {
 	m.HandleFunc(pages, "GET /auth/authorize", s.authorize)
 	m.HandleFunc(pages, "POST /auth/authorize", s.authorizePost)
 	m.HandleFunc(pages, "GET /auth/callback", s.callback)
-	m.HandleFunc(web.Public, "GET /auth/style.css", s.style)
+	m.HandleFunc(web.Public, "GET /auth/style.css", s.serveStyle)
+	m.HandleFunc(web.Public, "GET "+stylePath, s.serveSmartStyle)
+	m.HandleFunc(web.Public, "GET "+faviconPath, s.serveFavicon)
+	m.HandleFunc(web.Public, "GET "+logoPath, s.serveLogo)
 	m.HandleFunc(endpoints, "POST /auth/token", s.token)
 	m.HandleFunc(endpoints, "POST /auth/revoke", s.revoke)
 	m.HandleFunc(endpoints, "POST /auth/introspect", s.introspect)
+	m.HandleFunc(pages, "GET /auth", s.goToGrants)
+	m.HandleFunc(pages, "GET /auth/{$}", s.goToGrants)
+	m.HandleFunc(pages, "GET "+grantsPath, s.grantsPage)
+	m.HandleFunc(pages, "POST "+grantsPath, s.withdraw)
 	m.HandleFunc(pages, "GET /auth/logout", s.logoutPage)
 	m.HandleFunc(web.Public, "POST /auth/logout", s.logout)
 	m.HandleFunc(web.FHIR, "POST /auth/launch", s.createLaunch)

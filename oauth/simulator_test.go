@@ -67,9 +67,9 @@ func TestLaunchSimulatorInABrowser(t *testing.T) {
 	// patient is picked.
 	c.run(chromedp.Navigate(s.base+"/launch"), chromedp.WaitVisible(chromedp.CSS("#kind-standalone")))
 	choose("#kind-standalone")
-	submit("button[value=launch]", "[name=scope]")
-	submit("button[value=authorize]", "[name=patient]")
+	submit("button[value=launch]", "[name=patient]")
 	choose("[name=patient][value=p1]")
-	submit("button[value=select_patient]", "pre")
+	submit("button[value=select_patient]", "[name=scope]")
+	submit("button[value=authorize]", "pre")
 	app("simulator-standalone")
 }

@@ -146,9 +146,10 @@ WHERE c.active AND c.expires > @now::timestamptz
     AND NOT c.request -> 'grantedScope' @> '["offline_access"]';
 
 -- name: InsertOAuthGrant :exec
-INSERT INTO oauth_grant (id, client_id, username, login, scope, context, created, expires)
-VALUES (@id, @client_id, @username, @login, @scope, @context, @created, @expires)
-ON CONFLICT (id) DO UPDATE SET expires = greatest(oauth_grant.expires, excluded.expires);
+INSERT INTO oauth_grant (id, client_id, username, login, scope, context, created, expires, used)
+VALUES (@id, @client_id, @username, @login, @scope, @context, @created, @expires, @created)
+ON CONFLICT (id) DO UPDATE
+SET expires = greatest(oauth_grant.expires, excluded.expires), used = excluded.used;
 
 -- name: OAuthGrantContext :one
 SELECT g.context
@@ -177,6 +178,46 @@ UPDATE oauth_grant g
 SET revoked = true
 WHERE g.login = @login AND NOT g.revoked
 RETURNING g.id;
+
+-- OAuthAccess lists the access of clients to users' data: stored consents, and
+-- authorizations that are good. A page of it begins after a user and a client.
+-- name: OAuthAccess :many
+WITH authorized AS (
+    SELECT g.username, g.client_id, min(g.created) AS since, max(g.used) AS used, string_agg(DISTINCT g.scope, ' ') AS scope,
+        bool_or(NOT g.revoked AND g.expires > @now::timestamptz) AS good
+    FROM oauth_grant g
+    WHERE NOT g.revoked AND (g.username = @username::text OR @username::text = '') AND (g.client_id = @client_id::text OR @client_id::text = '')
+    GROUP BY g.username, g.client_id
+), consented AS (
+    SELECT c.username, c.client_id, c.scope, c.granted
+    FROM oauth_consent c
+    WHERE (c.username = @username::text OR @username::text = '') AND (c.client_id = @client_id::text OR @client_id::text = '')
+)
+SELECT coalesce(c.username, a.username)::text AS username,
+    coalesce(c.client_id, a.client_id)::text AS client_id,
+    coalesce(c.scope, a.scope, '')::text AS scope,
+    coalesce(c.granted, a.since)::timestamptz AS since,
+    coalesce(a.used, 'epoch')::timestamptz AS used
+FROM consented c
+FULL JOIN authorized a ON a.username = c.username AND a.client_id = c.client_id
+WHERE (c.username IS NOT NULL OR a.good)
+    AND (coalesce(c.username, a.username), coalesce(c.client_id, a.client_id)) > (@after_username::text, @after_client_id::text)
+ORDER BY 1, 2
+LIMIT @most;
+
+-- name: RevokeOAuthGrantsOfUserAndClient :many
+UPDATE oauth_grant g
+SET revoked = true
+WHERE g.username = @username AND g.client_id = @client_id AND NOT g.revoked
+RETURNING g.id;
+
+-- name: DeleteOAuthCodesOfUserAndClient :exec
+DELETE FROM oauth_code c
+WHERE c.active AND c.client_id = @client_id AND c.request #>> '{session,username}' = @username::text;
+
+-- name: DeleteOAuthFlowsOfUserAndClient :exec
+DELETE FROM oauth_flow f
+WHERE NOT f.done AND f.state ->> 'username' = @username::text AND f.state ->> 'clientId' = @client_id::text;
 
 -- name: InsertOAuthRefresh :exec
 INSERT INTO oauth_refresh (signature, grant_id, client_id, request, expires)
@@ -314,6 +355,10 @@ INSERT INTO oauth_consent (username, client_id, scope, granted)
 VALUES (@username, @client_id, @scope, @granted)
 ON CONFLICT (username, client_id) DO UPDATE
 SET scope = excluded.scope, granted = excluded.granted;
+
+-- name: DeleteOAuthConsent :execrows
+DELETE FROM oauth_consent c
+WHERE c.username = @username AND c.client_id = @client_id;
 
 -- name: DeleteOAuthConsents :exec
 DELETE FROM oauth_consent c

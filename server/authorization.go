@@ -129,6 +129,18 @@ const shown = "25"
 // Spec: https://hl7.org/fhir/R4/search.html#escaping.
 var searchEscape = strings.NewReplacer(`\`, `\\`, `,`, `\,`, `$`, `\$`, `|`, `\|`)
 
+// Patient describes a patient whom p may see; of one whom p may not, it has the id.
+func (r records) Patient(ctx context.Context, p *access.Principal, id string) (oauth.Patient, error) {
+	v, err := r.service.Read(access.With(ctx, p), interaction.ReadParams{ResourceType: "Patient", ID: id})
+	if outcome.Is(err, outcome.CodeNotFound, outcome.CodeDeleted, outcome.CodeForbidden) {
+		return oauth.Patient{ID: id}, nil
+	}
+	if err != nil {
+		return oauth.Patient{}, err
+	}
+	return describePatient(id, v.Body), nil
+}
+
 // Patients returns patients by name or identifier, and birth date.
 func (r records) Patients(ctx context.Context, p *access.Principal, text, birthDate string) ([]oauth.Patient, error) {
 	base := url.Values{"_count": {shown}, "_total": {"none"}}

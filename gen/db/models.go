@@ -297,6 +297,7 @@ type OauthGrant struct {
 	Expires  time.Time
 	Revoked  bool
 	Context  []byte
+	Used     time.Time
 }
 
 type OauthIdentity struct {

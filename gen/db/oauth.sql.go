@@ -161,6 +161,39 @@ func (q *Queries) DeleteOAuthCodesOfUser(ctx context.Context, username string) e
 	return err
 }
 
+const DeleteOAuthCodesOfUserAndClient = `-- name: DeleteOAuthCodesOfUserAndClient :exec
+DELETE FROM oauth_code c
+WHERE c.active AND c.client_id = $1 AND c.request #>> '{session,username}' = $2::text
+`
+
+type DeleteOAuthCodesOfUserAndClientParams struct {
+	ClientID string
+	Username string
+}
+
+func (q *Queries) DeleteOAuthCodesOfUserAndClient(ctx context.Context, arg DeleteOAuthCodesOfUserAndClientParams) error {
+	_, err := q.db.Exec(ctx, DeleteOAuthCodesOfUserAndClient, arg.ClientID, arg.Username)
+	return err
+}
+
+const DeleteOAuthConsent = `-- name: DeleteOAuthConsent :execrows
+DELETE FROM oauth_consent c
+WHERE c.username = $1 AND c.client_id = $2
+`
+
+type DeleteOAuthConsentParams struct {
+	Username string
+	ClientID string
+}
+
+func (q *Queries) DeleteOAuthConsent(ctx context.Context, arg DeleteOAuthConsentParams) (int64, error) {
+	result, err := q.db.Exec(ctx, DeleteOAuthConsent, arg.Username, arg.ClientID)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
 const DeleteOAuthConsents = `-- name: DeleteOAuthConsents :exec
 DELETE FROM oauth_consent c
 WHERE (c.username = $1 OR $1::text = '') AND (c.client_id = $2 OR $2::text = '')
@@ -193,6 +226,21 @@ WHERE NOT f.done AND f.state ->> 'username' = $1::text
 
 func (q *Queries) DeleteOAuthFlowsOfUser(ctx context.Context, username string) error {
 	_, err := q.db.Exec(ctx, DeleteOAuthFlowsOfUser, username)
+	return err
+}
+
+const DeleteOAuthFlowsOfUserAndClient = `-- name: DeleteOAuthFlowsOfUserAndClient :exec
+DELETE FROM oauth_flow f
+WHERE NOT f.done AND f.state ->> 'username' = $1::text AND f.state ->> 'clientId' = $2::text
+`
+
+type DeleteOAuthFlowsOfUserAndClientParams struct {
+	Username string
+	ClientID string
+}
+
+func (q *Queries) DeleteOAuthFlowsOfUserAndClient(ctx context.Context, arg DeleteOAuthFlowsOfUserAndClientParams) error {
+	_, err := q.db.Exec(ctx, DeleteOAuthFlowsOfUserAndClient, arg.Username, arg.ClientID)
 	return err
 }
 
@@ -381,9 +429,10 @@ func (q *Queries) InsertOAuthFlow(ctx context.Context, arg InsertOAuthFlowParams
 }
 
 const InsertOAuthGrant = `-- name: InsertOAuthGrant :exec
-INSERT INTO oauth_grant (id, client_id, username, login, scope, context, created, expires)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
-ON CONFLICT (id) DO UPDATE SET expires = greatest(oauth_grant.expires, excluded.expires)
+INSERT INTO oauth_grant (id, client_id, username, login, scope, context, created, expires, used)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $7)
+ON CONFLICT (id) DO UPDATE
+SET expires = greatest(oauth_grant.expires, excluded.expires), used = excluded.used
 `
 
 type InsertOAuthGrantParams struct {
@@ -685,6 +734,83 @@ func (q *Queries) OAuthAPIKeys(ctx context.Context) ([]OauthApikey, error) {
 			&i.Created,
 			&i.Expires,
 			&i.Revoked,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const OAuthAccess = `-- name: OAuthAccess :many
+WITH authorized AS (
+    SELECT g.username, g.client_id, min(g.created) AS since, max(g.used) AS used, string_agg(DISTINCT g.scope, ' ') AS scope,
+        bool_or(NOT g.revoked AND g.expires > $4::timestamptz) AS good
+    FROM oauth_grant g
+    WHERE NOT g.revoked AND (g.username = $5::text OR $5::text = '') AND (g.client_id = $6::text OR $6::text = '')
+    GROUP BY g.username, g.client_id
+), consented AS (
+    SELECT c.username, c.client_id, c.scope, c.granted
+    FROM oauth_consent c
+    WHERE (c.username = $5::text OR $5::text = '') AND (c.client_id = $6::text OR $6::text = '')
+)
+SELECT coalesce(c.username, a.username)::text AS username,
+    coalesce(c.client_id, a.client_id)::text AS client_id,
+    coalesce(c.scope, a.scope, '')::text AS scope,
+    coalesce(c.granted, a.since)::timestamptz AS since,
+    coalesce(a.used, 'epoch')::timestamptz AS used
+FROM consented c
+FULL JOIN authorized a ON a.username = c.username AND a.client_id = c.client_id
+WHERE (c.username IS NOT NULL OR a.good)
+    AND (coalesce(c.username, a.username), coalesce(c.client_id, a.client_id)) > ($1::text, $2::text)
+ORDER BY 1, 2
+LIMIT $3
+`
+
+type OAuthAccessParams struct {
+	AfterUsername string
+	AfterClientID string
+	Most          int32
+	Now           time.Time
+	Username      string
+	ClientID      string
+}
+
+type OAuthAccessRow struct {
+	Username string
+	ClientID string
+	Scope    string
+	Since    time.Time
+	Used     time.Time
+}
+
+// OAuthAccess lists the access of clients to users' data: stored consents, and
+// authorizations that are good. A page of it begins after a user and a client.
+func (q *Queries) OAuthAccess(ctx context.Context, arg OAuthAccessParams) ([]OAuthAccessRow, error) {
+	rows, err := q.db.Query(ctx, OAuthAccess,
+		arg.AfterUsername,
+		arg.AfterClientID,
+		arg.Most,
+		arg.Now,
+		arg.Username,
+		arg.ClientID,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []OAuthAccessRow
+	for rows.Next() {
+		var i OAuthAccessRow
+		if err := rows.Scan(
+			&i.Username,
+			&i.ClientID,
+			&i.Scope,
+			&i.Since,
+			&i.Used,
 		); err != nil {
 			return nil, err
 		}
@@ -1276,6 +1402,38 @@ type RevokeOAuthGrantsOfUserParams struct {
 
 func (q *Queries) RevokeOAuthGrantsOfUser(ctx context.Context, arg RevokeOAuthGrantsOfUserParams) ([]string, error) {
 	rows, err := q.db.Query(ctx, RevokeOAuthGrantsOfUser, arg.Username, arg.Now)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var id string
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		items = append(items, id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const RevokeOAuthGrantsOfUserAndClient = `-- name: RevokeOAuthGrantsOfUserAndClient :many
+UPDATE oauth_grant g
+SET revoked = true
+WHERE g.username = $1 AND g.client_id = $2 AND NOT g.revoked
+RETURNING g.id
+`
+
+type RevokeOAuthGrantsOfUserAndClientParams struct {
+	Username string
+	ClientID string
+}
+
+func (q *Queries) RevokeOAuthGrantsOfUserAndClient(ctx context.Context, arg RevokeOAuthGrantsOfUserAndClientParams) ([]string, error) {
+	rows, err := q.db.Query(ctx, RevokeOAuthGrantsOfUserAndClient, arg.Username, arg.ClientID)
 	if err != nil {
 		return nil, err
 	}

@@ -34,6 +34,11 @@ func (s *Store) Login(ctx context.Context, id string) (Login, error) {
 	return Login(l), nil
 }
 
+// DeleteLogin ends a sign-in. Its tokens stay good.
+func (s *Store) DeleteLogin(ctx context.Context, id string) error {
+	return s.q.DeleteOAuthLogin(ctx, id)
+}
+
 // CreateFlow stores an authorization request on its way through the pages.
 func (s *Store) CreateFlow(ctx context.Context, id, browser string, state any, expires time.Time) error {
 	b, err := json.Marshal(state)

@@ -34,6 +34,8 @@ type Context struct {
 	Tenant            string          `json:"tenant,omitempty"`
 	ClientID          string          `json:"clientId,omitempty"` // only this client may use the launch
 	User              string          `json:"user,omitempty"`     // and only this user
+	// ShortState says that the client sent a state of less than 122 bits.
+	ShortState bool `json:"shortState,omitempty"`
 }
 
 // SetExpiresAt sets when a token of this kind expires.

@@ -186,6 +186,16 @@ func (s *Store) CountFailure(ctx context.Context, name, address string, most int
 	return int(row.Failures), err
 }
 
+// CountFailureUntil counts a failure of a subject that is over at a time; at most of them
+// it locks the subject until then.
+func (s *Store) CountFailureUntil(ctx context.Context, subject, address string, most int, ends time.Time) error {
+	now := s.Now()
+	_, err := s.q.CountOAuthFailure(ctx, db.CountOAuthFailureParams{
+		Subject: subject, Address: address, Now: now, Forget: now.Add(-keep), Most: int32(most), Until: ends,
+	})
+	return err
+}
+
 // ClearFailures forgets the failures of a name from an address, and from anywhere.
 func (s *Store) ClearFailures(ctx context.Context, name, address string) error {
 	return s.q.ClearOAuthFailures(ctx, db.ClearOAuthFailuresParams{Subject: name, Address: address})
@@ -194,4 +204,63 @@ func (s *Store) ClearFailures(ctx context.Context, name, address string) error {
 // ClearAllFailures forgets the failures of a name, wherever they came from.
 func (s *Store) ClearAllFailures(ctx context.Context, name string) error {
 	return s.q.ClearAllOAuthFailures(ctx, name)
+}
+
+// Access is the access of a client to a user's data.
+type Access struct {
+	Username, ClientID string
+	Scope              string // of the stored consent, or of the authorizations where none is stored
+	Since              time.Time
+	Used               time.Time // when a token was last given; the epoch where none was
+}
+
+// AccessParams filter Access by user and client; "" matches all. A page begins after a
+// user and a client.
+type AccessParams struct {
+	Username, ClientID           string
+	AfterUsername, AfterClientID string
+	Most                         int
+}
+
+// Access lists the access of clients to users' data, by user and client.
+func (s *Store) Access(ctx context.Context, p AccessParams) ([]Access, error) {
+	rows, err := s.q.OAuthAccess(ctx, db.OAuthAccessParams{
+		Now: s.Now(), Username: p.Username, ClientID: p.ClientID, AfterUsername: p.AfterUsername, AfterClientID: p.AfterClientID, Most: int32(p.Most),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read what users have allowed: %w", err)
+	}
+	out := make([]Access, len(rows))
+	for i, r := range rows {
+		out[i] = Access{Username: r.Username, ClientID: r.ClientID, Scope: r.Scope, Since: r.Since, Used: r.Used}
+	}
+	return out, nil
+}
+
+// WithdrawAccess ends the access of a client to a user's data: the stored consent, sign-ins
+// under way, unused codes, and all tokens. It fails with ErrNotFound where there was
+// neither a consent nor an authorization.
+func (s *Store) WithdrawAccess(ctx context.Context, username, client string) error {
+	// In the order of their making: the next step finds what a request makes in between.
+	consents, err := s.q.DeleteOAuthConsent(ctx, db.DeleteOAuthConsentParams{Username: username, ClientID: client})
+	if unstorable(err) {
+		return ErrNotFound
+	}
+	if err != nil {
+		return err
+	}
+	if err := s.q.DeleteOAuthFlowsOfUserAndClient(ctx, db.DeleteOAuthFlowsOfUserAndClientParams{Username: username, ClientID: client}); err != nil {
+		return err
+	}
+	if err := s.q.DeleteOAuthCodesOfUserAndClient(ctx, db.DeleteOAuthCodesOfUserAndClientParams{Username: username, ClientID: client}); err != nil {
+		return err
+	}
+	grants, err := s.q.RevokeOAuthGrantsOfUserAndClient(ctx, db.RevokeOAuthGrantsOfUserAndClientParams{Username: username, ClientID: client})
+	if err != nil {
+		return err
+	}
+	if consents == 0 && len(grants) == 0 {
+		return ErrNotFound
+	}
+	return s.revoke(ctx, grants)
 }

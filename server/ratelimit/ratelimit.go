@@ -30,7 +30,7 @@ type Limits struct {
 	Anonymous     int // a minute, for each address
 	Token         int // a minute at the token endpoint, for each client and address
 	TokenHour     int // an hour there
-	Authorization int // a minute at the other endpoints below /auth, for each address
+	Authorization int // attempts a minute at the other endpoints below /auth, for each address
 	// Searches, Bundles and Streams bound what one client does at the same time.
 	Searches, Bundles, Streams int
 }
@@ -123,9 +123,12 @@ func (l *Limiter) Limit(x *web.Exchange, r *http.Request, g web.Group, p *access
 			add("token", limits.Token, 60, who)
 			add("token-hour", limits.TokenHour, 3600, who)
 		}
-	case strings.HasPrefix(path, "/auth/") && (p == nil || p == access.Open):
-		if limits.Authorization > 0 {
+	case (path == "/auth" || strings.HasPrefix(path, "/auth/")) && (p == nil || p == access.Open):
+		switch authorizationUse(r) {
+		case begins:
 			add("auth", limits.Authorization, 60, l.address(r))
+		case goesOn:
+			add("auth-form", formsPerAttempt*limits.Authorization, 60, l.address(r))
 		}
 	case p == access.Open:
 		if limit := least(limits.Requests, limits.Anonymous); limit > 0 {
@@ -154,6 +157,35 @@ func (l *Limiter) Limit(x *web.Exchange, r *http.Request, g web.Group, p *access
 		return nil
 	}
 	return outcome.New(outcome.CodeThrottled, "more than %d requests in %d seconds; try again in %d seconds", worst.limit, worst.window, worst.wait)
+}
+
+// use is what a request to an authorization endpoint does.
+type use int
+
+const (
+	begins    use = iota // a person or a client begins something
+	goesOn               // a form of what a person has begun, or a page of its own
+	uncounted            // part of a page, or a client that asks about a token
+)
+
+// formsPerAttempt bounds the requests that follow one attempt: sign-in, choice of a
+// patient, choice of an encounter, consent, and the same again after a mistake.
+const formsPerAttempt = 10
+
+// authorizationUse tells people's attempts from what follows them. A hospital's people
+// share one address, so their sign-ins are limited by user name and by failures.
+func authorizationUse(r *http.Request) use {
+	switch r.URL.Path {
+	case "/auth/style.css", "/auth/favicon.svg", "/auth/logo", "/auth/smart-style.json", "/auth/introspect":
+		return uncounted
+	case "/auth/authorize":
+		if r.Method == http.MethodPost {
+			return goesOn
+		}
+	case "/auth", "/auth/", "/auth/grants", "/auth/callback", "/auth/logout":
+		return goesOn
+	}
+	return begins
 }
 
 // least is the smaller of two limits, of which 0 is none.

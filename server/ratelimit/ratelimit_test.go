@@ -59,7 +59,9 @@ func newServer(l *Limiter, v access.Verifier) server {
 	m := &web.Mux{Limiter: l, Verifier: v, Logger: slog.New(slog.DiscardHandler)}
 	m.HandleFunc(web.Health, "GET /health", func(http.ResponseWriter, *http.Request) {})
 	m.HandleFunc(web.Public, "POST /auth/token", func(http.ResponseWriter, *http.Request) {})
-	m.HandleFunc(web.Public, "GET /auth/authorize", func(http.ResponseWriter, *http.Request) {})
+	for _, pattern := range []string{"GET /auth/authorize", "POST /auth/authorize", "GET /auth/style.css", "POST /auth/introspect", "GET /auth/logout"} {
+		m.HandleFunc(web.Public, pattern, func(http.ResponseWriter, *http.Request) {})
+	}
 	m.HandleRest(web.FHIR, ok{})
 	return server{m}
 }
@@ -130,12 +132,16 @@ func TestRules(t *testing.T) {
 		{"the token endpoint by the minute", "POST", "/auth/token", "", Limits{Token: 3, TokenHour: 100}, 3},
 		{"the token endpoint by the hour", "POST", "/auth/token", "", Limits{Token: 100, TokenHour: 5}, 5},
 		{"the login page", "GET", "/auth/authorize", "", Limits{Authorization: 2}, 2},
-		{"0 is off", "GET", "/Patient/1", "app", Limits{}, 10},
+		{"forms that follow, ten times as often", "POST", "/auth/authorize", "", Limits{Authorization: 1}, 10},
+		{"a sign-out", "GET", "/auth/logout", "", Limits{Authorization: 1}, 10},
+		{"style sheets are not counted", "GET", "/auth/style.css", "", Limits{Authorization: 1}, 15},
+		{"introspection is not counted", "POST", "/auth/introspect", "", Limits{Authorization: 1}, 15},
+		{"0 is off", "GET", "/Patient/1", "app", Limits{}, 15},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := newServer(newLimiter(tt.limits, nil, time.Now), names{})
 			passed := 0
-			for range 10 {
+			for range 15 {
 				if w := s.do(tt.method, tt.path, "192.0.2.1", tt.token); w.Code != 429 {
 					passed++
 				}
