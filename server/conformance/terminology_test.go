@@ -396,8 +396,8 @@ func TestTerminologyServerIsStrict(t *testing.T) {
 	s.get("/CodeSystem/$lookup?system=http://far/cs&code=a").want(200)
 	s.get("/CodeSystem/$subsumes?system=http://far/cs&codeA=a&codeB=a1").want(200).equal("parameter.0.valueCode", "subsumes")
 
-	// A code that is known in another version than the one named is a hint.
-	a := far.get("/ValueSet/$validate-code?url=http://far/vs&system=http://far/cs&code=a1&systemVersion=9").want(200).equal("parameter.0.valueBoolean", "true")
+	// Only the version that is named decides.
+	a := far.get("/ValueSet/$validate-code?url=http://far/vs&system=http://far/cs&code=a1&systemVersion=9").want(200).equal("parameter.0.valueBoolean", "false")
 	if said := a.str("parameter.1.valueString"); !strings.Contains(said, "version 9 is not known here") {
 		t.Errorf("another version: %s", a.body)
 	}

@@ -89,7 +89,7 @@ func (cs *codeSystem) add(list []conceptJSON, parent int32, depth int) error {
 				continue
 			}
 			c.property = append(c.property, property{p.Code, element, text, p.ValueCoding})
-			switch p.Code {
+			switch cs.standardProperty(p.Code) {
 			case "notSelectable", "abstract":
 				c.abstract = c.abstract || text == "true"
 			case "inactive":
@@ -116,6 +116,25 @@ func (cs *codeSystem) add(list []conceptJSON, parent int32, depth int) error {
 		}
 	}
 	return nil
+}
+
+// conceptProperties is the namespace of the URIs of the standard concept properties.
+// Spec: https://hl7.org/fhir/R4/codesystem-concept-properties.html.
+const conceptProperties = "http://hl7.org/fhir/concept-properties#"
+
+// standardProperty returns the standard code of the property that the code system calls
+// code: by its URI where it declares one, else by its code. It returns "" for a property
+// whose URI is another one.
+func (cs *codeSystem) standardProperty(code string) string {
+	uri := cs.properties[code].URI
+	if uri == "" {
+		return code
+	}
+	standard, _ := strings.CutPrefix(uri, conceptProperties)
+	if standard == uri {
+		return ""
+	}
+	return standard
 }
 
 // inactiveStatus are the values of the property status that say a concept should
@@ -154,7 +173,7 @@ func (cs *codeSystem) link() {
 				if !ok {
 					continue
 				}
-				switch p.code {
+				switch cs.standardProperty(p.code) {
 				case "parent", "subsumedBy":
 					edge(other, at)
 				case "child":

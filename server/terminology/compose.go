@@ -72,9 +72,12 @@ type evaluation struct {
 	// keptOnly takes the server's expansions from the cache, of whatever age, and
 	// does not ask.
 	keptOnly bool
-	path     []string // of value sets that are being expanded, outermost first
-	done     map[string]*expansion
-	work     int // concepts looked at so far
+	// version is the version of each code system that an include without a version means;
+	// nil means the newest. Such an expansion is not cached.
+	version map[string]string
+	path    []string // of value sets that are being expanded, outermost first
+	done    map[string]*expansion
+	work    int // concepts looked at so far
 }
 
 // looks counts n concepts that are about to be looked at.
@@ -99,8 +102,10 @@ func (e *evaluation) canonical(ctx context.Context, c canonical) (*expansion, er
 	if x, ok := e.done[name]; ok {
 		return x, nil
 	}
-	if x := e.cachedExpansion(name); x != nil {
-		return x, nil
+	if e.version == nil {
+		if x := e.cachedExpansion(name); x != nil {
+			return x, nil
+		}
 	}
 	vs, err := e.valueSet(ctx, c)
 	if err != nil {
@@ -120,7 +125,9 @@ func (e *evaluation) canonical(ctx context.Context, c canonical) (*expansion, er
 		return nil, err
 	}
 	e.done[name] = x
-	e.cacheExpansion(name, x)
+	if e.version == nil {
+		e.cacheExpansion(name, x)
+	}
 	return x, nil
 }
 
@@ -176,7 +183,7 @@ func (e *evaluation) valueSetOf(ctx context.Context, vs *ValueSet) (*expansion, 
 		return x, err
 	}
 	out := &expansion{}
-	b := builder{expansion: out, seen: make(map[code]bool)}
+	b := builder{expansion: out, seen: make(codeVersions)}
 
 	// 1. What to leave out.
 	for i := range vs.Compose.Exclude {
@@ -185,7 +192,7 @@ func (e *evaluation) valueSetOf(ctx context.Context, vs *ValueSet) (*expansion, 
 			return nil, err
 		}
 		for j := range x.entries {
-			b.seen[code{x.entries[j].system, x.entries[j].code}] = true
+			b.seen.add(&x.entries[j])
 		}
 		for _, gap := range x.gaps {
 			gap.exclude = true
@@ -238,7 +245,23 @@ func (x *expansion) addNotices(part *expansion) {
 // builder puts entries into an expansion, each code once.
 type builder struct {
 	*expansion
-	seen map[code]bool
+	seen codeVersions
+}
+
+// codeVersions are codes, each with the versions of its system that it is in; "" is every
+// version.
+type codeVersions map[code][]string
+
+func (v codeVersions) add(y *entry) {
+	k := code{y.system, y.code}
+	v[k] = append(v[k], y.version)
+}
+
+// has reports whether the code of y is there in its version, or one of them names none.
+func (v codeVersions) has(y *entry) bool {
+	return slices.ContainsFunc(v[code{y.system, y.code}], func(version string) bool {
+		return version == y.version || version == "" || y.version == ""
+	})
 }
 
 // add appends the entries of x that are new and that keep accepts. An entry whose
@@ -252,11 +275,10 @@ func (b *builder) add(x *expansion, keep func(*entry) bool) error {
 			up = at[y.parent]
 		}
 		at[i] = up
-		k := code{y.system, y.code}
-		if b.seen[k] || !keep(&y) {
+		if b.seen.has(&y) || !keep(&y) {
 			continue
 		}
-		b.seen[k] = true
+		b.seen.add(&y)
 		if len(b.entries) >= maxCodes {
 			return tooCostly("")
 		}
@@ -323,7 +345,7 @@ func (x *expansion) of(system string) (*expansion, error) {
 			out.systems = append(out.systems, c)
 		}
 	}
-	b := builder{expansion: out, seen: make(map[code]bool)}
+	b := builder{expansion: out, seen: make(codeVersions)}
 	return out, b.add(x, func(y *entry) bool { return y.system == system })
 }
 
@@ -359,17 +381,17 @@ func (e *evaluation) imported(ctx context.Context, vs *ValueSet, url string) (*e
 // intersect returns what is in all parts, in the order of the first.
 func intersect(parts []*expansion) (*expansion, error) {
 	out := &expansion{}
-	b := builder{expansion: out, seen: make(map[code]bool)}
-	sets := make([]map[code]bool, len(parts)-1)
+	b := builder{expansion: out, seen: make(codeVersions)}
+	sets := make([]codeVersions, len(parts)-1)
 	for i, x := range parts[1:] {
-		sets[i] = make(map[code]bool, len(x.entries))
+		sets[i] = make(codeVersions, len(x.entries))
 		for j := range x.entries {
-			sets[i][code{x.entries[j].system, x.entries[j].code}] = true
+			sets[i].add(&x.entries[j])
 		}
 	}
 	err := b.add(parts[0], func(y *entry) bool {
 		for _, set := range sets {
-			if !set[code{y.system, y.code}] {
+			if !set.has(y) {
 				return false
 			}
 		}
@@ -388,6 +410,11 @@ func intersect(parts []*expansion) (*expansion, error) {
 
 // system expands the part of an include that is about its system.
 func (e *evaluation) system(ctx context.Context, inc *Include) (*expansion, error) {
+	if version := e.version[inc.System]; version != "" && inc.Version == "" {
+		of := *inc
+		of.Version = version
+		inc = &of
+	}
 	at := canonical{inc.System, inc.Version}
 	cs, err := e.codeSystem(ctx, at)
 	if err != nil {
@@ -441,8 +468,8 @@ func (e *evaluation) concepts(inc *Include, cs *codeSystem) (*expansion, error) 
 	return x, nil
 }
 
-// listed is an include that names its concepts. What the system says of them is
-// added; cs may be nil.
+// listed expands an include that names its concepts. It adds the properties of the system, and
+// leaves out the codes that a complete system does not have. cs may be nil.
 func listed(inc *Include, cs *codeSystem) *expansion {
 	x := &expansion{entries: make([]entry, 0, len(inc.Concept))}
 	if cs != nil {
@@ -460,6 +487,8 @@ func listed(inc *Include, cs *codeSystem) *expansion {
 					y.display = known.display
 				}
 				y.designation = slices.Concat(y.designation, known.designation)
+			} else if cs.complete && grammars[inc.System] == nil {
+				continue
 			}
 		}
 		x.entries = append(x.entries, y)

@@ -249,7 +249,7 @@ func (p *ExpandParams) nested(entries []entry) []Contained {
 func narrow(x *expansion, p *ExpandParams) *expansion {
 	words := strings.Fields(fhir.FoldText(p.Filter))
 	out := &expansion{systems: x.systems, supplements: x.supplements, warnings: x.warnings, unclosed: x.unclosed}
-	b := builder{expansion: out, seen: make(map[code]bool)}
+	b := builder{expansion: out, seen: make(codeVersions)}
 	// No error: what is left is not more than there was.
 	_ = b.add(x, func(e *entry) bool {
 		return !(p.ActiveOnly && e.inactive) && !slices.ContainsFunc(words, func(w string) bool { return !e.has(w) })

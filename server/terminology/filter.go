@@ -84,7 +84,11 @@ func (cs *codeSystem) valuesOf(f Filter) (func(i int32) []string, error) {
 			return codes
 		}
 	}
-	switch f.Property {
+	name := f.Property
+	if def, ok := cs.properties[name]; ok && def.URI != "" {
+		name = cs.standardProperty(name)
+	}
+	switch name {
 	case "code", "concept":
 		return func(i int32) []string { return []string{cs.concepts[i].code} }, nil
 	case "display":

@@ -3,41 +3,36 @@ package terminology
 import (
 	"context"
 	"time"
+
+	"kiln/server/outcome"
 )
 
-// InSystem reports whether a code is in a code system of the packages. known is false
-// where that cannot be decided: the system is none of theirs, has not all its codes, or
-// is there in another version than the one that is asked for ("" is any). Codes that a
-// stored code system with the same url has count too.
+// InSystem reports whether a code is in a code system, in the version of that name or,
+// with version "", in the newest version. known is false where local definitions cannot
+// tell: there is no such code system or version, or it does not have all its codes.
 func (s *Service) InSystem(system, version, code string) (in, known bool) {
 	sn := s.recent()
-	set := sn.systems.get(system)
+	at := canonical{system, version}
+	set := sn.systems.get(at.String())
 	if set == nil {
-		set = sn.compileSystem(system)
-	}
-	if version != "" && version != set.version {
-		return false, false
+		set = sn.compileSystem(at)
 	}
 	return set.contains(system, code)
 }
 
 // compileSystem makes the code set of a code system.
-func (sn *snapshot) compileSystem(system string) *codeSet {
+func (sn *snapshot) compileSystem(at canonical) *codeSet {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	set := unknownSet
-	if lib, err := sn.packages(); err == nil {
-		if _, ok := lib.Resolve(system); ok {
-			cs, err := sn.codeSystem(ctx, canonical{url: system})
-			switch {
-			case err != nil:
-				sn.config.Logger.Warn("code system cannot be used to check codes", "system", system, "error", err)
-			case cs != nil && cs.complete:
-				set = cs.codeSet(system)
-			}
-		}
+	cs, err := sn.codeSystem(ctx, at)
+	switch {
+	case err != nil && !outcome.Is(err, outcome.CodeNotFound): // a supplement has no codes of its own
+		sn.config.Logger.Warn("code system cannot be used to check codes", "system", at.String(), "error", err)
+	case err == nil && cs != nil && cs.complete && grammars[at.url] == nil:
+		set = cs.codeSet(at.url)
 	}
-	sn.systems.put(system, set)
+	sn.systems.put(at.String(), set)
 	return set
 }
 

@@ -111,7 +111,7 @@ func (cs *codeSystem) describe(i int32, p *LookupParams) []parameters.Parameter 
 		add("child", parameters.Code("", cs.concepts[down].code))
 	}
 	for _, q := range c.property {
-		switch q.code {
+		switch cs.standardProperty(q.code) {
 		case "inactive", "notSelectable", "parent", "child", "subsumedBy":
 			continue // said above
 		}

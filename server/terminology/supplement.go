@@ -140,7 +140,7 @@ func (cs *codeSystem) with(supplements []*codeSystem) *codeSystem {
 			}
 			to.designation = append(slices.Clip(to.designation), from.designation...)
 			for _, p := range from.property {
-				switch p.code {
+				switch s.standardProperty(p.code) {
 				case "parent", "child", "subsumedBy", "inactive", "notSelectable", "abstract", "status":
 					continue
 				}

@@ -147,7 +147,21 @@ func (sn *snapshot) inValueSet(ctx context.Context, p *ValidateCodeParams) (chec
 			return ValidateCodeResult{Message: fmt.Sprintf("code %q has no system", outcome.Clip(c.Code))}, nil
 		}
 
-		// 1. Among the codes that are known here.
+		// 1. Among the codes that are known here, of the version that the coding names.
+		x := x
+		if c.System != "" && c.Version != "" {
+			e := sn.evaluate(true)
+			e.version = map[string]string{c.System: c.Version}
+			var err error
+			if p.ValueSet != nil {
+				x, err = e.valueSetOf(ctx, vs)
+			} else {
+				x, err = e.canonical(ctx, at)
+			}
+			if err != nil {
+				return ValidateCodeResult{}, err
+			}
+		}
 		y, cs, err := sn.lookFor(ctx, x, c)
 		if err != nil {
 			return ValidateCodeResult{}, err
@@ -200,6 +214,16 @@ func (sn *snapshot) inValueSet(ctx context.Context, p *ValidateCodeParams) (chec
 			return r, err
 		}
 		message := fmt.Sprintf("code %q of %s is not in %s", outcome.Clip(c.Code), systemName(c.System), name)
+		if open && c.Version != "" {
+			newest, err := sn.codeSystem(ctx, canonical{url: c.System})
+			if err != nil {
+				return ValidateCodeResult{}, err
+			}
+			if newest != nil && newest.version != c.Version {
+				message = fmt.Sprintf("code %q of %s cannot be checked: version %s is not known here", outcome.Clip(c.Code), systemName(c.System), outcome.Clip(c.Version))
+				open = false
+			}
+		}
 		if open {
 			message = fmt.Sprintf("whether code %q of %s is in %s is not known here: the value set takes codes from a code system that is not local",
 				outcome.Clip(c.Code), systemName(c.System), name)
@@ -247,25 +271,36 @@ func systemName(system string) string {
 
 // lookFor finds a code in an expansion, and its code system where that is local.
 func (sn *snapshot) lookFor(ctx context.Context, x *expansion, c Coding) (*entry, *codeSystem, error) {
-	folds := make(map[string]*codeSystem)
+	folds := make(map[canonical]*codeSystem)
 	for i := range x.entries {
 		y := &x.entries[i]
-		if c.System != "" && y.system != c.System {
+		if c.System != "" && y.system != c.System || c.Version != "" && y.version != "" && y.version != c.Version {
 			continue
 		}
-		cs, ok := folds[y.system]
+		at := canonical{y.system, y.version}
+		cs, ok := folds[at]
 		if !ok {
 			var err error
-			if cs, err = sn.codeSystem(ctx, canonical{y.system, y.version}); err != nil {
+			if cs, err = sn.codeSystem(ctx, at); err != nil {
 				return nil, nil, err
 			}
-			folds[y.system] = cs
+			folds[at] = cs
 		}
 		if y.code == c.Code || cs != nil && cs.fold && strings.EqualFold(y.code, c.Code) {
 			return y, cs, nil
 		}
 	}
 	return nil, nil, nil
+}
+
+// ofLanguage reports whether a designation is of the language that is asked for, if one
+// is.
+func (p *ValidateCodeParams) ofLanguage(d Designation) bool {
+	if p.DisplayLanguage == "" {
+		return true
+	}
+	base, _, _ := strings.Cut(d.Language, "-")
+	return strings.EqualFold(d.Language, p.DisplayLanguage) || strings.EqualFold(base, p.DisplayLanguage)
 }
 
 // judge compares a coding with what is known of the concept.
@@ -283,7 +318,9 @@ func (p *ValidateCodeParams) judge(c, known Coding, abstract bool, designation [
 		return r
 	}
 	given := fhir.FoldText(c.Display)
-	if given == fhir.FoldText(known.Display) || slices.ContainsFunc(designation, func(d Designation) bool { return fhir.FoldText(d.Value) == given }) {
+	if given == fhir.FoldText(known.Display) || slices.ContainsFunc(designation, func(d Designation) bool {
+		return p.ofLanguage(d) && fhir.FoldText(d.Value) == given
+	}) {
 		return r
 	}
 	r.Result = false
