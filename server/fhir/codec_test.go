@@ -217,9 +217,8 @@ func TestPrimitiveExtensions(t *testing.T) {
 	}
 }
 
-// FuzzDecode holds what is accepted to three promises: encoding it gives JSON
-// that decodes to the same encoding, and that JSON and the spliced body hold
-// what the input holds.
+// FuzzDecode checks three promises for accepted input: its encoding decodes to the same encoding, and both that
+// JSON and the spliced body have the contents of the input.
 func FuzzDecode(f *testing.F) {
 	n := 0
 	for line := range lines(f, "../../definitions/examples/examples.ndjson.gz") {

@@ -6,10 +6,8 @@ import (
 	"strings"
 )
 
-// The methods below are what the generated extractors call: one for each way a
-// datatype is indexed. Each takes the key of the branch and values as text; an
-// empty text is no value and leaves nothing. Whatever leaves an entry also
-// leaves the key's ValuePresent.
+// The generated extractors call the methods below, one for each kind of datatype. Each takes the key of the branch and
+// values as text. An empty text is no value and adds nothing. Each entry also adds the key's ValuePresent.
 
 // AnySystem stands for "in whatever system" in ValueIdentifier. No system is
 // spelled like it: FHIR has no control characters.
@@ -25,7 +23,7 @@ type composite struct {
 	pair  int // the second of two parts that are numbers, while it is closed; else -1
 	open  bool
 	coded bool // of the resource itself: a token is its system and code
-	// systems are those of the codes of a coded composite.
+	// systems are the systems of a coded composite's codes.
 	systems []TextEntry
 }
 
@@ -68,8 +66,7 @@ func emptied[T any](list []T) []T {
 	return list[:0]
 }
 
-// Finish adds what no expression gives, sorts what was collected and drops
-// duplicates.
+// Finish adds the entries without an expression, sorts all entries and drops duplicates.
 func (x *Index) Finish() {
 	if x.ResourceType == "Location" && x.Resource != nil {
 		for _, n := range NodeOf(x.Resource).AppendChild(nil, "position") {
@@ -174,10 +171,9 @@ func (x *Index) Code(k Key, code string) {
 	x.present(k)
 }
 
-// CodeOf indexes a code whose system its binding tells. Every entry of the key has
-// that system, so none names it: a search for `system|code` asks for the code, one
-// for `system|` for any. A media type with parameters is found by what stands before
-// them, too: `:below`.
+// CodeOf indexes a code whose binding implies its system. Every entry of the key has that system, so none contains
+// it: a search for `system|code` looks for the code, one for `system|` for any code. A media type with
+// parameters is also found by the type before them: `:below`.
 func (x *Index) CodeOf(k Key, system, code string) {
 	if x.Sorters != nil || x.composite.open {
 		x.Coding(k, system, code, "")
@@ -355,7 +351,7 @@ func (x *Index) contained(k Key, id string) string {
 	return r.Type().Name
 }
 
-// Embedded indexes a resource that stands in the place of a reference, for chains like those to what is contained.
+// Embedded indexes a resource that is embedded instead of referenced, for chains like those to contained resources.
 func (x *Index) Embedded(k Key, r Resource) {
 	if x.composite.open || x.Sorters != nil {
 		return
@@ -365,8 +361,8 @@ func (x *Index) Embedded(k Key, r Resource) {
 	x.Contained = append(x.Contained, ContainedEntry{Key: k, Resource: r, Whole: true})
 }
 
-// AddContained adds what a contained resource leaves, y, which is finished, for chains over the
-// reference to it under ref, the depth-th of their way from 1 on.
+// AddContained adds the finished index y of a contained resource, for chains along the reference ref to it. depth
+// is the position of the reference in the path, from 1.
 func (x *Index) AddContained(ref Key, depth int, y *Index) {
 	mask := containedStep(ref, depth)
 	x.Terms = append(x.Terms, ref.Term(ValueContained(y.ResourceType)))
@@ -418,8 +414,8 @@ func (x *Index) narrowed(k Key) bool {
 	return ok || x.Narrowed == nil
 }
 
-// LogicalReference indexes Reference.identifier, of a reference to a resource of type typ or "":
-// :identifier. A type is what the reference says elsewhere, too.
+// LogicalReference indexes Reference.identifier of a reference to a resource of type typ or "", for :identifier. The
+// type of a reference without one can come from its other elements.
 func (x *Index) LogicalReference(k Key, typ, system, value string) {
 	if system == "" && value == "" {
 		return
@@ -442,8 +438,8 @@ func (x *Index) LogicalReference(k Key, typ, system, value string) {
 	}
 }
 
-// Canonical indexes a canonical as it is, without its fragment and without its
-// version, as what it names, and as a literal reference when it is one.
+// Canonical indexes a canonical as it is, without its fragment and version, as a name of its target, and, if it is
+// one, as a literal reference.
 // Spec: https://hl7.org/fhir/R4/references.html#canonical.
 func (x *Index) Canonical(k Key, canonical string) {
 	if canonical == "" {

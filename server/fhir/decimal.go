@@ -11,8 +11,8 @@ import (
 // 10^±maxExponent. FHIR's own limit is 18 digits.
 const maxExponent = 1000
 
-// ParseDecimal reads a decimal as FHIR writes it: digits with an optional sign,
-// fraction and exponent. It keeps every digit. The error says what was expected.
+// ParseDecimal reads a decimal as FHIR writes it: digits with an optional sign, fraction and exponent. It keeps
+// every digit. The error names the expected form.
 // Spec: https://hl7.org/fhir/R4/datatypes.html#decimal.
 func ParseDecimal(text string) (*apd.Decimal, error) {
 	if !decimalSyntax(text) {
@@ -53,8 +53,7 @@ func SignificantRange(text string) (low, high *apd.Decimal, err error) {
 	return low, high, nil
 }
 
-// decimalSyntax accepts what a JSON number is, and a leading plus sign or zeros,
-// which people write in a URL.
+// decimalSyntax accepts JSON numbers, and also a leading plus sign or zeros, which people write in URLs.
 func decimalSyntax(s string) bool {
 	i := 0
 	digits := func() bool {

@@ -50,8 +50,8 @@ type Reading struct {
 	Lost []string
 }
 
-// Read decodes like Decode, and returns what it can read where Decode fails with 422.
-// It fails with structure, 400, where data is not JSON or has no known resourceType.
+// Read decodes like Decode, and returns the readable part where Decode fails with 422. It fails with structure,
+// 400, if data is not JSON or has no known resourceType.
 func Read(m *Model, data []byte) (Reading, error) {
 	if !utf8.Valid(data) {
 		return Reading{}, invalidUTF8(data)
@@ -153,7 +153,7 @@ type decoder struct {
 	pathed [23]step
 }
 
-// syntax ends decoding: what follows cannot be trusted to be what it looks like.
+// syntax ends decoding: the following bytes cannot be trusted.
 func (d *decoder) syntax(format string, args ...any) {
 	if d.err != nil {
 		return
@@ -255,7 +255,7 @@ func (d *decoder) enter() bool {
 	return true
 }
 
-// resource reads an object that says what it is in resourceType.
+// resource reads an object with the element resourceType.
 func (d *decoder) resource() Resource {
 	if d.next() != '{' {
 		switch {

@@ -10,8 +10,7 @@ package fhir
 // compared as well (search.Registry.Fingerprints).
 const Extraction = 14
 
-// EveryKey are the keys of a parameter's own branches and of its composites, with
-// those of their parts.
+// EveryKey returns the keys of a parameter's own branches, of its composites, and of their parts.
 func (p *Parameter) EveryKey() []Key {
 	if len(p.Composites) == 0 {
 		return p.Keys

@@ -37,7 +37,7 @@ func TestNewID(t *testing.T) {
 	}
 }
 
-// What is created within a minute, and what refers to it, has its place in one 256th of an index.
+// Resources created within a minute, and the references to them, share one 256th of an index.
 func TestReferencesOfOneTimeLieTogether(t *testing.T) {
 	at := time.UnixMilli(1 << 40) // a span begins
 	begin := func(v Value) byte { return byte(v >> 56) }

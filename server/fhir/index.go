@@ -22,17 +22,14 @@ const (
 	SearchSpecial   SearchType = "special"
 )
 
-// Key names what is indexed: one branch of a search parameter's expression as
-// values of one search type. Parameters that share a branch share its entries:
-// patient and subject of Observation both read KeyOf("reference",
-// "Observation.subject"), and combo-code reads the entries of code and of
-// component-code. A key is derived from its text, so it needs no registry and
-// is the same on every server and in every release.
+// Key identifies a branch of a search parameter's expression as values of one search type. Parameters that share a
+// branch share its entries: patient and subject of Observation both read KeyOf("reference",
+// "Observation.subject"), and combo-code reads the entries of code and of component-code. A key is derived from
+// its text: it needs no registry and is the same on every server and in every release.
 type Key uint64
 
-// KeyOf returns the key of a branch: the search type and the canonical FHIRPath
-// of the branch, starting at the resource type. Keys of what is found by equality
-// alone leave the first bits of a term to its value: see nearBits.
+// KeyOf returns the key of a branch: the search type and the canonical FHIRPath of the branch, starting at the
+// resource type. Keys for equality alone leave the first bits of a term to its value: see nearBits.
 func KeyOf(typ SearchType, path string) Key {
 	k := Key(hash('k', string(typ), path))
 	switch typ {
@@ -115,11 +112,10 @@ func ValueOfType(system, code, value string) Value {
 	return Value(hash('o', system, Fold(code), Fold(value))).near(ValueCode(value))
 }
 
-// ValueReference is a literal reference to a resource of this server. It is also
-// the column resource.ref of that resource. It begins with the span of time of an id
-// that NewID made: what is created now, and what refers to it, lies together in the
-// indexes, however large they are. With 56 bits of hash a span at 20,000 resources a
-// second has two equal ones with a probability of 1 in 10^5.
+// ValueReference is a literal reference to a resource of this server. It also fills the column resource.ref of that
+// resource. It begins with the time span of an id that NewID made: new resources and references to them are
+// neighbours in the indexes, however large the indexes are. With 56 bits of hash, a span at 20,000 resources a
+// second contains two equal values with a probability of 1 in 10^5.
 func ValueReference(typ, id string) Value {
 	h := hash('r', typ, id)
 	if span, ok := minted(id); ok {
@@ -147,16 +143,15 @@ func ValueIdentifier(system, value string) Value { return Value(hash('i', system
 // ValueExact is a string with case and accents: `:exact`.
 func ValueExact(text string) Value { return Value(hash('x', text)) }
 
-// WordKey is the key of what a part of a name is found by beside its own start: itself
-// from each further word on (Index.Name).
+// WordKey is the key of a name's further words: the name from each of them on (Index.Name).
 func WordKey(k Key) Key { return k ^ wordMask }
 
 var wordMask = Key(hash('w'))
 
-// ContainedMask turns the keys and terms of a contained resource into those that the one which contains it
-// has of it, for chains along way: the keys of the references from one to the next, from that of the
-// containing resource on. The same references in another order are another way. As a key of its own, it has
-// in the dictionary of texts the types that are contained anywhere at the end of the way.
+// ContainedMask turns the keys and terms of a contained resource into keys and terms of the containing resource, for
+// chains along way: the keys of the references from one resource to the next, beginning at the containing resource.
+// The same references in another order are another path. As a key of its own, it has in the dictionary of texts
+// the types of the resources at the end of the path.
 // Spec: https://hl7.org/fhir/R4/search.html#contained.
 func ContainedMask(way ...Key) Key {
 	var mask Key
@@ -203,8 +198,8 @@ func ValuePair(a, b Value) Value {
 	return Value(hash('2', string(buf[:])))
 }
 
-// Index is what a resource leaves in the search index. The zero value is empty;
-// Reset makes it so again and keeps its memory.
+// Index collects the search index entries of a resource. The zero value is empty; Reset empties an Index and keeps
+// its memory.
 type Index struct {
 	Terms      []int64 // without duplicates and sorted, after Finish
 	Targets    []int64 // ValueReference of each local resource referred to; sorted, unique after Finish
@@ -221,15 +216,15 @@ type Index struct {
 	// Narrowed are the keys of references whose types are searched for (see
 	// ValueTarget); nil is every key.
 	Narrowed map[Key]struct{}
-	// ResourceType is the type of the resource being indexed; Resource is itself,
-	// for references to what it contains. Reset clears them.
+	// ResourceType and Resource are the type of the indexed resource and the resource itself, for references to
+	// contained resources. Reset clears them.
 	ResourceType string
 	Resource     Resource
 	// ParametersVersion is the version of the search parameters that the index was made
 	// by; 0 before any was changed at run time.
 	ParametersVersion int64
-	// Within are the contained resources by id: those of Resource, or beside it where it is contained
-	// itself; nil before one is referred to. Contained are those that are. Reset clears them.
+	// Within are the contained resources by id: those of Resource, or its siblings if it is contained itself. It is nil
+	// before the first reference to one. Contained are the referenced ones. Reset clears both.
 	Within    map[string]Resource
 	Contained []ContainedEntry
 	// Sorters get what would be entries, see Sorter; nil for an index to be kept.
@@ -243,7 +238,7 @@ type Index struct {
 type ContainedEntry struct {
 	Key      Key
 	Resource Resource
-	Whole    bool // what it contains is in it, and not beside it: Embedded
+	Whole    bool // the entries of contained resources are in it and not beside it: Embedded
 }
 
 // DateEntry is a half-open UTC range [Low, High) in microseconds since 1970.
@@ -273,7 +268,7 @@ type StringEntry struct {
 	Key   Key
 	Text  string
 	Word  bool // part of another entry, under WordKey: not needed for :contains
-	Order bool // what a resource is sorted by, as it is: Index.Ordered
+	Order bool // contains sort values as they are: Index.Ordered
 }
 
 // Parameter is a search parameter as one resource type sees it.
@@ -291,8 +286,7 @@ type Parameter struct {
 	// is that other key for each of Keys, 0 for a branch that has its own; nil where
 	// no key is part of another.
 	PartOf []Key
-	// Words are those of Keys that have parts of names: their entries are found by what
-	// is under WordKey, too.
+	// Words are the keys among Keys that index parts of names: their entries also exist under WordKey.
 	Words []Key
 	// Targets are the resource types a reference may point at, sorted. Of
 	// several branches, the union.
@@ -309,8 +303,7 @@ type Parameter struct {
 	// Unsupported is why the parameter cannot be searched, "" for nearly all. It
 	// is refused by name and absent from /metadata.
 	Unsupported string
-	// Notice is what a search by the parameter warns of, "" for nearly all: that
-	// its index is being built.
+	// Notice is the warning of a search by the parameter, "" for nearly all: its index is being built.
 	Notice string
 }
 

@@ -86,8 +86,8 @@ func (k Kind) Number() bool {
 // Many is the Max of an element that repeats without limit.
 const Many = -1
 
-// Type is what a StructureDefinition says of one type, as far as the codec,
-// FHIRPath and validation need it at run time.
+// Type contains the facts of a StructureDefinition about one type that the codec, FHIRPath and validation need at
+// run time.
 type Type struct {
 	// Name is the FHIR type ("Patient", "HumanName", "code"); for a backbone
 	// element the path that defines it ("Patient.contact").

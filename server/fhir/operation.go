@@ -2,8 +2,8 @@ package fhir
 
 import "slices"
 
-// OperationDefinition is what an OperationDefinition says of the shape of a
-// $operation. Spec: https://hl7.org/fhir/R4/operationdefinition.html.
+// OperationDefinition contains the parameters and levels of a $operation.
+// Spec: https://hl7.org/fhir/R4/operationdefinition.html.
 type OperationDefinition struct {
 	Code, URL              string // Code is without $
 	System, Type, Instance bool   // where it can be called

@@ -13,7 +13,7 @@ type Primitive struct {
 	Extra *Extra
 }
 
-// Extra is what a primitive may carry beside its value.
+// Extra is the id and the extensions of a primitive.
 type Extra struct {
 	ID        SystemString
 	Extension []Extension

@@ -6,27 +6,25 @@ import (
 	"strings"
 )
 
-// A Sorter finds what a resource is sorted by where a search parameter is a token,
-// a reference or a uri: the index has only hashes of these. An Index with Sorters
-// leaves no entries; what would make them goes to the Sorters instead, so that a
-// resource is sorted by what it is found by.
+// A Sorter finds the sort value of a resource for a token, a reference or a uri: the index has only hashes
+// of these. An Index with Sorters collects no entries: it passes their values to the Sorters, so that a
+// resource is sorted and found by the same values.
 //
 // The value is, for
 //
 //	token      the code, in lower case, then its system; the value of an Identifier
 //	           or ContactPoint, then its system; true or false; the text of a
-//	           concept that has no code
+//	           concept without code
 //	reference  Type/id, or the URL of a resource of another server; the identifier of
-//	           a logical reference where there is no other
+//	           a logical reference if there is no other
 //	uri        itself
 //
-// and of several values the one that comes first in the direction asked for. Values
-// count by their first 128 characters, like strings: they stand in the links to the
-// next page. Between a code and its system stands endOfCode, so that a code comes
-// before those that it begins.
+// Of several values the first in the requested direction counts. Only the first 128 characters of a value count,
+// as with strings: the links to the next page contain them. endOfCode separates a code from its system, so that
+// a code sorts before the longer codes that it begins.
 //
-// Where an administrator has asked for it the index keeps these values, Index.Ordered;
-// a change of what they are raises Extraction.
+// If an administrator has indexed the order, the index contains these values (Index.Ordered). A change of the values
+// raises Extraction.
 // Spec: https://hl7.org/fhir/R4/search.html#sort.
 type Sorter struct {
 	Keys       []Key
@@ -46,7 +44,7 @@ func (s *Sorter) Reset() { s.value, s.text, s.found, s.textFound, s.all = "", ""
 // Values are all uris and canonicals of the resource.
 func (s *Sorter) Values() []string { return s.all }
 
-// Value returns what the resource is sorted by; false where it has none.
+// Value returns the sort value of the resource; false for none.
 func (s *Sorter) Value() (string, bool) {
 	if s.found {
 		return beginning(s.value), true
@@ -90,9 +88,8 @@ func (x *Index) Sorts(k Key) bool {
 // characters.
 const endOfCode = "\x01"
 
-// OrderKey is the key of the entries that keep the order of a search parameter of a
-// resource type, whose values keys have; targets are those of Sorter. Another
-// definition of the parameter has another key.
+// OrderKey is the key of the entries for the order by a search parameter of a resource type. keys are the keys of
+// its values, targets those of Sorter. Another definition of the parameter has another key.
 func OrderKey(typ, code string, keys []Key, targets []string) Key {
 	parts := []string{typ, code, strings.Join(targets, ",")}
 	for _, k := range slices.Sorted(slices.Values(keys)) {
@@ -101,8 +98,8 @@ func OrderKey(typ, code string, keys []Key, targets []string) Key {
 	return Key(hash('d', parts...))
 }
 
-// Ordered leaves what Sorters have found, one for either direction: what a search that is
-// sorted by the parameter compares. Both are entries of one key, as those of a string.
+// Ordered adds the values of Sorters, one for each direction, for searches sorted by the parameter. Both are entries
+// of one key, like those of a string.
 func (x *Index) Ordered(k Key, ascending, descending *Sorter) {
 	first, ok := ascending.Value()
 	if !ok {

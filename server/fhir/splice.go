@@ -20,9 +20,9 @@ type Edit struct {
 	New string // unescaped
 }
 
-// Body is the client's JSON made ready to be stored: without white space, without
-// what the server decides (id, meta.versionId, meta.lastUpdated), in the client's
-// order. It does not change, and Render may be called again with another version.
+// Body is the client's JSON prepared for storage: without white space, without the elements that the server decides
+// (id, meta.versionId, meta.lastUpdated), in the client's order. It does not change, and Render may be called
+// again with another version.
 type Body struct {
 	resourceType string
 	meta         []byte // further properties of meta, each with a leading comma

@@ -116,7 +116,7 @@ func separates(r rune) bool {
 	return unicode.IsPunct(r) || unicode.IsSpace(r)
 }
 
-// Bounds of what a text is found by beside its start.
+// Limits of the entries of a text beside its start.
 const (
 	maxWords   = 64 // words after the first
 	wordLength = 64 // characters from a word on
