@@ -173,6 +173,11 @@ func convertQuantity(v Value, to string) (Value, bool) {
 	if calendar := unitKind(v.prec) == calendarUnitKind; calendar && singular(v.text) == singular(to) || !calendar && code == to {
 		return v, true
 	}
+	if singular(to) == "month" && singular(v.text) == "year" && unitKind(v.prec) == calendarUnitKind {
+		out, _ := months(v)
+		out.kind, out.text, out.prec = QuantityKind, to, v.prec
+		return out, true
+	}
 	target := to
 	prec := ucumUnitKind
 	if calendarUnit(to) {
@@ -276,7 +281,12 @@ func quantities(op string, a, b Value) (v Value, found, ok bool) {
 	switch op {
 	case "+", "-":
 		if a.text != b.text || a.prec != b.prec {
-			if b, ok = convertQuantity(b, a.text); !ok {
+			if finer(b, a) {
+				a, ok = convertQuantity(a, b.text)
+			} else {
+				b, ok = convertQuantity(b, a.text)
+			}
+			if !ok {
 				return v, false, true
 			}
 		}
@@ -322,6 +332,34 @@ func quantities(op string, a, b Value) (v Value, found, ok bool) {
 	}
 	v.kind, v.text, v.prec = QuantityKind, a.text, a.prec
 	return v, found, true
+}
+
+// finer reports whether the unit of a is more granular than that of b: a sum of both is
+// in that unit. Units that do not convert to each other are not finer.
+// Spec: https://hl7.org/fhirpath/N1/#addition.
+func finer(a, b Value) bool {
+	if yearly, ok := yearsAndMonths(a, b); ok {
+		return yearly
+	}
+	ua, oka := a.ucumCode()
+	ub, okb := b.ucumCode()
+	if !oka || !okb {
+		return false
+	}
+	x, errx := ucum.Parse(ua)
+	y, erry := ucum.Parse(ub)
+	return errx == nil && erry == nil && x.Comparable(y) && x.Step().Cmp(y.Step()) < 0
+}
+
+// yearsAndMonths reports whether both are calendar years or months, and whether a is
+// months and b years.
+func yearsAndMonths(a, b Value) (finer, ok bool) {
+	if unitKind(a.prec) != calendarUnitKind || unitKind(b.prec) != calendarUnitKind {
+		return false, false
+	}
+	_, oka := months(a)
+	_, okb := months(b)
+	return singular(a.text) == "month" && singular(b.text) == "year", oka && okb
 }
 
 // factor returns a unit as the right side of an operator.

@@ -215,7 +215,7 @@ func (r *reader) time() (micros int64, prec uint8) {
 	if s > 60 {
 		r.ok = false
 	}
-	micros += int64(min(s, 59)) * microsPerSecond // 60 is a leap second
+	micros += int64(s) * microsPerSecond // 60, a leap second, is the next minute
 	if !r.next('.') {
 		return
 	}

@@ -76,6 +76,9 @@ func (u Unit) Dimension() string {
 	return u.dimension
 }
 
+// Step is the size of one of the unit in base units, without the offset of a temperature.
+func (u Unit) Step() *big.Rat { return new(big.Rat).Set(u.factor) }
+
 // Base returns value, measured in u, in base units (Dimension).
 func (u Unit) Base(value *big.Rat) *big.Rat {
 	r := new(big.Rat).Mul(value, u.factor)
