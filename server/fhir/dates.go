@@ -11,8 +11,8 @@ import (
 // range [low, high) of the instants that the text stands for, in microseconds
 // since 1970: a whole year for "2013", one millisecond for a time with three
 // digits of a fraction. Digits below a microsecond are cut off. Second 60, a leap
-// second, is the last second of its minute, as in most clocks. The error says
-// what was expected.
+// second, comes after second 59 and is the first of the next minute, as in POSIX
+// time. The error says what was expected.
 //
 // Spec: https://hl7.org/fhir/R4/datatypes.html#dateTime,
 // https://hl7.org/fhir/R4/search.html#date.
@@ -52,7 +52,7 @@ func ParseDate(text string) (low, high int64, err error) {
 		if second > 60 {
 			p.bad = true
 		}
-		micros, width = int64(min(second, 59))*1e6, 1e6
+		micros, width = int64(second)*1e6, 1e6
 		if p.next('.') {
 			start := p.i
 			for p.i < len(p.s) && p.s[p.i] >= '0' && p.s[p.i] <= '9' {

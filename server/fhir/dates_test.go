@@ -23,7 +23,8 @@ func TestParseDate(t *testing.T) {
 		{"milliseconds", "2013-01-14T10:00:00.123Z", "2013-01-14T10:00:00.123Z", time.Millisecond},
 		{"one digit of a fraction", "2013-01-14T10:00:00.5Z", "2013-01-14T10:00:00.5Z", 100 * time.Millisecond},
 		{"digits below a microsecond are cut", "2013-01-14T10:00:00.123456789Z", "2013-01-14T10:00:00.123456Z", time.Microsecond},
-		{"a leap second is the last of its minute", "2016-12-31T23:59:60Z", "2016-12-31T23:59:59Z", time.Second},
+		{"a leap second comes after second 59", "2016-12-31T23:59:60Z", "2017-01-01T00:00:00Z", time.Second},
+		{"a leap second with a fraction, elsewhere", "2017-01-01T08:59:60.5+09:00", "2017-01-01T00:00:00.5Z", 100 * time.Millisecond},
 		{"before 1970", "1880-06-01", "1880-06-01T00:00:00Z", 24 * time.Hour},
 	}
 	for _, tt := range tests {
