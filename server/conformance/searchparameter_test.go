@@ -241,6 +241,13 @@ func TestSearchParameterThatCannotWork(t *testing.T) {
 		{"version that storing gives", parameter("x", "x", "token", "Patient", "Patient.meta.versionId"), []string{"meta.versionId", "stored"}},
 		{"time that storing gives", parameter("x", "x", "date", "Patient", "Patient.birthDate | Patient.meta.lastUpdated"), []string{"meta.lastUpdated", "_lastUpdated"}},
 		{"never ends", parameter("x", "x", "string", "Patient", "'a'.repeat($this & 'a')"), []string{"costs too much"}},
+		{"another resource", parameter("x", "x", "string", "Patient", "Patient.generalPractitioner.resolve().name.family"), []string{"resolve()", "cannot be indexed", "chain"}},
+		{"another resource in a condition", parameter("x", "x", "reference", "Patient", "Patient.generalPractitioner.where(resolve().active)"), []string{"resolve()", "cannot be indexed"}},
+		{"another resource in one branch", parameter("x", "x", "string", "Patient", "Patient.name.family | Patient.managingOrganization.resolve().name"), []string{"resolve()", "cannot be indexed"}},
+		{"the time of the search", parameter("x", "x", "token", "Patient", "(Patient.birthDate < today())"), []string{"today()", "cannot be indexed"}},
+		{"a value set", parameter("x", "x", "token", "Patient", "Patient.maritalStatus.where(memberOf('http://hl7.org/fhir/ValueSet/marital-status'))"), []string{"memberOf()", "cannot be indexed"}},
+		{"another resource in a component", parameter("x", "x", "composite", "Patient", "Patient.contact",
+			`"component":[{"definition":"http://example.org/SearchParameter/first","expression":"organization.resolve().name"},{"definition":"http://example.org/SearchParameter/first","expression":"name.family"}]`), []string{"resolve()", "cannot be indexed"}},
 		{"component unknown", parameter("x", "x", "composite", "Patient", "Patient.contact",
 			`"component":[{"definition":"http://example.org/none","expression":"name"},{"definition":"http://example.org/none","expression":"gender"}]`), []string{"http://example.org/none"}},
 	} {

@@ -233,7 +233,42 @@ func (c *Compiler) parse(text, path string) (*fhirpath.Expr, error) {
 		return nil, nil
 	}
 	e, err := fhirpath.Parse(text)
-	return e, expressionError(err, path)
+	if err != nil {
+		return nil, expressionError(err, path)
+	}
+	if why := outsideResource(e.Root); why != "" {
+		return nil, outcome.Invalid("%s", why).At(path)
+	}
+	return e, nil
+}
+
+// outsideResource says why the values of an expression cannot be indexed, "" where they
+// can: they depend on more than the resource. The type of a reference's target, as in
+// "resolve() is Patient", stands in the reference.
+func outsideResource(root fhirpath.Node) (why string) {
+	typed := map[fhirpath.Node]bool{}
+	fhirpath.Walk(root, func(n fhirpath.Node) bool {
+		switch x := n.(type) {
+		case *fhirpath.TypeOp:
+			typed[x.X] = x.Op == "is"
+		case *fhirpath.Call:
+			switch x.Name {
+			case "is":
+				typed[x.Left] = true
+			case "resolve":
+				if !typed[n] {
+					why = "resolve() reads another resource, which changes without this one: its values cannot be indexed. " +
+						"A search finds them by a chain, such as subject:Patient.name; resolve() is Patient can be indexed"
+				}
+			case "now", "today", "timeOfDay":
+				why = x.Name + "() gives another value at each search, and cannot be indexed"
+			case "memberOf", "subsumes", "subsumedBy", "conformsTo":
+				why = x.Name + "() depends on definitions that change without the resource, and cannot be indexed; a search has :in, :below and _profile"
+			}
+		}
+		return why == ""
+	})
+	return why
 }
 
 // expressionError says where an expression is wrong.
