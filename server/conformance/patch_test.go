@@ -28,6 +28,23 @@ func TestPatch(t *testing.T) {
 		s.get("/Observation?status=final").want(200).equal("total", "1")
 		s.get("/Observation?status=preliminary").want(200).equal("total", "0")
 	})
+	t.Run("a patch without operations changes nothing", func(t *testing.T) {
+		s := s.in(t)
+		for _, body := range []string{`{"resourceType":"Parameters"}`, `[]`} {
+			contentType := jsonPatch
+			if body[0] == '{' {
+				contentType = "application/fhir+json"
+			}
+			version := s.get(path).want(200).header.Get("ETag")
+			a := patch(s, path, body, "Content-Type", contentType).want(200)
+			if got := a.header.Get("ETag"); got != version {
+				t.Errorf("%s: ETag %s, want %s", body, got, version)
+			}
+			s.get(path).want(200).has("ETag", version)
+			patch(s, path, body, "Content-Type", contentType, "If-Match", `W/"99"`).want(409)
+			patch(s, "/Observation?_id="+id, body, "Content-Type", contentType).want(200).has("ETag", version)
+		}
+	})
 	t.Run("a failed test, a path that is not there: 422", func(t *testing.T) {
 		s := s.in(t)
 		patch(s, path, `[{"op":"test","path":"/status","value":"amended"}]`).issue(422, "invalid", "test")

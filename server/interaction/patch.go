@@ -2,8 +2,10 @@ package interaction
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"slices"
+	"strings"
 
 	"kiln/server/access"
 	"kiln/server/fhir"
@@ -26,7 +28,7 @@ type PatchParams struct {
 // Patch applies a JSON Patch or a FHIRPath Patch to the current version and stores
 // the result. What the patch does not touch stays as it was, decimals to the digit.
 // An operation that does not apply, a failed test included, is 422; a patch in
-// another format is 415.
+// another format is 415. An empty patch makes no version.
 // Spec: https://hl7.org/fhir/R4/http.html#patch, fhirpatch.html, RFC 6902.
 func (s *Service) Patch(ctx context.Context, p PatchParams) (Response, error) {
 	answer, err := s.patch(ctx, p)
@@ -49,16 +51,60 @@ func (s *Service) patch(ctx context.Context, p PatchParams) (Response, error) {
 	if w.Modify, err = s.modify(ctx, p); err != nil {
 		return Response{}, err
 	}
+	if s.isEmptyPatch(p.ContentType, p.Patch) {
+		w.Modify = keepCurrent(w, w.Modify)
+	}
 	if p.ID == "" {
 		return s.patchByCriteria(ctx, p, w)
 	}
 	if !fhir.ValidID(p.ID) {
 		return Response{}, outcome.NotFound(p.ResourceType, outcome.Clip(p.ID))
 	}
-	if err := s.Store.Write(ctx, w); err != nil {
+	return patchedResponse(w, s.Store.Write(ctx, w))
+}
+
+// patchedResponse is the answer to a patch: the version that was made, or the current one
+// where the patch was empty.
+func patchedResponse(w *store.Write, err error) (Response, error) {
+	if kept, ok := errors.AsType[*keptVersion](err); ok {
+		return existing(kept.version), nil
+	}
+	if err != nil {
 		return Response{}, err
 	}
 	return made(w.Result, false), nil
+}
+
+// keptVersion ends a write whose patch is empty, before a new version is made.
+type keptVersion struct{ version fhir.Version }
+
+func (*keptVersion) Error() string { return "the patch has no operations" }
+
+// keepCurrent returns a Modify that fails with keptVersion where modify and the guard of w
+// allow the write.
+func keepCurrent(w *store.Write, modify func(fhir.Version) (*fhir.Body, *fhir.Index, error)) func(fhir.Version) (*fhir.Body, *fhir.Index, error) {
+	return func(current fhir.Version) (*fhir.Body, *fhir.Index, error) {
+		_, x, err := modify(current)
+		if err != nil {
+			return nil, nil, err
+		}
+		if w.Guard != nil {
+			if err := w.Guard.May(&current, w.ID, x); err != nil {
+				return nil, nil, err
+			}
+		}
+		current.Body = slices.Clone(current.Body)
+		return nil, nil, &keptVersion{current}
+	}
+}
+
+// isEmptyPatch reports whether a patch has no operations.
+func (s *Service) isEmptyPatch(contentType string, content []byte) bool {
+	if contentType == patch.JSONType {
+		return strings.TrimSpace(string(content)) == "[]"
+	}
+	r, err := fhir.Decode(s.Model, content)
+	return err == nil && r.Type().Name == "Parameters" && len(fhir.NodeOf(r).AppendChild(nil, "parameter")) == 0
 }
 
 func (s *Service) patchByCriteria(ctx context.Context, p PatchParams, w *store.Write) (Response, error) {
@@ -72,10 +118,7 @@ func (s *Service) patchByCriteria(ctx context.Context, p PatchParams, w *store.W
 		}
 		return unwrapWrite(tx.Write(ctx, []*store.Write{w}))
 	})
-	if err != nil {
-		return Response{}, err
-	}
-	return made(w.Result, false), nil
+	return patchedResponse(w, err)
 }
 
 // modify returns the function that makes the next version from the current one. Where the request may not

@@ -15,6 +15,7 @@ import (
 // compact, with properties in their order and everything that is not touched as
 // it was written. parameters is a Parameters resource with one "operation" for
 // each step; they are applied in order, each to the result of the one before.
+// A patch without operations changes nothing.
 // The result is well-formed for the model; whether it is valid is for the caller
 // to check.
 //

@@ -52,6 +52,7 @@ func TestFHIRPath(t *testing.T) {
 		{"insert between extras", parameters(operation("insert", "Patient.name.given", index("index", "1"), part("value", `"valueString":"X"`))),
 			`"given":["A","B"],"_given":[null,{"id":"g"}]`, `"given":["A","X","B"],"_given":[null,null,{"id":"g"}]`},
 		{"delete an element with its extra", parameters(operation("delete", "Patient.birthDate")), `"birthDate":"1920-01-01","_birthDate":{"id":"b"},`, ``},
+		{"no operation", []byte(`{"resourceType":"Parameters"}`), ``, ``},
 		{"delete nothing", parameters(operation("delete", "Patient.photo")), ``, ``},
 		{"delete from a list", parameters(operation("delete", "Patient.identifier[1]")), `{"value":"2"},`, ``},
 		{"delete by a criterion", parameters(operation("delete", "Patient.identifier.where(value = '3')")), `,{"value":"3"}`, ``},
