@@ -88,6 +88,7 @@ func (v *Validator) Operate(ctx context.Context, op Operation, o Options) ([]out
 		fail(typ, "expected resource type %s, found %s", op.Type, typ)
 	}
 	switch {
+	case op.Mode == "create": // a create ignores the id
 	case id != "" && !fhir.ValidID(id):
 		fail(typ+".id", "%q is not a valid id: expected 1 to 64 letters, digits, - and .", id)
 	case op.Mode == "update" && id == "":

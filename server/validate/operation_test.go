@@ -30,6 +30,24 @@ func TestOperate(t *testing.T) {
 		{"no JSON", validate.Operation{Body: []byte(`{`)}, []string{"error "}},
 		{"another type", validate.Operation{Type: "Patient", Body: []byte(`{"resourceType":"Basic","code":{"text":"x"},` + more + `}`)}, []string{"error Basic: expected resource type Patient, found Basic"}},
 		{"another id", validate.Operation{Type: "Patient", ID: "1", Mode: "update", Body: []byte(`{"resourceType":"Patient","id":"2",` + more + `}`)}, []string{"error Patient.id: expected the id 1 of the URL, found 2"}},
+		{"a create ignores the id", validate.Operation{Type: "Patient", Mode: "create", Body: []byte(`{"resourceType":"Patient","id":"not_an_id",` + more + `}`)}, []string{"information : the resource is valid"}},
+		{"a relative system is an error", validate.Operation{Type: "Patient", Body: []byte(`{"resourceType":"Patient","identifier":[{"system":"x"}],` + more + `}`)}, []string{"error Patient.identifier[0].system: expected an absolute URI"}},
+		{"a create passes with a relative system", validate.Operation{Type: "Patient", Mode: "create", Body: []byte(`{"resourceType":"Patient","identifier":[{"system":"x"}],` + more + `}`)}, []string{
+			"warning Patient.identifier[0].system: expected an absolute URI", "information : the resource is valid"}},
+		{"an update passes with a relative system", validate.Operation{Type: "Patient", Mode: "update", Body: []byte(`{"resourceType":"Patient","id":"1","identifier":[{"system":"x"}],` + more + `}`)}, []string{
+			"warning Patient.identifier[0].system: expected an absolute URI", "information : the resource is valid"}},
+		{"an unknown profile in the resource and the request", validate.Operation{Profiles: []string{"http://example.org/none"}, Body: []byte(`{"resourceType":"Patient","meta":{"profile":["http://example.org/none"]},` + more + `}`)}, []string{
+			"error Patient: profile http://example.org/none is not known here"}},
+		{"an unknown profile twice in the request", validate.Operation{Profiles: []string{"http://example.org/none", "http://example.org/none"}, Body: []byte(`{"resourceType":"Patient",` + more + `}`)}, []string{
+			"error Patient: profile http://example.org/none is not known here"}},
+		{"an unknown profile twice in the resource", validate.Operation{Body: []byte(`{"resourceType":"Patient","meta":{"profile":["http://example.org/none","http://example.org/none"]},` + more + `}`)}, []string{
+			"warning Patient: profile http://example.org/none is not known here", "information : the resource is valid"}},
+		{"a known profile in both", validate.Operation{Profiles: []string{"http://hl7.org/fhir/StructureDefinition/vitalsigns"}, Body: []byte(`{"resourceType":"Observation","meta":{"profile":["http://hl7.org/fhir/StructureDefinition/vitalsigns"]},"status":"final","code":{"text":"x"},"category":[{"coding":[{"system":"http://terminology.hl7.org/CodeSystem/observation-category","code":"vital-signs"}]}],"subject":{"reference":"Patient/1"},"effectiveDateTime":"2020",` + more + `}`)}, []string{
+			"error Observation.effective: constraint vs-1", "error Observation: constraint vs-2"}},
+		{"a work group that R4 does not list", validate.Operation{Body: []byte(`{"resourceType":"CodeSystem","url":"http://example.org/c","name":"C","status":"active","content":"complete","extension":[{"url":"http://hl7.org/fhir/StructureDefinition/structuredefinition-wg","valueCode":"cgp"}],` + more + `}`)}, []string{
+			"warning CodeSystem.extension[0].value: expected a code of http://hl7.org/fhir/ValueSet/hl7-work-group", "information : the resource is valid"}},
+		{"a standards status that R4 does not list", validate.Operation{Body: []byte(`{"resourceType":"CodeSystem","url":"http://example.org/c","name":"C","status":"active","content":"complete","extension":[{"url":"http://hl7.org/fhir/StructureDefinition/structuredefinition-standards-status","valueCode":"retired"}],` + more + `}`)}, []string{
+			"warning CodeSystem.extension[0].value: expected a code of http://hl7.org/fhir/ValueSet/standards-status", "information : the resource is valid"}},
 		{"a delete", validate.Operation{Type: "Patient", ID: "1", Mode: "delete"}, []string{"information : nothing is known"}},
 	}
 	for _, tt := range tests {

@@ -209,7 +209,7 @@ func (u *run) resource(n, root fhir.Node, asked []string) {
 	u.depth--
 }
 
-// named applies the profiles that meta.profile and the request name.
+// named applies the profiles that meta.profile and the request name, each once.
 func (u *run) named(n fhir.Node, asked []string) {
 	base := len(u.nodes)
 	u.nodes = n.AppendChild(u.nodes, "meta")
@@ -222,6 +222,9 @@ func (u *run) named(n fhir.Node, asked []string) {
 			continue
 		}
 		url := u.nodes[i].Text()
+		if slices.Contains(asked, url) || slices.ContainsFunc(u.nodes[base:i], func(o fhir.Node) bool { return o.Text() == url }) {
+			continue
+		}
 		if p := u.v.profiles.of(url); p != nil {
 			u.profile(n, p)
 		} else if u.options.Warnings && !u.v.profiles.base(url) {
@@ -229,7 +232,10 @@ func (u *run) named(n fhir.Node, asked []string) {
 		}
 	}
 	u.nodes = u.nodes[:base]
-	for _, url := range asked {
+	for i, url := range asked {
+		if slices.Contains(asked[:i], url) {
+			continue
+		}
 		if p := u.v.profiles.of(url); p != nil {
 			u.profile(n, p)
 		} else if typ, ok := strings.CutPrefix(url, coreDefinitions); ok && u.v.profiles.base(url) {
