@@ -17,7 +17,7 @@ import (
 // administer is `kiln admin`.
 func administer() *cobra.Command {
 	c := &cobra.Command{Use: "admin", Short: "Administer the service: clients, users, keys, the search index, notifications"}
-	c.AddCommand(reindex(), client(), user(), signingKey(), apiKey(), grant(), notification(), adminConfig(), adminFeatures(), adminCache(), adminDatabase(), adminServers(), adminAudit(), adminSearches(), adminIndexes(), adminJobs())
+	c.AddCommand(reindex(), client(), user(), signingKey(), apiKey(), grant(), notification(), adminConfig(), adminFeatures(), adminCache(), adminDatabase(), adminServers(), adminAudit(), adminSearches(), adminIndexes(), adminJobs(), epochs())
 	return c
 }
 

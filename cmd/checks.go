@@ -170,7 +170,25 @@ func (f *findings) checkDatabase(ctx context.Context, url string) {
 	if len(plan) > 0 {
 		good = fmt.Sprintf("%d migrations will be applied at the next start", len(plan))
 	}
-	f.add("schema", good, err)
+	if f.add("schema", good, err) && len(plan) == 0 {
+		f.checkEpochs(ctx, url)
+	}
+}
+
+// checkEpochs looks whether the readers of the change log fit the history of the database.
+func (f *findings) checkEpochs(ctx context.Context, url string) {
+	good := ""
+	list, err := store.ReadEpochs(ctx, url)
+	if err == nil {
+		e := list[len(list)-1]
+		good = fmt.Sprintf("epoch %d, %s, since %s", e.ID.Number(), e.Cause, e.Since.Format(time.RFC3339))
+	}
+	f.add("epoch", good, err)
+	ahead, err := store.ReadersAhead(ctx, url)
+	if err == nil && len(ahead) > 0 {
+		err = fmt.Errorf("ahead of the database: %s: new changes do not reach them; run kiln admin epoch new", strings.Join(ahead, ", "))
+	}
+	f.add("readers", "every reader of the change log is within the history of the database", err)
 }
 
 // checkSettings looks whether what is acknowledged survives a crash.

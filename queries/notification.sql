@@ -18,8 +18,8 @@ WHERE s.id = u.id
 RETURNING s.id, (s.events - u.events)::bigint AS before;
 
 -- name: AddDeliveries :exec
-INSERT INTO notification_delivery (id, subscriber, number, xid, rid, ref, version, event, resource_type, resource_id, created, trace)
-SELECT unnest(@ids::uuid[]), unnest(@subscribers::text[]), unnest(@numbers::bigint[]), unnest(@xids::bigint[]), unnest(@rids::bigint[]),
+INSERT INTO notification_delivery (id, subscriber, number, epoch, xid, rid, ref, version, event, resource_type, resource_id, created, trace)
+SELECT unnest(@ids::uuid[]), unnest(@subscribers::text[]), unnest(@numbers::bigint[]), unnest(@epochs::bigint[]), unnest(@xids::bigint[]), unnest(@rids::bigint[]),
     unnest(@refs::bigint[]), unnest(@versions::integer[]), unnest(@events::text[])::"char", unnest(@resource_types::text[]),
     unnest(@resource_ids::text[]), unnest(@createds::timestamptz[]), unnest(@traces::text[])
 ON CONFLICT DO NOTHING;
@@ -430,18 +430,18 @@ SELECT unnest(@ids::uuid[]), unnest(@recipients::text[]), unnest(@bodies::text[]
 -- NewMessages are those that came behind a transaction, of transactions that are no
 -- longer running.
 -- name: NewMessages :many
-SELECT m.xid::text::bigint AS xid, m.id, m.recipient, m.body
+SELECT m.epoch, m.xid::text::bigint AS xid, m.id, m.recipient, m.body
 FROM notification_message m
-WHERE m.xid >= sqlc.arg(from_xid)::text::xid8 AND m.xid < sqlc.arg(to_xid)::text::xid8
+WHERE (m.epoch, m.xid) >= (@from_epoch::bigint, sqlc.arg(from_xid)::text::xid8) AND (m.epoch, m.xid) < (@to_epoch::bigint, sqlc.arg(to_xid)::text::xid8)
     AND m.recipient = ANY (@recipients::text[])
-ORDER BY m.xid, m.id;
+ORDER BY m.epoch, m.xid, m.id;
 
 -- WaitingMessages are those of a recipient that nobody has got, up to a transaction.
 -- name: WaitingMessages :many
 SELECT m.id, m.body
 FROM notification_message m
-WHERE m.recipient = @recipient AND m.delivered IS NULL AND m.xid < sqlc.arg(to_xid)::text::xid8
-ORDER BY m.xid, m.id
+WHERE m.recipient = @recipient AND m.delivered IS NULL AND (m.epoch, m.xid) < (@to_epoch::bigint, sqlc.arg(to_xid)::text::xid8)
+ORDER BY m.epoch, m.xid, m.id
 LIMIT 1000;
 
 -- name: MessagesDelivered :exec

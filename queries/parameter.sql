@@ -3,7 +3,7 @@
 -- ParametersState is the row of search_registry, with the number of parts of a new type, and those of the
 -- types that have more, as type << 48 | parts.
 -- name: ParametersState :one
-SELECT g.version, g.progress, g.definitions, g.fingerprint, p.parts::bigint AS usual_parts, ARRAY(
+SELECT g.version, g.progress, g.definitions, g.fingerprint, g.epoch, p.parts::bigint AS usual_parts, ARRAY(
     SELECT (n.typ::bigint << 48) | (n.announced >> 20)
     FROM rid_next n
     WHERE n.announced >> 20 > p.parts
@@ -22,11 +22,11 @@ LEFT JOIN (SELECT unnest(@known_rids::bigint[]) AS rid, unnest(@known_versions::
     ON k.rid = r.rid AND k.version = r.version
 ORDER BY r.rid;
 
--- CheckParametersVersion divides by zero when one of the versions that index entries were
--- made by is not the current one: the cheapest way for a statement of a pipeline
--- to end the transaction.
--- name: CheckParametersVersion :exec
-SELECT 1 / (g.version = ALL (@versions::bigint[]))::integer
+-- CheckPrepared divides by zero when the writes of a transaction were prepared in another
+-- epoch, or when one of the versions that their index entries were made by is not the current
+-- one: the cheapest way for a statement of a pipeline to end the transaction.
+-- name: CheckPrepared :exec
+SELECT 1 / (g.epoch = ALL (@epochs::bigint[]) AND g.version = ALL (@versions::bigint[]))::integer
 FROM search_registry g;
 
 -- LockParameters locks the row until the transaction ends: those who write
@@ -98,14 +98,15 @@ ORDER BY j.id;
 
 -- name: SetReindexHorizons :execrows
 UPDATE reindex_job j
-SET horizon = pg_snapshot_xmax(pg_current_snapshot())
+SET horizon = pg_snapshot_xmax(pg_current_snapshot()), horizon_epoch = g.epoch
+FROM search_registry g
 WHERE j.horizon IS NULL;
 
 -- ClaimReindexPlan locks a job that has no chunks yet and could have them.
 -- name: ClaimReindexPlan :one
 SELECT j.id, j.resource_type
 FROM reindex_job j
-WHERE j.planned IS NULL AND j.horizon <= pg_snapshot_xmin(pg_current_snapshot())
+WHERE j.planned IS NULL AND (j.horizon_epoch, j.horizon) <= ((SELECT g.epoch FROM search_registry g), pg_snapshot_xmin(pg_current_snapshot()))
 ORDER BY j.id
 LIMIT 1
 FOR UPDATE SKIP LOCKED;

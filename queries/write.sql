@@ -98,9 +98,10 @@ SELECT u.rid, u.hash, to_tsvector('simple', u.text)
 FROM (SELECT unnest(@rids::bigint[]) AS rid, unnest(@hashes::bigint[]) AS hash, unnest(@texts::text[]) AS text) u;
 
 -- name: InsertChanges :exec
-INSERT INTO change (shard, rids, refs, versions, methods, traces)
-SELECT ((@refs::bigint[])[1] & 255)::smallint, @rids::bigint[], @refs::bigint[], @versions::integer[],
-    array_to_string(@methods::text[], ''), CASE WHEN array_to_string(@traces::text[], '') <> '' THEN @traces::text[] END;
+INSERT INTO change (epoch, shard, rids, refs, versions, methods, traces)
+SELECT g.epoch, ((@refs::bigint[])[1] & 255)::smallint, @rids::bigint[], @refs::bigint[], @versions::integer[],
+    array_to_string(@methods::text[], ''), CASE WHEN array_to_string(@traces::text[], '') <> '' THEN @traces::text[] END
+FROM search_registry g;
 
 -- LostRaces are resources of which a version was committed that the transaction
 -- did not know when it gave out its own. It is asked after the insert: from then

@@ -334,7 +334,8 @@ func (s *Server) auditRecorder() *audit.Recorder {
 func (s *Server) administration() *admin.Part {
 	admin.RegisterProcess(s.Metrics)
 	admin.RegisterPools(s.Metrics, s.Store.Pools)
-	return &admin.Part{Ready: s.ready, Metrics: s.Metrics, Pprof: func() bool { return s.now().Server.Pprof },
+	s.registerEpochMetrics()
+	return &admin.Part{Ready: s.ready, Health: s.databaseHealth, Metrics: s.Metrics, Pprof: func() bool { return s.now().Server.Pprof },
 		Searches: s.searches(), SortIndexes: s.Parameters, Jobs: []admin.JobSource{reindexJobs{s.Store}, indexBuilds{s.Store}},
 		Settings: s.Settings, Caches: s.caches(), Pools: s.Store.Pools, Database: s.Store.Statistics,
 		ClearEverywhere: func(ctx context.Context, names string) error {

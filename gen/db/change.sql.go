@@ -13,8 +13,9 @@ import (
 )
 
 const AddReader = `-- name: AddReader :exec
-INSERT INTO change_reader (name, xid, rid, version)
-VALUES ($1, pg_snapshot_xmin(pg_current_snapshot()), 0, 0)
+INSERT INTO change_reader (name, epoch, xid, rid, version)
+SELECT $1, g.epoch, pg_snapshot_xmin(pg_current_snapshot()), 0, 0
+FROM search_registry g
 ON CONFLICT DO NOTHING
 `
 
@@ -25,18 +26,21 @@ func (q *Queries) AddReader(ctx context.Context, name string) error {
 }
 
 const ChangeEnds = `-- name: ChangeEnds :many
-SELECT o.xid::text::bigint AS oldest, n.xid::text::bigint AS newest
-FROM (SELECT c.xid FROM change c ORDER BY c.xid LIMIT 1) o
-CROSS JOIN (SELECT c.xid FROM change c ORDER BY c.xid DESC LIMIT 1) n
+SELECT e.epoch, o.xid::text::bigint AS oldest, n.xid::text::bigint AS newest
+FROM epoch e
+CROSS JOIN LATERAL (SELECT c.xid FROM change c WHERE c.epoch = e.epoch ORDER BY c.xid LIMIT 1) o
+CROSS JOIN LATERAL (SELECT c.xid FROM change c WHERE c.epoch = e.epoch ORDER BY c.xid DESC LIMIT 1) n
+ORDER BY e.epoch
 `
 
 type ChangeEndsRow struct {
+	Epoch  int64
 	Oldest int64
 	Newest int64
 }
 
-// ChangeEnds are the transaction ids of the oldest and of the newest row; none where
-// the log is empty.
+// ChangeEnds are the transaction ids of the oldest and of the newest row of each epoch that the
+// log has, oldest epoch first.
 func (q *Queries) ChangeEnds(ctx context.Context) ([]ChangeEndsRow, error) {
 	rows, err := q.db.Query(ctx, ChangeEnds)
 	if err != nil {
@@ -46,7 +50,7 @@ func (q *Queries) ChangeEnds(ctx context.Context) ([]ChangeEndsRow, error) {
 	var items []ChangeEndsRow
 	for rows.Next() {
 		var i ChangeEndsRow
-		if err := rows.Scan(&i.Oldest, &i.Newest); err != nil {
+		if err := rows.Scan(&i.Epoch, &i.Oldest, &i.Newest); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -58,24 +62,31 @@ func (q *Queries) ChangeEnds(ctx context.Context) ([]ChangeEndsRow, error) {
 }
 
 const ChangeHorizon = `-- name: ChangeHorizon :one
-SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS xid
+SELECT g.epoch, pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS xid
+FROM search_registry g
 `
 
-// ChangeHorizon is the transaction id below which the change log is complete.
-func (q *Queries) ChangeHorizon(ctx context.Context) (int64, error) {
+type ChangeHorizonRow struct {
+	Epoch int64
+	Xid   int64
+}
+
+// ChangeHorizon is the epoch and the transaction id below which the change log is complete.
+func (q *Queries) ChangeHorizon(ctx context.Context) (ChangeHorizonRow, error) {
 	row := q.db.QueryRow(ctx, ChangeHorizon)
-	var xid int64
-	err := row.Scan(&xid)
-	return xid, err
+	var i ChangeHorizonRow
+	err := row.Scan(&i.Epoch, &i.Xid)
+	return i, err
 }
 
 const ChangeSnapshot = `-- name: ChangeSnapshot :one
-SELECT pg_snapshot_xmin(c.now)::text::bigint AS xmin, pg_snapshot_xmax(c.now)::text::bigint AS xmax,
+SELECT (SELECT g.epoch FROM search_registry g)::bigint AS epoch, pg_snapshot_xmin(c.now)::text::bigint AS xmin, pg_snapshot_xmax(c.now)::text::bigint AS xmax,
     ARRAY(SELECT pg_snapshot_xip(c.now)::text::bigint)::bigint[] AS running
 FROM (SELECT pg_current_snapshot() AS now) c
 `
 
 type ChangeSnapshotRow struct {
+	Epoch   int64
 	Xmin    int64
 	Xmax    int64
 	Running []int64
@@ -86,20 +97,30 @@ type ChangeSnapshotRow struct {
 func (q *Queries) ChangeSnapshot(ctx context.Context) (ChangeSnapshotRow, error) {
 	row := q.db.QueryRow(ctx, ChangeSnapshot)
 	var i ChangeSnapshotRow
-	err := row.Scan(&i.Xmin, &i.Xmax, &i.Running)
+	err := row.Scan(
+		&i.Epoch,
+		&i.Xmin,
+		&i.Xmax,
+		&i.Running,
+	)
 	return i, err
 }
 
 const ChangeWritten = `-- name: ChangeWritten :one
 SELECT c.written
 FROM change c
-WHERE c.xid >= $1::text::xid8
+WHERE c.epoch = $1 AND c.xid >= $2::text::xid8
 ORDER BY c.xid
 LIMIT 1
 `
 
-func (q *Queries) ChangeWritten(ctx context.Context, xid string) (time.Time, error) {
-	row := q.db.QueryRow(ctx, ChangeWritten, xid)
+type ChangeWrittenParams struct {
+	Epoch int64
+	Xid   string
+}
+
+func (q *Queries) ChangeWritten(ctx context.Context, arg ChangeWrittenParams) (time.Time, error) {
+	row := q.db.QueryRow(ctx, ChangeWritten, arg.Epoch, arg.Xid)
 	var written time.Time
 	err := row.Scan(&written)
 	return written, err
@@ -158,20 +179,21 @@ func (q *Queries) ChangedVersions(ctx context.Context, arg ChangedVersionsParams
 }
 
 const Changes = `-- name: Changes :many
-SELECT c.xid::text::bigint AS xid, c.written, u.rid, u.version, u.ref, u.method, coalesce(u.trace, '')::text AS trace
+SELECT c.epoch, c.xid::text::bigint AS xid, c.written, u.rid, u.version, u.ref, u.method, coalesce(u.trace, '')::text AS trace
 FROM change c
 CROSS JOIN LATERAL (
     SELECT unnest(c.rids)::bigint AS rid, unnest(c.refs)::bigint AS ref, unnest(c.versions)::integer AS version,
         unnest(string_to_array(c.methods, NULL))::"char" AS method, unnest(c.traces) AS trace
 ) u
-WHERE c.xid >= $1::text::xid8
-    AND (c.xid > $1::text::xid8 OR (u.rid, u.version) > ($2::bigint, $3::integer))
-    AND c.xid < pg_snapshot_xmin(pg_current_snapshot())
-ORDER BY c.xid, u.rid, u.version
-LIMIT $4
+WHERE (c.epoch, c.xid) >= ($1::bigint, $2::text::xid8)
+    AND ((c.epoch, c.xid) > ($1::bigint, $2::text::xid8) OR (u.rid, u.version) > ($3::bigint, $4::integer))
+    AND (c.epoch, c.xid) < ((SELECT g.epoch FROM search_registry g), pg_snapshot_xmin(pg_current_snapshot()))
+ORDER BY c.epoch, c.xid, u.rid, u.version
+LIMIT $5
 `
 
 type ChangesParams struct {
+	AfterEpoch   int64
 	AfterXid     string
 	AfterRid     int64
 	AfterVersion int32
@@ -179,6 +201,7 @@ type ChangesParams struct {
 }
 
 type ChangesRow struct {
+	Epoch   int64
 	Xid     int64
 	Written time.Time
 	Rid     int64
@@ -188,10 +211,12 @@ type ChangesRow struct {
 	Trace   string
 }
 
-// Changes are read in the order of transaction ids. A transaction that is still
-// running may have any id from pg_snapshot_xmin on, so reading stops there.
+// Changes are read in the order of epochs and of transaction ids. A transaction that is
+// still running may have any id from pg_snapshot_xmin on, so reading stops there. The
+// transactions of former epochs have ended.
 func (q *Queries) Changes(ctx context.Context, arg ChangesParams) ([]ChangesRow, error) {
 	rows, err := q.db.Query(ctx, Changes,
+		arg.AfterEpoch,
 		arg.AfterXid,
 		arg.AfterRid,
 		arg.AfterVersion,
@@ -205,6 +230,7 @@ func (q *Queries) Changes(ctx context.Context, arg ChangesParams) ([]ChangesRow,
 	for rows.Next() {
 		var i ChangesRow
 		if err := rows.Scan(
+			&i.Epoch,
 			&i.Xid,
 			&i.Written,
 			&i.Rid,
@@ -223,10 +249,49 @@ func (q *Queries) Changes(ctx context.Context, arg ChangesParams) ([]ChangesRow,
 	return items, nil
 }
 
+const ChangesAmong = `-- name: ChangesAmong :many
+SELECT u.ref, u.version
+FROM change c
+CROSS JOIN LATERAL (SELECT unnest(c.refs)::bigint AS ref, unnest(c.versions)::integer AS version) u
+WHERE c.epoch = $1 AND c.written < $2 AND u.ref = ANY ($3::bigint[])
+`
+
+type ChangesAmongParams struct {
+	Epoch  int64
+	Before time.Time
+	Refs   []int64
+}
+
+type ChangesAmongRow struct {
+	Ref     int64
+	Version int32
+}
+
+// ChangesAmong lists the changes of some resources at the beginning of an epoch.
+func (q *Queries) ChangesAmong(ctx context.Context, arg ChangesAmongParams) ([]ChangesAmongRow, error) {
+	rows, err := q.db.Query(ctx, ChangesAmong, arg.Epoch, arg.Before, arg.Refs)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ChangesAmongRow
+	for rows.Next() {
+		var i ChangesAmongRow
+		if err := rows.Scan(&i.Ref, &i.Version); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const ChangesHeld = `-- name: ChangesHeld :one
 SELECT EXISTS (
     SELECT FROM change c
-    WHERE c.xid >= pg_snapshot_xmin(pg_current_snapshot())
+    WHERE (c.epoch, c.xid) >= ((SELECT g.epoch FROM search_registry g), pg_snapshot_xmin(pg_current_snapshot()))
 )
 `
 
@@ -239,11 +304,141 @@ func (q *Queries) ChangesHeld(ctx context.Context) (bool, error) {
 	return exists, err
 }
 
+const Epochs = `-- name: Epochs :many
+SELECT e.epoch, e.cause, e.since, e.system_identifier, e.database_oid, e.timeline
+FROM epoch e
+ORDER BY e.epoch
+`
+
+// Epochs lists the epochs, the first one first.
+func (q *Queries) Epochs(ctx context.Context) ([]Epoch, error) {
+	rows, err := q.db.Query(ctx, Epochs)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []Epoch
+	for rows.Next() {
+		var i Epoch
+		if err := rows.Scan(
+			&i.Epoch,
+			&i.Cause,
+			&i.Since,
+			&i.SystemIdentifier,
+			&i.DatabaseOid,
+			&i.Timeline,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const FindChange = `-- name: FindChange :one
+SELECT EXISTS (
+    SELECT FROM change c
+    LEFT JOIN LATERAL (SELECT unnest(c.rids)::bigint AS rid, unnest(c.versions)::integer AS version) u ON true
+    WHERE c.epoch = $1 AND c.xid = $2::text::xid8
+        AND (coalesce(u.rid, 0), coalesce(u.version, 0)) = ($3::bigint, $4::integer)
+)
+`
+
+type FindChangeParams struct {
+	Epoch   int64
+	Xid     string
+	Rid     int64
+	Version int32
+}
+
+// FindChange reports whether the log has a change; rid 0 stands for a row without resources.
+func (q *Queries) FindChange(ctx context.Context, arg FindChangeParams) (bool, error) {
+	row := q.db.QueryRow(ctx, FindChange,
+		arg.Epoch,
+		arg.Xid,
+		arg.Rid,
+		arg.Version,
+	)
+	var exists bool
+	err := row.Scan(&exists)
+	return exists, err
+}
+
+const LastChange = `-- name: LastChange :many
+SELECT c.epoch, c.xid::text::bigint AS xid, coalesce(u.rid, 0)::bigint AS rid, coalesce(u.version, 0)::integer AS version
+FROM (
+    SELECT l.epoch, l.xid
+    FROM change l
+    WHERE (l.epoch, l.xid) < ($1::bigint, $2::text::xid8)
+    ORDER BY l.epoch DESC, l.xid DESC
+    LIMIT 1
+) o
+JOIN change c ON c.epoch = o.epoch AND c.xid = o.xid
+LEFT JOIN LATERAL (SELECT unnest(c.rids)::bigint AS rid, unnest(c.versions)::integer AS version) u ON true
+ORDER BY 3 DESC, 4 DESC
+LIMIT 1
+`
+
+type LastChangeParams struct {
+	Epoch int64
+	Xid   string
+}
+
+type LastChangeRow struct {
+	Epoch   int64
+	Xid     int64
+	Rid     int64
+	Version int32
+}
+
+// LastChange is the last change before a transaction: no row where the log is empty. Several rows
+// may have one transaction id.
+func (q *Queries) LastChange(ctx context.Context, arg LastChangeParams) ([]LastChangeRow, error) {
+	rows, err := q.db.Query(ctx, LastChange, arg.Epoch, arg.Xid)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []LastChangeRow
+	for rows.Next() {
+		var i LastChangeRow
+		if err := rows.Scan(
+			&i.Epoch,
+			&i.Xid,
+			&i.Rid,
+			&i.Version,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const LastEpoch = `-- name: LastEpoch :one
+SELECT g.epoch
+FROM search_registry g
+`
+
+// LastEpoch returns the last stored epoch.
+func (q *Queries) LastEpoch(ctx context.Context) (int64, error) {
+	row := q.db.QueryRow(ctx, LastEpoch)
+	var epoch int64
+	err := row.Scan(&epoch)
+	return epoch, err
+}
+
 const LeaseReader = `-- name: LeaseReader :many
 UPDATE change_reader r
 SET holder = $1, leased_until = now() + $2::bigint * interval '1 millisecond'
 WHERE r.name = $3 AND (r.holder = $1 OR r.leased_until < now())
-RETURNING r.xid::text::bigint AS xid, r.rid, r.version
+RETURNING r.epoch, r.xid::text::bigint AS xid, r.rid, r.version
 `
 
 type LeaseReaderParams struct {
@@ -253,6 +448,7 @@ type LeaseReaderParams struct {
 }
 
 type LeaseReaderRow struct {
+	Epoch   int64
 	Xid     int64
 	Rid     int64
 	Version int32
@@ -268,7 +464,12 @@ func (q *Queries) LeaseReader(ctx context.Context, arg LeaseReaderParams) ([]Lea
 	var items []LeaseReaderRow
 	for rows.Next() {
 		var i LeaseReaderRow
-		if err := rows.Scan(&i.Xid, &i.Rid, &i.Version); err != nil {
+		if err := rows.Scan(
+			&i.Epoch,
+			&i.Xid,
+			&i.Rid,
+			&i.Version,
+		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -307,19 +508,21 @@ func (q *Queries) LogRead(ctx context.Context, arg LogReadParams) error {
 
 const MoveReader = `-- name: MoveReader :execrows
 UPDATE change_reader r
-SET xid = $1::text::xid8, rid = $2, version = $3,
-    leased_until = now() + $4::bigint * interval '1 millisecond'
-WHERE r.name = $5 AND r.holder = $6
-    AND r.xid = $7::text::xid8 AND r.rid = $8 AND r.version = $9
+SET epoch = $1, xid = $2::text::xid8, rid = $3, version = $4,
+    leased_until = now() + $5::bigint * interval '1 millisecond'
+WHERE r.name = $6 AND r.holder = $7
+    AND r.epoch = $8 AND r.xid = $9::text::xid8 AND r.rid = $10 AND r.version = $11
 `
 
 type MoveReaderParams struct {
+	Epoch       int64
 	Xid         string
 	Rid         int64
 	Version     int32
 	LeaseMs     int64
 	Name        string
 	Holder      string
+	FromEpoch   int64
 	FromXid     string
 	FromRid     int64
 	FromVersion int32
@@ -328,12 +531,14 @@ type MoveReaderParams struct {
 // MoveReader moves a reader on from where its holder found it.
 func (q *Queries) MoveReader(ctx context.Context, arg MoveReaderParams) (int64, error) {
 	result, err := q.db.Exec(ctx, MoveReader,
+		arg.Epoch,
 		arg.Xid,
 		arg.Rid,
 		arg.Version,
 		arg.LeaseMs,
 		arg.Name,
 		arg.Holder,
+		arg.FromEpoch,
 		arg.FromXid,
 		arg.FromRid,
 		arg.FromVersion,
@@ -344,21 +549,48 @@ func (q *Queries) MoveReader(ctx context.Context, arg MoveReaderParams) (int64, 
 	return result.RowsAffected(), nil
 }
 
+const NoteEpoch = `-- name: NoteEpoch :one
+SELECT note_epoch($1)::bigint AS epoch
+`
+
+// NoteEpoch returns the last epoch, after storing a new one where the database is on another line, or
+// where forced is not empty: the cause of the new one.
+func (q *Queries) NoteEpoch(ctx context.Context, forced string) (int64, error) {
+	row := q.db.QueryRow(ctx, NoteEpoch, forced)
+	var epoch int64
+	err := row.Scan(&epoch)
+	return epoch, err
+}
+
 const Readers = `-- name: Readers :many
-SELECT r.name, r.xid::text::bigint AS xid, r.rid, r.version, r.holder, r.leased_until
+SELECT r.name, r.epoch, r.xid::text::bigint AS xid, r.rid, r.version, r.holder, r.leased_until,
+    coalesce((
+        SELECT extract(epoch FROM clock_timestamp() - c.written)
+        FROM change c
+        WHERE (c.epoch, c.xid) > (r.epoch, r.xid)
+        ORDER BY c.epoch, c.xid
+        LIMIT 1
+    ), 0)::float8 AS behind_seconds,
+    ((r.epoch, r.xid) > (g.epoch, pg_snapshot_xmax(pg_current_snapshot())))::boolean AS ahead
 FROM change_reader r
+CROSS JOIN search_registry g
 ORDER BY r.name
 `
 
 type ReadersRow struct {
-	Name        string
-	Xid         int64
-	Rid         int64
-	Version     int32
-	Holder      string
-	LeasedUntil time.Time
+	Name          string
+	Epoch         int64
+	Xid           int64
+	Rid           int64
+	Version       int32
+	Holder        string
+	LeasedUntil   time.Time
+	BehindSeconds float64
+	Ahead         bool
 }
 
+// Readers lists the named readers. behind_seconds is the age of the oldest change that a reader has not
+// passed; ahead reports that its position lies behind the end of the database's history.
 func (q *Queries) Readers(ctx context.Context) ([]ReadersRow, error) {
 	rows, err := q.db.Query(ctx, Readers)
 	if err != nil {
@@ -370,11 +602,14 @@ func (q *Queries) Readers(ctx context.Context) ([]ReadersRow, error) {
 		var i ReadersRow
 		if err := rows.Scan(
 			&i.Name,
+			&i.Epoch,
 			&i.Xid,
 			&i.Rid,
 			&i.Version,
 			&i.Holder,
 			&i.LeasedUntil,
+			&i.BehindSeconds,
+			&i.Ahead,
 		); err != nil {
 			return nil, err
 		}
@@ -416,18 +651,19 @@ const TrimChanges = `-- name: TrimChanges :one
 WITH gone AS (
     DELETE FROM change c
     WHERE c.written < $1
-        AND (c.written < $2 OR NOT EXISTS (SELECT FROM change_reader r WHERE r.xid <= c.xid))
+        AND (c.written < $2 OR NOT EXISTS (SELECT FROM change_reader r WHERE (r.epoch, r.xid) <= (c.epoch, c.xid)))
         AND c.ctid = ANY (ARRAY(
             SELECT o.ctid
             FROM change o
-            ORDER BY o.xid
+            ORDER BY o.epoch, o.xid
             LIMIT $3
         ))
-    RETURNING c.xid, c.written
+    RETURNING c.epoch, c.xid, c.written
 ), noted AS (
     UPDATE change_trim t
-    SET xid = greatest(t.xid, g.xid), written = greatest(t.written, g.written)
-    FROM (SELECT o.xid, o.written FROM gone o ORDER BY o.xid DESC LIMIT 1) g
+    SET epoch = CASE WHEN (g.epoch, g.xid) > (t.epoch, t.xid) THEN g.epoch ELSE t.epoch END,
+        xid = CASE WHEN (g.epoch, g.xid) > (t.epoch, t.xid) THEN g.xid ELSE t.xid END, written = greatest(t.written, g.written)
+    FROM (SELECT o.epoch, o.xid, o.written FROM gone o ORDER BY o.epoch DESC, o.xid DESC LIMIT 1) g
 )
 SELECT count(*) FROM gone
 `
@@ -449,12 +685,13 @@ func (q *Queries) TrimChanges(ctx context.Context, arg TrimChangesParams) (int64
 }
 
 const TrimmedChanges = `-- name: TrimmedChanges :one
-SELECT t.xid::text::bigint AS xid, t.written
+SELECT t.epoch, t.xid::text::bigint AS xid, t.written
 FROM change_trim t
 WHERE t.xid > '0'
 `
 
 type TrimmedChangesRow struct {
+	Epoch   int64
 	Xid     int64
 	Written time.Time
 }
@@ -462,6 +699,27 @@ type TrimmedChangesRow struct {
 func (q *Queries) TrimmedChanges(ctx context.Context) (TrimmedChangesRow, error) {
 	row := q.db.QueryRow(ctx, TrimmedChanges)
 	var i TrimmedChangesRow
-	err := row.Scan(&i.Xid, &i.Written)
+	err := row.Scan(&i.Epoch, &i.Xid, &i.Written)
 	return i, err
+}
+
+const WrittenUpTo = `-- name: WrittenUpTo :one
+SELECT c.written
+FROM change c
+WHERE (c.epoch, c.xid) <= ($1::bigint, $2::text::xid8)
+ORDER BY c.epoch DESC, c.xid DESC
+LIMIT 1
+`
+
+type WrittenUpToParams struct {
+	Epoch int64
+	Xid   string
+}
+
+// WrittenUpTo returns when the last change up to a position was written; no row where there is none.
+func (q *Queries) WrittenUpTo(ctx context.Context, arg WrittenUpToParams) (time.Time, error) {
+	row := q.db.QueryRow(ctx, WrittenUpTo, arg.Epoch, arg.Xid)
+	var written time.Time
+	err := row.Scan(&written)
+	return written, err
 }

@@ -71,6 +71,7 @@ type Change struct {
 	Versions []int32
 	Methods  string
 	Traces   []string
+	Epoch    int64
 }
 
 type ChangeReader struct {
@@ -80,12 +81,23 @@ type ChangeReader struct {
 	Version     int32
 	Holder      string
 	LeasedUntil time.Time
+	Epoch       int64
 }
 
 type ChangeTrim struct {
 	One     bool
 	Xid     pgtype.Uint64
 	Written time.Time
+	Epoch   int64
+}
+
+type Epoch struct {
+	Epoch            int64
+	Cause            string
+	Since            time.Time
+	SystemIdentifier int64
+	DatabaseOid      int64
+	Timeline         int32
 }
 
 type IndexBuild struct {
@@ -187,6 +199,7 @@ type NotificationDelivery struct {
 	Log          []byte
 	NotBefore    pgtype.Timestamptz
 	Trace        string
+	Epoch        int64
 }
 
 type NotificationMessage struct {
@@ -196,6 +209,7 @@ type NotificationMessage struct {
 	Created   time.Time
 	Body      string
 	Delivered pgtype.Timestamptz
+	Epoch     int64
 }
 
 type NotificationPace struct {
@@ -408,6 +422,7 @@ type ReindexJob struct {
 	FailedKeys   []int64
 	Cancelled    bool
 	Reason       string
+	HorizonEpoch int64
 }
 
 type Resource struct {
@@ -470,6 +485,7 @@ type SearchRegistry struct {
 	Progress    int64
 	Definitions int64
 	Fingerprint int64
+	Epoch       int64
 }
 
 type SearchShape struct {

@@ -14,10 +14,10 @@ import (
 )
 
 const AddDeliveries = `-- name: AddDeliveries :exec
-INSERT INTO notification_delivery (id, subscriber, number, xid, rid, ref, version, event, resource_type, resource_id, created, trace)
-SELECT unnest($1::uuid[]), unnest($2::text[]), unnest($3::bigint[]), unnest($4::bigint[]), unnest($5::bigint[]),
-    unnest($6::bigint[]), unnest($7::integer[]), unnest($8::text[])::"char", unnest($9::text[]),
-    unnest($10::text[]), unnest($11::timestamptz[]), unnest($12::text[])
+INSERT INTO notification_delivery (id, subscriber, number, epoch, xid, rid, ref, version, event, resource_type, resource_id, created, trace)
+SELECT unnest($1::uuid[]), unnest($2::text[]), unnest($3::bigint[]), unnest($4::bigint[]), unnest($5::bigint[]), unnest($6::bigint[]),
+    unnest($7::bigint[]), unnest($8::integer[]), unnest($9::text[])::"char", unnest($10::text[]),
+    unnest($11::text[]), unnest($12::timestamptz[]), unnest($13::text[])
 ON CONFLICT DO NOTHING
 `
 
@@ -25,6 +25,7 @@ type AddDeliveriesParams struct {
 	Ids           []pgtype.UUID
 	Subscribers   []string
 	Numbers       []int64
+	Epochs        []int64
 	Xids          []int64
 	Rids          []int64
 	Refs          []int64
@@ -41,6 +42,7 @@ func (q *Queries) AddDeliveries(ctx context.Context, arg AddDeliveriesParams) er
 		arg.Ids,
 		arg.Subscribers,
 		arg.Numbers,
+		arg.Epochs,
 		arg.Xids,
 		arg.Rids,
 		arg.Refs,
@@ -624,20 +626,23 @@ func (q *Queries) MessagesDelivered(ctx context.Context, ids []pgtype.UUID) erro
 }
 
 const NewMessages = `-- name: NewMessages :many
-SELECT m.xid::text::bigint AS xid, m.id, m.recipient, m.body
+SELECT m.epoch, m.xid::text::bigint AS xid, m.id, m.recipient, m.body
 FROM notification_message m
-WHERE m.xid >= $1::text::xid8 AND m.xid < $2::text::xid8
-    AND m.recipient = ANY ($3::text[])
-ORDER BY m.xid, m.id
+WHERE (m.epoch, m.xid) >= ($1::bigint, $2::text::xid8) AND (m.epoch, m.xid) < ($3::bigint, $4::text::xid8)
+    AND m.recipient = ANY ($5::text[])
+ORDER BY m.epoch, m.xid, m.id
 `
 
 type NewMessagesParams struct {
+	FromEpoch  int64
 	FromXid    string
+	ToEpoch    int64
 	ToXid      string
 	Recipients []string
 }
 
 type NewMessagesRow struct {
+	Epoch     int64
 	Xid       int64
 	ID        pgtype.UUID
 	Recipient string
@@ -647,7 +652,13 @@ type NewMessagesRow struct {
 // NewMessages are those that came behind a transaction, of transactions that are no
 // longer running.
 func (q *Queries) NewMessages(ctx context.Context, arg NewMessagesParams) ([]NewMessagesRow, error) {
-	rows, err := q.db.Query(ctx, NewMessages, arg.FromXid, arg.ToXid, arg.Recipients)
+	rows, err := q.db.Query(ctx, NewMessages,
+		arg.FromEpoch,
+		arg.FromXid,
+		arg.ToEpoch,
+		arg.ToXid,
+		arg.Recipients,
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -656,6 +667,7 @@ func (q *Queries) NewMessages(ctx context.Context, arg NewMessagesParams) ([]New
 	for rows.Next() {
 		var i NewMessagesRow
 		if err := rows.Scan(
+			&i.Epoch,
 			&i.Xid,
 			&i.ID,
 			&i.Recipient,
@@ -1356,13 +1368,14 @@ func (q *Queries) TrimMessages(ctx context.Context, before time.Time) (int64, er
 const WaitingMessages = `-- name: WaitingMessages :many
 SELECT m.id, m.body
 FROM notification_message m
-WHERE m.recipient = $1 AND m.delivered IS NULL AND m.xid < $2::text::xid8
-ORDER BY m.xid, m.id
+WHERE m.recipient = $1 AND m.delivered IS NULL AND (m.epoch, m.xid) < ($2::bigint, $3::text::xid8)
+ORDER BY m.epoch, m.xid, m.id
 LIMIT 1000
 `
 
 type WaitingMessagesParams struct {
 	Recipient string
+	ToEpoch   int64
 	ToXid     string
 }
 
@@ -1373,7 +1386,7 @@ type WaitingMessagesRow struct {
 
 // WaitingMessages are those of a recipient that nobody has got, up to a transaction.
 func (q *Queries) WaitingMessages(ctx context.Context, arg WaitingMessagesParams) ([]WaitingMessagesRow, error) {
-	rows, err := q.db.Query(ctx, WaitingMessages, arg.Recipient, arg.ToXid)
+	rows, err := q.db.Query(ctx, WaitingMessages, arg.Recipient, arg.ToEpoch, arg.ToXid)
 	if err != nil {
 		return nil, err
 	}

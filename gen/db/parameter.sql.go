@@ -94,16 +94,21 @@ func (q *Queries) BumpDefinitions(ctx context.Context) error {
 	return err
 }
 
-const CheckParametersVersion = `-- name: CheckParametersVersion :exec
-SELECT 1 / (g.version = ALL ($1::bigint[]))::integer
+const CheckPrepared = `-- name: CheckPrepared :exec
+SELECT 1 / (g.epoch = ALL ($1::bigint[]) AND g.version = ALL ($2::bigint[]))::integer
 FROM search_registry g
 `
 
-// CheckParametersVersion divides by zero when one of the versions that index entries were
-// made by is not the current one: the cheapest way for a statement of a pipeline
-// to end the transaction.
-func (q *Queries) CheckParametersVersion(ctx context.Context, versions []int64) error {
-	_, err := q.db.Exec(ctx, CheckParametersVersion, versions)
+type CheckPreparedParams struct {
+	Epochs   []int64
+	Versions []int64
+}
+
+// CheckPrepared divides by zero when the writes of a transaction were prepared in another
+// epoch, or when one of the versions that their index entries were made by is not the current
+// one: the cheapest way for a statement of a pipeline to end the transaction.
+func (q *Queries) CheckPrepared(ctx context.Context, arg CheckPreparedParams) error {
+	_, err := q.db.Exec(ctx, CheckPrepared, arg.Epochs, arg.Versions)
 	return err
 }
 
@@ -142,7 +147,7 @@ func (q *Queries) ClaimReindexChunk(ctx context.Context) (ClaimReindexChunkRow, 
 const ClaimReindexPlan = `-- name: ClaimReindexPlan :one
 SELECT j.id, j.resource_type
 FROM reindex_job j
-WHERE j.planned IS NULL AND j.horizon <= pg_snapshot_xmin(pg_current_snapshot())
+WHERE j.planned IS NULL AND (j.horizon_epoch, j.horizon) <= ((SELECT g.epoch FROM search_registry g), pg_snapshot_xmin(pg_current_snapshot()))
 ORDER BY j.id
 LIMIT 1
 FOR UPDATE SKIP LOCKED
@@ -449,7 +454,7 @@ func (q *Queries) LockResourceTypes(ctx context.Context) error {
 
 const ParametersState = `-- name: ParametersState :one
 
-SELECT g.version, g.progress, g.definitions, g.fingerprint, p.parts::bigint AS usual_parts, ARRAY(
+SELECT g.version, g.progress, g.definitions, g.fingerprint, g.epoch, p.parts::bigint AS usual_parts, ARRAY(
     SELECT (n.typ::bigint << 48) | (n.announced >> 20)
     FROM rid_next n
     WHERE n.announced >> 20 > p.parts
@@ -462,6 +467,7 @@ type ParametersStateRow struct {
 	Progress    int64
 	Definitions int64
 	Fingerprint int64
+	Epoch       int64
 	UsualParts  int64
 	MoreParts   []int64
 }
@@ -477,6 +483,7 @@ func (q *Queries) ParametersState(ctx context.Context) (ParametersStateRow, erro
 		&i.Progress,
 		&i.Definitions,
 		&i.Fingerprint,
+		&i.Epoch,
 		&i.UsualParts,
 		&i.MoreParts,
 	)
@@ -817,7 +824,8 @@ func (q *Queries) SetFingerprints(ctx context.Context, arg SetFingerprintsParams
 
 const SetReindexHorizons = `-- name: SetReindexHorizons :execrows
 UPDATE reindex_job j
-SET horizon = pg_snapshot_xmax(pg_current_snapshot())
+SET horizon = pg_snapshot_xmax(pg_current_snapshot()), horizon_epoch = g.epoch
+FROM search_registry g
 WHERE j.horizon IS NULL
 `
 

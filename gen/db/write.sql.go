@@ -52,9 +52,10 @@ func (q *Queries) DeleteStrings(ctx context.Context, rids []int64) error {
 }
 
 const InsertChanges = `-- name: InsertChanges :exec
-INSERT INTO change (shard, rids, refs, versions, methods, traces)
-SELECT (($1::bigint[])[1] & 255)::smallint, $2::bigint[], $1::bigint[], $3::integer[],
+INSERT INTO change (epoch, shard, rids, refs, versions, methods, traces)
+SELECT g.epoch, (($1::bigint[])[1] & 255)::smallint, $2::bigint[], $1::bigint[], $3::integer[],
     array_to_string($4::text[], ''), CASE WHEN array_to_string($5::text[], '') <> '' THEN $5::text[] END
+FROM search_registry g
 `
 
 type InsertChangesParams struct {

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"encoding/json"
 	"net"
 	"net/http"
 	"net/http/pprof"
@@ -20,7 +21,9 @@ import (
 // Part answers for the state of one server. Its fields are set before Mount.
 type Part struct {
 	// Ready returns why the service cannot serve, nil when it can.
-	Ready   func(ctx context.Context) error
+	Ready func(ctx context.Context) error
+	// Health describes the database; nil says nothing of it.
+	Health  func(ctx context.Context) (DatabaseHealth, error)
 	Metrics *prometheus.Registry
 	Pprof   func() bool // whether profiles are served, to clients on this machine only; nil serves none
 
@@ -45,8 +48,8 @@ const readyTimeout = 2 * time.Second
 // Mount serves health, metrics, administration and, where they are wanted, profiles.
 func (p *Part) Mount(m *web.Mux) {
 	m.HandleFunc(web.Health, "GET /health/live", alive)
-	m.Handle(web.Health, "GET /health/ready", ready(p.Ready))
-	m.Handle(web.Health, "GET /health", ready(p.Ready))
+	m.Handle(web.Health, "GET /health/ready", p.ready())
+	m.Handle(web.Health, "GET /health", p.ready())
 	m.Handle(web.Metric, "GET /metrics", promhttp.HandlerFor(p.Metrics, promhttp.HandlerOpts{EnableOpenMetrics: true}))
 	p.mountConfig(m)
 	p.mountState(m)
@@ -84,11 +87,24 @@ func alive(w http.ResponseWriter, _ *http.Request) {
 	sendLine(w, http.StatusOK, "application/json; charset=utf-8", []byte(`{"status":"ok"}`))
 }
 
-func ready(check func(ctx context.Context) error) http.Handler {
+// DatabaseHealth is what a health check says of the database.
+type DatabaseHealth struct {
+	Primary  string `json:"primary"` // ok
+	Epoch    int    `json:"epoch"`
+	Readers  string `json:"readers"` // ok, or ahead where a reader is ahead of the database
+	Replicas []any  `json:"replicas"`
+}
+
+func (p *Part) ready() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), readyTimeout)
 		defer cancel()
-		if err := check(ctx); err != nil {
+		var health DatabaseHealth
+		err := p.Ready(ctx)
+		if err == nil && p.Health != nil {
+			health, err = p.Health(ctx)
+		}
+		if err != nil {
 			reason := "the database does not answer"
 			if o, ok := outcome.From(err); ok {
 				reason = o.Error()
@@ -96,7 +112,16 @@ func ready(check func(ctx context.Context) error) http.Handler {
 			unavailable(w, reason)
 			return
 		}
-		alive(w, r)
+		if p.Health == nil {
+			alive(w, r)
+			return
+		}
+		status := "ok"
+		if health.Readers != "ok" {
+			status = "degraded"
+		}
+		body, _ := json.Marshal(map[string]any{"status": status, "database": health})
+		say(w, http.StatusOK, body)
 	})
 }
 

@@ -193,7 +193,7 @@ func (p *Platform) past(ctx context.Context, e *entry, since time.Time, count in
 
 // replayOne hands one event to the handler, dry.
 func (p *Platform) replayOne(ctx context.Context, e *entry, caller *access.Principal, event *notify.Event) replayed {
-	id := notify.NotificationID(e.subscription, event.Version.ResourceType, event.Version.ID, event.Version.VersionID, event.Kind)
+	id := notify.NotificationIDIn(event.Position.Epoch, e.subscription, event.Version.ResourceType, event.Version.ID, event.Version.VersionID, event.Kind)
 	hc := p.eventContext(e, caller, event, id)
 	out := replayed{NotificationID: id.String(), Event: hc.Event, ResourceType: hc.ResourceType, ResourceID: hc.ResourceID, VersionID: hc.VersionID,
 		Writes: []dryWrite{}, Lines: []sandbox.Line{}}

@@ -164,10 +164,26 @@ func Restore(ctx context.Context, url, file string, verify bool) (*Manifest, err
 	if err := run(ctx, url, dump, os.Stderr, "pg_restore", "--no-owner", "--no-privileges", "--exit-on-error", "--single-transaction"); err != nil {
 		return nil, err
 	}
-	if !verify {
-		return want, nil
+	if verify {
+		if err := check(ctx, conn, want); err != nil {
+			return want, err
+		}
 	}
-	return want, check(ctx, conn, want)
+	return want, startEpoch(ctx, conn)
+}
+
+// startEpoch stores that the restored database begins a new epoch, where its schema knows epochs.
+// Transaction numbers in the backup are those of another line of history.
+func startEpoch(ctx context.Context, conn *pgx.Conn) error {
+	var known bool
+	err := conn.QueryRow(ctx, "SELECT to_regclass('epoch') IS NOT NULL").Scan(&known)
+	if err == nil && known {
+		_, err = conn.Exec(ctx, "SELECT note_epoch('copy')")
+	}
+	if err != nil {
+		return fmt.Errorf("store the new epoch: %w", err)
+	}
+	return nil
 }
 
 // whole reads every file of an archive to its end, where its check sum is compared.

@@ -156,8 +156,18 @@ func NotificationID(subscriber, typ, id string, versionID int, k Kind) uuid.UUID
 	return uuid.NewSHA1(namespace, fmt.Appendf(nil, "%s\n%s/%s/%d\n%c", subscriber, typ, id, versionID, k))
 }
 
+// NotificationIDIn is the NotificationID of a version that was written in an epoch. A version number
+// that is given again in a later epoch has another id.
+func NotificationIDIn(epoch store.EpochID, subscriber, typ, id string, versionID int, k Kind) uuid.UUID {
+	u := NotificationID(subscriber, typ, id, versionID, k)
+	if epoch > store.FirstEpoch {
+		u = uuid.NewSHA1(u, fmt.Appendf(nil, "%x", int64(epoch)))
+	}
+	return u
+}
+
 func (e *Event) notificationID(subscriber string) uuid.UUID {
-	id := NotificationID(subscriber, e.Version.ResourceType, e.Version.ID, e.Version.VersionID, e.Kind)
+	id := NotificationIDIn(e.Position.Epoch, subscriber, e.Version.ResourceType, e.Version.ID, e.Version.VersionID, e.Kind)
 	if e.Kind == VRead { // the same version may be read again
 		return uuid.NewSHA1(id, []byte(Cursor(e.Position)))
 	}
@@ -166,24 +176,35 @@ func (e *Event) notificationID(subscriber string) uuid.UUID {
 
 // Cursor is a position as clients get it: opaque, and good for a URL and a header.
 func Cursor(p store.ChangePosition) string {
-	var b [20]byte
-	binary.BigEndian.PutUint64(b[:], uint64(p.XID))
-	binary.BigEndian.PutUint64(b[8:], uint64(p.RID))
-	binary.BigEndian.PutUint32(b[16:], uint32(p.Version))
+	var b [cursorBytes]byte
+	binary.BigEndian.PutUint64(b[:], uint64(p.Epoch))
+	binary.BigEndian.PutUint64(b[8:], uint64(p.XID))
+	binary.BigEndian.PutUint64(b[16:], uint64(p.RID))
+	binary.BigEndian.PutUint32(b[24:], uint32(p.Version))
 	return base64.RawURLEncoding.EncodeToString(b[:])
 }
 
-// cursorLength is how many bytes the text of a cursor has.
-const cursorLength = 27
+const (
+	cursorBytes = 28
+	// cursorLength is the length of the text of a cursor in bytes.
+	cursorLength = 38
+	// oldCursorBytes is the length of a cursor of a build without epochs.
+	oldCursorBytes = 20
+)
 
 // ParseCursor reads a Cursor. It fails with invalid, 400.
 func ParseCursor(text string) (store.ChangePosition, error) {
 	b, err := base64.RawURLEncoding.DecodeString(text)
-	if err != nil || len(b) != 20 {
+	if len(b) == oldCursorBytes {
+		b = binary.BigEndian.AppendUint64(make([]byte, 0, cursorBytes), uint64(store.FirstEpoch))
+		old, _ := base64.RawURLEncoding.DecodeString(text) // as above
+		b = append(b, old...)
+	}
+	if err != nil || len(b) != cursorBytes || binary.BigEndian.Uint64(b) < uint64(store.FirstEpoch) || b[0] > 127 {
 		return store.ChangePosition{}, outcome.Invalid("%q is neither a cursor that this server has given out nor an instant", clip(text))
 	}
 	return store.ChangePosition{
-		XID: int64(binary.BigEndian.Uint64(b)), RID: int64(binary.BigEndian.Uint64(b[8:])), Version: int(int32(binary.BigEndian.Uint32(b[16:]))),
+		Epoch: store.EpochID(binary.BigEndian.Uint64(b)), XID: int64(binary.BigEndian.Uint64(b[8:])), RID: int64(binary.BigEndian.Uint64(b[16:])), Version: int(int32(binary.BigEndian.Uint32(b[24:]))),
 	}, nil
 }
 
@@ -197,27 +218,24 @@ type since struct {
 
 // has reports whether a change at a position belongs to it.
 func (s since) has(p store.ChangePosition) bool {
-	return p.Compare(s.position) > 0 && !s.snapshot.Over(p.XID)
+	return p.Compare(s.position) > 0 && !s.snapshot.Over(p)
 }
 
 // since reads a cursor or an instant; "" is now. What the log does not reach back to is 410.
 func (s *Service) since(ctx context.Context, text string) (since, error) {
 	if text == "" {
 		at, err := s.Store.ChangeSnapshot(ctx)
-		return since{position: at.Horizon(), snapshot: at}, err
+		return since{position: at.Last(), snapshot: at}, err
 	}
 	at, err := parseInstant(text)
 	if err != nil {
 		p, err := ParseCursor(text)
+		var ahead bool
 		if err == nil {
-			err = s.Store.CheckPosition(ctx, p)
+			ahead, err = s.Store.FindCursor(ctx, p)
 		}
-		if err == nil {
-			// One of another database would wait for what has long been.
-			var now store.ChangeSnapshot
-			if now, err = s.Store.ChangeSnapshot(ctx); err == nil && p.XID > now.Horizon().XID {
-				err = outcome.Invalid("%q is a cursor of events that have not been: this server has not given it out", clip(text))
-			}
+		if ahead { // it would wait for events that have long been
+			err = outcome.Invalid("%q is a cursor of events that have not been: this server has not given it out", clip(text))
 		}
 		return since{position: p}, gone(err)
 	}
@@ -228,9 +246,13 @@ func (s *Service) since(ctx context.Context, text string) (since, error) {
 // gone makes 410 of what has been trimmed.
 func gone(err error) error {
 	var trimmed *store.TrimmedError
+	if errors.As(err, &trimmed) && trimmed.Lost {
+		return outcome.New(outcome.CodeDeleted, "the cursor names an event that is not part of the database's history: the database was restored or has failed over without it; "+
+			"ask for events with _since=%s", trimmed.Next().Format(time.RFC3339Nano))
+	}
 	if errors.As(err, &trimmed) {
 		return outcome.New(outcome.CodeDeleted, "events are kept for a limited time, and what came before %s is gone; ask for what came after",
-			trimmed.Since.Format(time.RFC3339Nano))
+			trimmed.Next().Format(time.RFC3339Nano))
 	}
 	return err
 }

@@ -126,13 +126,17 @@ func (s *Service) pastEvents(r *http.Request, versions []fhir.Version) ([]*Event
 	if err != nil {
 		return nil, err
 	}
+	epochs, err := s.Store.EpochsOf(r.Context(), versions)
+	if err != nil {
+		return nil, err
+	}
 	var events []*Event
-	for _, v := range versions {
+	for i, v := range versions {
 		if v.Method == fhir.Unlogged {
 			continue
 		}
 		ref := int64(fhir.ValueReference(v.ResourceType, v.ID))
-		e := &Event{Kind: KindOf(v.Method), Version: s.shown(v), Written: v.LastUpdated, ref: ref}
+		e := &Event{Position: store.ChangePosition{Epoch: epochs[i]}, Kind: KindOf(v.Method), Version: s.shown(v), Written: v.LastUpdated, ref: ref}
 		if previous, ok := before[store.VersionKey{Ref: ref, VersionID: v.VersionID - 1}]; ok && !previous.Deleted() {
 			e.Previous = previous
 		}

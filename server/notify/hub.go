@@ -34,8 +34,8 @@ type hub struct {
 	clients   map[*client]struct{}
 	bound     map[string]map[*listener]struct{} // by id of the Subscription
 	// messages is the transaction from which on messages to users are still to be passed on;
-	// 0 before begun.
-	messages int64
+	// the zero value before begun.
+	messages store.ChangePosition
 }
 
 // lane passes events on to some of the listeners: those whose criteria the index entries of an
@@ -79,7 +79,7 @@ type client struct {
 	ended     chan struct{}    // closed when its access was revoked
 	// messages is the transaction from which on messages to its user are passed on to it as
 	// they come; those of before were kept where nobody had got them. The hub's mu is of it.
-	messages int64
+	messages store.ChangePosition
 
 	events    atomic.Int64
 	slowOnce  sync.Once
@@ -146,14 +146,15 @@ func newHub(s *Service) *hub {
 
 // run passes events on until ctx ends.
 func (h *hub) run(ctx context.Context) {
-	var at store.ChangePosition
+	var now store.ChangeSnapshot
 	for ctx.Err() == nil {
 		var err error
-		if at, err = h.s.Store.ChangeHorizon(ctx); err == nil {
+		if now, err = h.s.Store.ChangeSnapshot(ctx); err == nil {
 			break
 		}
 		pause(ctx, 100*time.Millisecond)
 	}
+	at := now.Last()
 	var working sync.WaitGroup
 	for _, l := range h.lanes {
 		l.mu.Lock()
@@ -162,9 +163,9 @@ func (h *hub) run(ctx context.Context) {
 		working.Go(func() { l.run(ctx, at) })
 	}
 	h.mu.Lock()
-	h.messages = at.XID
+	h.messages = now.Horizon()
 	for c := range h.clients {
-		c.messages = at.XID
+		c.messages = now.Horizon()
 	}
 	h.mu.Unlock()
 	close(h.begun)
@@ -730,24 +731,26 @@ const messageInterval = 200 * time.Millisecond
 // passMessages passes messages to users on to their connections.
 func (h *hub) passMessages(ctx context.Context) {
 	for pause(ctx, messageInterval) {
-		end, err := h.s.Store.ChangeHorizon(ctx)
+		now, err := h.s.Store.ChangeSnapshot(ctx)
 		if err != nil {
 			continue
 		}
+		end := now.Horizon()
 		// Who connects from here on gets what comes behind end.
-		from, recipients := h.passingUpTo(end.XID)
-		if len(recipients) == 0 || end.XID <= from {
+		from, recipients := h.passingUpTo(end)
+		if len(recipients) == 0 || end.Compare(from) <= 0 {
 			continue
 		}
 		for ctx.Err() == nil {
-			rows, err := h.s.db().NewMessages(ctx, db.NewMessagesParams{FromXid: fmt.Sprint(from), ToXid: fmt.Sprint(end.XID), Recipients: recipients})
+			rows, err := h.s.db().NewMessages(ctx, db.NewMessagesParams{FromEpoch: int64(from.Epoch), FromXid: fmt.Sprint(from.XID),
+				ToEpoch: int64(end.Epoch), ToXid: fmt.Sprint(end.XID), Recipients: recipients})
 			if err != nil {
 				pause(ctx, messageInterval)
 				continue
 			}
 			var ids []pgtype.UUID
 			for _, r := range rows {
-				if h.tell(r.Recipient, r.Xid, []byte(r.Body)) {
+				if h.tell(r.Recipient, store.ChangePosition{Epoch: store.EpochID(r.Epoch), XID: r.Xid}, []byte(r.Body)) {
 					ids = append(ids, r.ID)
 				}
 			}
@@ -759,10 +762,12 @@ func (h *hub) passMessages(ctx context.Context) {
 
 // passingUpTo says that messages are passed on up to a transaction: from which one on, and to
 // whom.
-func (h *hub) passingUpTo(end int64) (from int64, recipients []string) {
+func (h *hub) passingUpTo(end store.ChangePosition) (from store.ChangePosition, recipients []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	from, h.messages = h.messages, max(h.messages, end)
+	if from = h.messages; end.Compare(from) > 0 {
+		h.messages = end
+	}
 	for c := range h.clients {
 		recipients = append(recipients, names(c.principal)...)
 	}
@@ -797,11 +802,11 @@ func names(p *access.Principal) []string {
 
 // tell passes a message of a transaction on to the connections of a user, and reports whether
 // there was one.
-func (h *hub) tell(recipient string, xid int64, body []byte) (told bool) {
+func (h *hub) tell(recipient string, at store.ChangePosition, body []byte) (told bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for c := range h.clients {
-		if xid >= c.messages && slices.Contains(names(c.principal), recipient) {
+		if at.Compare(c.messages) >= 0 && slices.Contains(names(c.principal), recipient) {
 			c.push(addressed{message: &message{name: "notify", data: body, written: time.Now()}})
 			told = true
 		}
@@ -818,7 +823,7 @@ func (h *hub) waiting(ctx context.Context, c *client) {
 	end := c.messages
 	h.mu.Unlock()
 	for _, name := range names(c.principal) {
-		rows, err := h.s.db().WaitingMessages(ctx, db.WaitingMessagesParams{Recipient: name, ToXid: fmt.Sprint(end)})
+		rows, err := h.s.db().WaitingMessages(ctx, db.WaitingMessagesParams{Recipient: name, ToEpoch: int64(end.Epoch), ToXid: fmt.Sprint(end.XID)})
 		if err != nil || len(rows) == 0 {
 			continue
 		}

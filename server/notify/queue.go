@@ -150,6 +150,7 @@ func (q *queue) add(ctx context.Context, tx pgx.Tx, hits []hit) error {
 		p.Ids = append(p.Ids, pgtype.UUID{Bytes: e.notificationID(h.subscriber.ID), Valid: true})
 		p.Subscribers = append(p.Subscribers, h.subscriber.ID)
 		p.Numbers = append(p.Numbers, number[h.subscriber.ID])
+		p.Epochs = append(p.Epochs, int64(e.Position.Epoch))
 		p.Xids = append(p.Xids, e.Position.XID)
 		p.Rids = append(p.Rids, e.Position.RID)
 		p.Refs = append(p.Refs, e.ref)

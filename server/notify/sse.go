@@ -173,7 +173,7 @@ func (st *stream) add(m addressed) {
 		st.out.WriteString(m.name)
 		st.out.WriteByte('\n')
 	}
-	if m.position.XID != 0 {
+	if m.position.RID != 0 {
 		st.out.WriteString("id: ")
 		st.out.WriteString(Cursor(m.position))
 		st.out.WriteByte('\n')

@@ -222,21 +222,23 @@ type IndexStatistics struct {
 
 // DatabaseStatistics is the state of the database.
 type DatabaseStatistics struct {
-	Version            string            `json:"version"`
-	Bytes              int64             `json:"bytes"`
-	CacheHitRatio      float64           `json:"cache_hit_ratio"`
-	WALBytes           *int64            `json:"wal_bytes"` // written since its statistics were reset
-	OldestTransaction  float64           `json:"oldest_transaction_seconds"`
-	Connections        int               `json:"connections"`
-	MaxConnections     int               `json:"max_connections"`
-	ReplicationLag     []ReplicationLag  `json:"replication_lag"`
-	SchemaVersion      int64             `json:"schema_version"`
-	Extensions         map[string]string `json:"extensions"`
-	Tables             []TableStatistics `json:"tables"`
-	InRecovery         bool              `json:"in_recovery"`
-	Deadlocks          int64             `json:"deadlocks"`
-	TransactionsDone   int64             `json:"transactions_committed"`
-	TransactionsUndone int64             `json:"transactions_rolled_back"`
+	Version            string             `json:"version"`
+	Bytes              int64              `json:"bytes"`
+	CacheHitRatio      float64            `json:"cache_hit_ratio"`
+	WALBytes           *int64             `json:"wal_bytes"` // written since its statistics were reset
+	OldestTransaction  float64            `json:"oldest_transaction_seconds"`
+	Connections        int                `json:"connections"`
+	MaxConnections     int                `json:"max_connections"`
+	ReplicationLag     []ReplicationLag   `json:"replication_lag"`
+	SchemaVersion      int64              `json:"schema_version"`
+	Extensions         map[string]string  `json:"extensions"`
+	Tables             []TableStatistics  `json:"tables"`
+	InRecovery         bool               `json:"in_recovery"`
+	Deadlocks          int64              `json:"deadlocks"`
+	TransactionsDone   int64              `json:"transactions_committed"`
+	TransactionsUndone int64              `json:"transactions_rolled_back"`
+	Epoch              EpochStatistics    `json:"epoch"`
+	Readers            []ReaderStatistics `json:"readers"`
 }
 
 // ReplicationLag is how far a replica is behind.
@@ -264,6 +266,9 @@ func (s *Store) Statistics(ctx context.Context) (DatabaseStatistics, error) {
 			&d.Deadlocks, &d.TransactionsDone, &d.TransactionsUndone, &d.SchemaVersion)
 	if err != nil {
 		return d, translate(fmt.Errorf("database statistics: %w", err))
+	}
+	if d.Epoch, d.Readers, err = s.epochStatistics(ctx); err != nil {
+		return d, err
 	}
 	d.ReplicationLag = []ReplicationLag{}
 	d.Extensions = make(map[string]string)

@@ -61,12 +61,12 @@ func (k *announcedParts) note(asked time.Time, usual int64, more []int64) {
 
 // parts are the parts that a search has to ask which begins now.
 func (s *Store) parts(ctx context.Context) (*match.Parts, error) {
-	at := s.announced.at.Load()
+	at := s.memory.Load().announced.at.Load()
 	if at == nil || Since(at.asked) > knownFor {
 		if _, err := s.ParametersState(ctx); err != nil {
 			return nil, err
 		}
-		at = s.announced.at.Load()
+		at = s.memory.Load().announced.at.Load()
 	}
 	return at.parts, nil
 }

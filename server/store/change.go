@@ -16,6 +16,7 @@ import (
 
 // ChangePosition is a place in the change log. The zero value is its beginning.
 type ChangePosition struct {
+	Epoch   EpochID
 	XID     int64 // transaction
 	RID     int64
 	Version int
@@ -23,7 +24,7 @@ type ChangePosition struct {
 
 // Compare orders positions as the change log does: -1, 0 or 1.
 func (p ChangePosition) Compare(q ChangePosition) int {
-	return cmp.Or(cmp.Compare(p.XID, q.XID), cmp.Compare(p.RID, q.RID), cmp.Compare(p.Version, q.Version))
+	return cmp.Or(cmp.Compare(p.Epoch, q.Epoch), cmp.Compare(p.XID, q.XID), cmp.Compare(p.RID, q.RID), cmp.Compare(p.Version, q.Version))
 }
 
 // Change is one version in the order of the change log: by transaction, then by
@@ -47,7 +48,7 @@ type Change struct {
 // anywhere on the PostgreSQL server, in another database too, holds it back.
 func (s *Store) Changes(ctx context.Context, after ChangePosition, count int) ([]Change, error) {
 	rows, err := db.New(s.pool).Changes(ctx, db.ChangesParams{
-		AfterXid: strconv.FormatInt(after.XID, 10), AfterRid: after.RID, AfterVersion: int32(after.Version), Count: int32(count),
+		AfterEpoch: int64(after.Epoch), AfterXid: strconv.FormatInt(after.XID, 10), AfterRid: after.RID, AfterVersion: int32(after.Version), Count: int32(count),
 	})
 	if err != nil {
 		return nil, translate(err)
@@ -59,7 +60,7 @@ func (s *Store) Changes(ctx context.Context, after ChangePosition, count int) ([
 			return nil, err
 		}
 		changes[i] = Change{
-			Position:     ChangePosition{XID: r.Xid, RID: r.Rid, Version: int(r.Version)},
+			Position:     ChangePosition{Epoch: EpochID(r.Epoch), XID: r.Xid, RID: r.Rid, Version: int(r.Version)},
 			ResourceType: typ, Ref: r.Ref, VersionID: int(r.Version), Method: r.Method, Written: r.Written.UTC(), Trace: r.Trace,
 		}
 	}
@@ -67,32 +68,53 @@ func (s *Store) Changes(ctx context.Context, after ChangePosition, count int) ([
 }
 
 // ChangeHorizon is the position behind all changes of transactions that are no
-// longer running: where a reader begins that wants only news.
+// longer running: where a reader begins that wants only news. It is the position of
+// the last of these changes, so that a later epoch can tell whether it has that one.
 func (s *Store) ChangeHorizon(ctx context.Context) (ChangePosition, error) {
-	xid, err := db.New(s.pool).ChangeHorizon(ctx)
-	return ChangePosition{XID: xid}, translate(err)
+	at, err := s.ChangeSnapshot(ctx)
+	return at.last, err
 }
 
 // ChangeSnapshot tells which transactions were over at an instant. The zero value is
 // before all of them.
 type ChangeSnapshot struct {
+	epoch      EpochID
 	xmin, xmax int64
-	running    []int64 // of those from xmin on and before xmax
+	running    []int64        // of those from xmin on and before xmax
+	last       ChangePosition // the last change before xmin
 }
 
 // ChangeSnapshot takes one now.
 func (s *Store) ChangeSnapshot(ctx context.Context) (ChangeSnapshot, error) {
-	r, err := db.New(s.pool).ChangeSnapshot(ctx)
-	return ChangeSnapshot{xmin: r.Xmin, xmax: r.Xmax, running: r.Running}, translate(err)
+	q := db.New(s.pool)
+	r, err := q.ChangeSnapshot(ctx)
+	if err != nil {
+		return ChangeSnapshot{}, translate(err)
+	}
+	at := ChangeSnapshot{epoch: EpochID(r.Epoch), xmin: r.Xmin, xmax: r.Xmax, running: r.Running, last: ChangePosition{Epoch: EpochID(r.Epoch)}}
+	rows, err := q.LastChange(ctx, db.LastChangeParams{Epoch: r.Epoch, Xid: strconv.FormatInt(r.Xmin, 10)})
+	if err == nil && len(rows) == 0 {
+		var trim changeTrim
+		if trim, err = s.trimmed(ctx); trim.XID > 0 {
+			at.last = trim.before()
+		}
+	}
+	for _, c := range rows {
+		at.last = ChangePosition{Epoch: EpochID(c.Epoch), XID: c.Xid, RID: c.Rid, Version: int(c.Version)}
+	}
+	return at, translate(err)
 }
 
-// Over reports whether a transaction had ended: its changes were there to be read.
-func (s ChangeSnapshot) Over(xid int64) bool {
-	return xid < s.xmin || xid < s.xmax && !slices.Contains(s.running, xid)
+// Over reports whether the transaction of a position had ended: its changes were there to be read.
+func (s ChangeSnapshot) Over(p ChangePosition) bool {
+	return p.Epoch < s.epoch || p.Epoch == s.epoch && (p.XID < s.xmin || p.XID < s.xmax && !slices.Contains(s.running, p.XID))
 }
 
 // Horizon is the position before all changes of transactions that were not over.
-func (s ChangeSnapshot) Horizon() ChangePosition { return ChangePosition{XID: s.xmin} }
+func (s ChangeSnapshot) Horizon() ChangePosition { return ChangePosition{Epoch: s.epoch, XID: s.xmin} }
+
+// Last is the position of the last change before the horizon.
+func (s ChangeSnapshot) Last() ChangePosition { return s.last }
 
 // clockSlack is how far the clocks of servers and of PostgreSQL may be apart, and how
 // long a transaction may run before it writes, for ChangesSince to miss nothing.
@@ -112,54 +134,117 @@ func (s *Store) ChangesSince(ctx context.Context, since time.Time) (ChangePositi
 	since = since.Add(-clockSlack)
 	q := db.New(s.pool)
 	ends, err := q.ChangeEnds(ctx)
-	if err != nil || len(ends) == 0 {
+	if err != nil {
 		return ChangePosition{}, translate(err)
 	}
-	low, high := ends[0].Oldest, ends[0].Newest+1 // transactions ascend with time
-	for low < high {
-		middle := low + (high-low)/2
-		written, err := q.ChangeWritten(ctx, strconv.FormatInt(middle, 10))
-		switch {
-		case errors.Is(err, pgx.ErrNoRows), err == nil && !written.Before(since):
-			high = middle
-		case err != nil:
-			return ChangePosition{}, translate(err)
-		default:
-			low = middle + 1
+	var at ChangePosition
+	for _, e := range ends {
+		low, high := e.Oldest, e.Newest+1 // transactions of one epoch ascend with time
+		for low < high {
+			middle := low + (high-low)/2
+			written, err := q.ChangeWritten(ctx, db.ChangeWrittenParams{Epoch: e.Epoch, Xid: strconv.FormatInt(middle, 10)})
+			switch {
+			case errors.Is(err, pgx.ErrNoRows), err == nil && !written.Before(since):
+				high = middle
+			case err != nil:
+				return ChangePosition{}, translate(err)
+			default:
+				low = middle + 1
+			}
+		}
+		at = ChangePosition{Epoch: EpochID(e.Epoch), XID: low}
+		if low <= e.Newest {
+			break // the epoch has changes from the instant on
 		}
 	}
-	return ChangePosition{XID: low}, nil
+	return at, nil
 }
 
-// TrimmedError is of a position that the change log no longer reaches back to.
+// TrimmedError is of a position that the change log no longer reaches back to, or of a position
+// that is not part of the database's history.
 type TrimmedError struct {
 	Since time.Time // changes written after this instant are still there
+	Lost  bool      // the change of the position is not part of the history
 }
 
+// Next returns the first instant that the change log still reaches back to.
+func (e *TrimmedError) Next() time.Time { return e.Since.Add(time.Microsecond).UTC() }
+
 func (e *TrimmedError) Error() string {
+	if e.Lost {
+		return "the change is not part of the database's history"
+	}
 	return "the change log goes back to " + e.Since.UTC().Format(time.RFC3339Nano)
 }
 
 // CheckPosition fails with a *TrimmedError when changes behind p have been trimmed.
 func (s *Store) CheckPosition(ctx context.Context, p ChangePosition) error {
 	trim, err := s.trimmed(ctx)
-	if err == nil && p.XID < trim.XID {
+	if err == nil && p.Compare(trim.before()) < 0 {
 		return &TrimmedError{Since: trim.Written}
 	}
 	return err
 }
 
+// FindCursor fails with a *TrimmedError where a reader cannot continue exactly behind p: changes
+// behind it have been trimmed, or p is of a former epoch and the log lacks its change. ahead
+// reports a position that the present epoch has not reached.
+func (s *Store) FindCursor(ctx context.Context, p ChangePosition) (ahead bool, err error) {
+	m := s.memory.Load()
+	if p.Epoch == m.epoch {
+		if err := s.CheckPosition(ctx, p); err != nil {
+			return false, err
+		}
+		now, err := s.ChangeSnapshot(ctx)
+		return p.XID > now.xmin, err
+	}
+	q := db.New(s.pool)
+	upTo := p
+	if m.isFormer(p.Epoch) {
+		trim, err := s.trimmed(ctx)
+		switch {
+		case err != nil:
+			return false, err
+		case p.Compare(trim.before()) < 0:
+			return false, &TrimmedError{Since: trim.Written}
+		case p.XID == 0 || p == trim.before():
+			return false, nil
+		}
+		found, err := q.FindChange(ctx, db.FindChangeParams{Epoch: int64(p.Epoch), Xid: strconv.FormatInt(p.XID, 10), Rid: p.RID, Version: int32(p.Version)})
+		if err != nil || found {
+			return false, translate(err)
+		}
+	} else { // the history parted before that epoch began
+		upTo = ChangePosition{Epoch: EpochID(p.Epoch.Number()) << 32}
+	}
+	lost := &TrimmedError{Lost: true}
+	lost.Since, err = q.WrittenUpTo(ctx, db.WrittenUpToParams{Epoch: int64(upTo.Epoch), Xid: strconv.FormatInt(upTo.XID, 10)})
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return false, translate(err)
+	}
+	if trim, err := s.trimmed(ctx); err != nil {
+		return false, err
+	} else if trim.Written.After(lost.Since) {
+		lost.Since = trim.Written
+	}
+	return false, lost
+}
+
 type changeTrim struct {
+	Epoch   EpochID
 	XID     int64 // 0 where nothing has been trimmed
 	Written time.Time
 }
+
+// before is the position before the first change that has not been trimmed.
+func (t changeTrim) before() ChangePosition { return ChangePosition{Epoch: t.Epoch, XID: t.XID} }
 
 func (s *Store) trimmed(ctx context.Context) (changeTrim, error) {
 	r, err := db.New(s.pool).TrimmedChanges(ctx)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return changeTrim{}, nil
 	}
-	return changeTrim{XID: r.Xid, Written: r.Written.UTC()}, translate(err)
+	return changeTrim{Epoch: EpochID(r.Epoch), XID: r.Xid, Written: r.Written.UTC()}, translate(err)
 }
 
 // VersionKey names a version in the change log.

@@ -65,6 +65,7 @@ type unitRow struct {
 // them and in a transaction of its own: no write waits for another one's row,
 // and a row that outlives a failed write does no harm.
 func (s *Store) learn(ctx context.Context, indexes ...*fhir.Index) error {
+	m := s.memory.Load()
 	var texts []textRow
 	var units []unitRow
 	for _, x := range indexes {
@@ -73,24 +74,24 @@ func (s *Store) learn(ctx context.Context, indexes ...*fhir.Index) error {
 		}
 		for _, e := range x.Texts {
 			value := fhir.ValueText(e.Text)
-			if !s.texts.has(e.Key.Term(value)) {
+			if !m.texts.has(e.Key.Term(value)) {
 				texts = append(texts, textRow{int64(e.Key), int64(value), e.Text})
 			}
 		}
 		for _, e := range x.Quantities {
 			id := fhir.UnitID(e.System, e.Code, e.Unit)
-			if !s.units.has(id) {
+			if !m.units.has(id) {
 				units = append(units, unitRow{id, e.System, e.Code, e.Unit})
 			}
 		}
 	}
 	if len(texts) > 0 {
-		if err := s.learnTexts(ctx, texts); err != nil {
+		if err := s.learnTexts(ctx, m, texts); err != nil {
 			return translate(err)
 		}
 	}
 	if len(units) > 0 {
-		if err := s.learnUnits(ctx, units); err != nil {
+		if err := s.learnUnits(ctx, m, units); err != nil {
 			return translate(err)
 		}
 	}
@@ -100,7 +101,7 @@ func (s *Store) learn(ctx context.Context, indexes ...*fhir.Index) error {
 // Rows go in by ascending key, so that two servers with the same news do not
 // wait for each other in a circle.
 
-func (s *Store) learnTexts(ctx context.Context, rows []textRow) error {
+func (s *Store) learnTexts(ctx context.Context, m *memory, rows []textRow) error {
 	slices.SortFunc(rows, func(a, b textRow) int {
 		return cmp.Or(cmp.Compare(a.key, b.key), cmp.Compare(a.value, b.value))
 	})
@@ -116,11 +117,11 @@ func (s *Store) learnTexts(ctx context.Context, rows []textRow) error {
 	if err := db.New(s.side).AddTexts(ctx, p); err != nil {
 		return err
 	}
-	s.texts.add(terms...)
+	m.texts.add(terms...)
 	return nil
 }
 
-func (s *Store) learnUnits(ctx context.Context, rows []unitRow) error {
+func (s *Store) learnUnits(ctx context.Context, m *memory, rows []unitRow) error {
 	slices.SortFunc(rows, func(a, b unitRow) int { return cmp.Compare(a.id, b.id) })
 	rows = slices.CompactFunc(rows, func(a, b unitRow) bool { return a.id == b.id })
 	var p db.AddUnitsParams
@@ -133,6 +134,6 @@ func (s *Store) learnUnits(ctx context.Context, rows []unitRow) error {
 	if err := db.New(s.side).AddUnits(ctx, p); err != nil {
 		return err
 	}
-	s.units.add(p.Ids...)
+	m.units.add(p.Ids...)
 	return nil
 }

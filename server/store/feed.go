@@ -286,6 +286,7 @@ func (r *Follower) interval() time.Duration {
 // recentChanges are what the readers of a server have read last: they read the same,
 // soon one after the other. It is a part of the change log without a gap.
 type recentChanges struct {
+	memory  *memory        // that of the epoch they were read in
 	begin   ChangePosition // before the first
 	changes []Change
 
@@ -340,6 +341,9 @@ func (f *Feed) look(ctx context.Context, after ChangePosition, count int) (chang
 		return nil, false, ctx.Err()
 	}
 	r := &f.recent
+	if m := f.store.memory.Load(); r.memory != m { // a new epoch may lack the last changes of the one before
+		*r = recentChanges{memory: m}
+	}
 	if changes := r.after(after, count); len(changes) > 0 {
 		return changes, false, nil
 	}
@@ -406,6 +410,7 @@ func (f *Feed) Run(ctx context.Context, name string, h Handler) error {
 	}
 	r := &namedReader{feed: f, name: name, holder: uuid.NewString(), handler: h}
 	for ctx.Err() == nil {
+		r.memory = f.store.memory.Load()
 		from, ok, err := r.lease(ctx)
 		switch {
 		case err != nil && ctx.Err() == nil:
@@ -429,6 +434,7 @@ type namedReader struct {
 	name, holder string
 	handler      Handler
 	renewed      time.Time // when the lease was, at the latest
+	memory       *memory   // of the epoch that the reader works in
 }
 
 var errLeaseLost = errors.New("store: another server has the reader")
@@ -443,7 +449,7 @@ func (r *namedReader) lease(ctx context.Context) (at ChangePosition, ok bool, er
 		return ChangePosition{}, false, translate(err)
 	}
 	r.renewed = start
-	return ChangePosition{XID: rows[0].Xid, RID: rows[0].Rid, Version: int(rows[0].Version)}, true, nil
+	return ChangePosition{Epoch: EpochID(rows[0].Epoch), XID: rows[0].Xid, RID: rows[0].Rid, Version: int(rows[0].Version)}, true, nil
 }
 
 func (r *namedReader) release() {
@@ -531,6 +537,9 @@ func (r *namedReader) work(ctx context.Context, from ChangePosition) error {
 func (r *namedReader) move(ctx context.Context, from, to ChangePosition, commit func(context.Context, pgx.Tx) error) error {
 	for attempt := 1; ; attempt++ {
 		err := r.feed.store.begin(ctx, func(tx pgx.Tx) error {
+			if r.memory != r.feed.store.memory.Load() {
+				return errLeaseLost // the new epoch may lack changes that the batch has
+			}
 			if commit != nil {
 				if err := commit(ctx, tx); err != nil {
 					return err
@@ -539,9 +548,9 @@ func (r *namedReader) move(ctx context.Context, from, to ChangePosition, commit 
 				return err
 			}
 			n, err := db.New(tx).MoveReader(ctx, db.MoveReaderParams{
-				Xid: strconv.FormatInt(to.XID, 10), Rid: to.RID, Version: int32(to.Version), LeaseMs: readerLease.Milliseconds(),
+				Epoch: int64(to.Epoch), Xid: strconv.FormatInt(to.XID, 10), Rid: to.RID, Version: int32(to.Version), LeaseMs: readerLease.Milliseconds(),
 				Name: r.name, Holder: r.holder,
-				FromXid: strconv.FormatInt(from.XID, 10), FromRid: from.RID, FromVersion: int32(from.Version),
+				FromEpoch: int64(from.Epoch), FromXid: strconv.FormatInt(from.XID, 10), FromRid: from.RID, FromVersion: int32(from.Version),
 			})
 			if err == nil && n == 0 {
 				err = errLeaseLost
@@ -561,7 +570,9 @@ func (r *namedReader) move(ctx context.Context, from, to ChangePosition, commit 
 type ReaderState struct {
 	Name        string
 	Position    ChangePosition
-	LeasedUntil time.Time // before now where no server works as the reader
+	LeasedUntil time.Time     // before now where no server works as the reader
+	Behind      time.Duration // age of the oldest change that the reader has not passed
+	Ahead       bool          // the position lies behind the end of the database's history
 }
 
 // Readers lists the named readers.
@@ -569,7 +580,8 @@ func (s *Store) Readers(ctx context.Context) ([]ReaderState, error) {
 	rows, err := db.New(s.pool).Readers(ctx)
 	states := make([]ReaderState, len(rows))
 	for i, r := range rows {
-		states[i] = ReaderState{Name: r.Name, Position: ChangePosition{XID: r.Xid, RID: r.Rid, Version: int(r.Version)}, LeasedUntil: r.LeasedUntil}
+		states[i] = ReaderState{Name: r.Name, Position: ChangePosition{Epoch: EpochID(r.Epoch), XID: r.Xid, RID: r.Rid, Version: int(r.Version)},
+			LeasedUntil: r.LeasedUntil, Behind: time.Duration(r.BehindSeconds * float64(time.Second)), Ahead: r.Ahead}
 	}
 	return states, translate(err)
 }

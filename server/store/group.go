@@ -20,8 +20,9 @@ import (
 // entry is a write on its way into a transaction.
 type entry struct {
 	w     *Write
-	index int   // of the write among its neighbours
-	unit  *unit // when coalesced
+	index int     // of the write among its neighbours
+	epoch EpochID // that the entry was prepared in
+	unit  *unit   // when coalesced
 	typ   int16
 	ref   int64
 	rid   int64
@@ -53,13 +54,14 @@ func (s *Store) prepare(ctx context.Context, ws []*Write) ([]entry, error) {
 			return nil, err
 		}
 	}
+	epoch := s.memory.Load().epoch
 	entries := make([]entry, len(ws))
 	indexes := make([]*fhir.Index, len(ws))
 	now := s.now() // one for all: last updates are remembered in runs of one value
 	trace := telemetry.Traceparent(ctx)
 	for i, w := range ws {
 		e := &entries[i]
-		*e = entry{w: w, index: i, ref: int64(fhir.ValueReference(w.ResourceType, w.ID)), fhirIndex: w.Index, trace: trace}
+		*e = entry{w: w, index: i, epoch: epoch, ref: int64(fhir.ValueReference(w.ResourceType, w.ID)), fhirIndex: w.Index, trace: trace}
 		indexes[i] = w.Index
 		if w.Method == fhir.DELETE {
 			e.fhirIndex = nil
@@ -227,6 +229,7 @@ func (st *statement) reset() {
 type group struct {
 	insert, move, update, remove, deletion, unindex, date, number, quantity, text, narrative, change, events, check statement
 
+	epoch              EpochID // of the entry that was added last
 	parametersVersions []int64 // versions that the indexes were made by
 
 	copied  []byte // reused by copyInserts
@@ -256,7 +259,7 @@ var groups = sync.Pool{New: func() any {
 		narrative: newStatement("narrative", db.InsertNarratives, oidInt8, oidInt8, oidText),
 		change:    newStatement("change", db.InsertChanges, oidInt8, oidInt8, oidInt4, oidText, oidText),
 		events:    newStatement("events", db.InsertAuditOfWrites, oidBytea),
-		check:     newStatement("check", db.CheckParametersVersion, oidInt8),
+		check:     newStatement("check", db.CheckPrepared, oidInt8, oidInt8),
 	}
 }}
 
@@ -270,7 +273,7 @@ func (g *group) statements() [14]*statement {
 }
 
 func (g *group) reset() {
-	g.parametersVersions = g.parametersVersions[:0]
+	g.epoch, g.parametersVersions = 0, g.parametersVersions[:0]
 	for _, st := range g.statements() {
 		st.reset()
 	}
@@ -297,6 +300,10 @@ func (g *group) terms() int { return g.insert.cols[0].n + g.update.cols[0].n }
 func (g *group) add(e *entry) {
 	if e.action == nothing {
 		return
+	}
+	if e.epoch != g.epoch {
+		g.epoch = e.epoch
+		g.check.cols[0].int64(int64(e.epoch))
 	}
 	method := byte(e.w.Method)
 	if e.w.Unlogged && e.w.Method == fhir.POST {

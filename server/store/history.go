@@ -202,11 +202,11 @@ func (s *Store) historyTypes(ctx context.Context, q HistoryQuery) ([]int16, erro
 		}
 		return []int16{n}, nil
 	}
-	if err := s.types.load(ctx, db.New(s.pool)); err != nil {
+	if err := s.loadTypes(ctx); err != nil {
 		return nil, translate(err)
 	}
 	var all []int16
-	for n := range s.types.current.Load().name {
+	for n := range s.memory.Load().types.current.Load().name {
 		all = append(all, n)
 	}
 	return all, nil

@@ -64,7 +64,7 @@ func outdated(err error) bool {
 		return true
 	}
 	var pg *pgconn.PgError
-	return errors.As(err, &pg) && pg.Code == "22012" // CheckParametersVersion divides by zero
+	return errors.As(err, &pg) && pg.Code == "22012" // CheckPrepared divides by zero
 }
 
 var errOutdated = errors.New("store: the search parameters have changed")
@@ -88,9 +88,15 @@ func (s *Store) renew(ctx context.Context, ws ...*Write) error {
 	return nil
 }
 
-// refresh is Indexer.Refresh.
-func (s *Store) refresh(ctx context.Context) error {
+// refresh is Indexer.Refresh after a write that was prepared in an epoch. It notices a new epoch.
+func (s *Store) refresh(ctx context.Context, prepared EpochID) error {
+	if _, err := s.ParametersState(ctx); err != nil {
+		return err
+	}
 	if s.Indexer() == nil {
+		if prepared != s.Epoch() {
+			return nil
+		}
 		return errOutdated
 	}
 	return s.Indexer().Refresh(ctx)
@@ -98,8 +104,12 @@ func (s *Store) refresh(ctx context.Context) error {
 
 // renewUnit is refresh and renew for the entries of a unit.
 func (s *Store) renewUnit(ctx context.Context, u *unit) error {
-	if err := s.refresh(ctx); err != nil {
+	if err := s.refresh(ctx, u.entries[0].epoch); err != nil {
 		return err
+	}
+	ws := make([]*Write, len(u.entries))
+	for i := range u.entries {
+		ws[i] = u.entries[i].w
 	}
 	for i := range u.entries {
 		e := &u.entries[i]
@@ -117,6 +127,18 @@ func (s *Store) renewUnit(ctx context.Context, u *unit) error {
 			return err
 		}
 	}
+	if u.entries[0].epoch == s.memory.Load().epoch {
+		return nil
+	}
+	// Surrogates and numbers of types belong to the epoch.
+	fresh, err := s.prepare(ctx, ws)
+	if err != nil {
+		return err
+	}
+	for i, e := range fresh {
+		e.unit = u
+		u.entries[i] = e
+	}
 	return nil
 }
 
@@ -132,12 +154,23 @@ type ParametersState struct {
 // ParametersState reads the row. Like StoredParameters and ReindexJobs it has a
 // connection of its own, and may be called with a transaction open.
 func (s *Store) ParametersState(ctx context.Context) (ParametersState, error) {
-	asked := time.Now()
-	r, err := db.New(s.side).ParametersState(ctx)
+	conn, err := s.side.Acquire(ctx)
 	if err != nil {
 		return ParametersState{}, translate(err)
 	}
-	s.announced.note(asked, r.UsualParts, r.MoreParts)
+	defer conn.Release()
+	q := db.New(conn)
+	asked := time.Now()
+	r, err := q.ParametersState(ctx)
+	if err == nil {
+		err = s.meetEpoch(ctx, q, EpochID(r.Epoch)) // one that was stored for the PostgreSQL that was there before, too
+	}
+	if err != nil {
+		return ParametersState{}, translate(err)
+	}
+	if m := s.memory.Load(); m.epoch == EpochID(r.Epoch) {
+		m.announced.note(asked, r.UsualParts, r.MoreParts)
+	}
 	return ParametersState{Version: r.Version, Progress: r.Progress, Definitions: r.Definitions, Fingerprint: r.Fingerprint}, nil
 }
 
@@ -255,7 +288,7 @@ func (t *Tx) checkOwn(g *group) error {
 			return errOutdated
 		}
 	}
-	g.check.cols[0].reset()
+	g.check.cols[1].reset()
 	return nil
 }
 
@@ -265,5 +298,5 @@ func (g *group) checkIndex(x *fhir.Index) {
 		return
 	}
 	g.parametersVersions = append(g.parametersVersions, x.ParametersVersion)
-	g.check.cols[0].int64(x.ParametersVersion)
+	g.check.cols[1].int64(x.ParametersVersion)
 }

@@ -332,6 +332,7 @@ func (s *Store) repair(ctx context.Context, t *Tx, all []*stale) error {
 	for i, x := range all {
 		refs[i], byRef[x.ref], indexes[i] = x.ref, x, x.index
 	}
+	epoch := s.memory.Load().epoch
 	if err := s.learn(ctx, indexes...); err != nil {
 		return err
 	}
@@ -373,6 +374,7 @@ func (s *Store) repair(ctx context.Context, t *Tx, all []*stale) error {
 	if len(g.parametersVersions) == 0 {
 		return nil
 	}
+	g.check.cols[0].int64(int64(epoch))
 	if len(p.Refs) > 0 {
 		if err := q.UpdateTerms(ctx, p); err != nil {
 			return fmt.Errorf("update terms: %w", err)

@@ -18,7 +18,11 @@ type SearchResult = strategy.Result
 // statement is cancelled in PostgreSQL. How it is answered is decided in
 // server/search/strategy.
 func (s *Store) Search(ctx context.Context, q *search.Query) (*SearchResult, error) {
-	r, err := s.searcher.Search(ctx, q)
+	var r *SearchResult
+	err := s.inOneEpoch(func() (err error) {
+		r, err = s.searcher.Search(ctx, q)
+		return err
+	})
 	return r, translate(err)
 }
 
@@ -44,7 +48,7 @@ func (v searchable) Acquire(ctx context.Context) (*pgxpool.Conn, error) { return
 func (v searchable) Acquired() int64 { return v.s.pool.Stat().AcquireCount() }
 
 func (v searchable) KnownType(typ string) (int16, bool) {
-	n, ok := v.s.types.current.Load().number[typ]
+	n, ok := v.s.memory.Load().types.current.Load().number[typ]
 	return n, ok
 }
 

@@ -16,7 +16,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"kiln/gen/db"
 	"kiln/server/search/strategy"
 	"kiln/server/telemetry"
 )
@@ -64,16 +63,13 @@ type Store struct {
 	log *slog.Logger
 	now func() time.Time
 
-	rids      surrogates
-	types     typeTable
-	announced announcedParts
-	texts     known // terms of token_text that are committed
-	units     known // ids of quantity_unit that are committed
-	queue     queue
-	reads     reader
-	flush     flusher
-	trim      changeTrimmer
-	feed      atomic.Pointer[Feed] // nil until NewFeed
+	memory atomic.Pointer[memory] // of the present epoch; nil before the first connection
+	epochs epochs
+	queue  queue
+	reads  reader
+	flush  flusher
+	trim   changeTrimmer
+	feed   atomic.Pointer[Feed] // nil until NewFeed
 
 	searcher *strategy.Searcher
 }
@@ -118,7 +114,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 		s.pool.Close()
 		return nil, fmt.Errorf("open database: %w", err)
 	}
-	if err := s.types.load(ctx, db.New(s.side)); err != nil {
+	if err := s.loadTypes(ctx); err != nil {
 		s.side.Close()
 		s.pool.Close()
 		return nil, fmt.Errorf("open database: %w", err)
@@ -168,13 +164,13 @@ func (s *Store) open(ctx context.Context, url string, maxConns int, settings str
 	c.ConnConfig.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
 		return &cancelHandler{pgconn.CancelRequestContextWatcherHandler{Conn: conn, DeadlineDelay: 2 * time.Second}}
 	}
-	c.PrepareConn = func(_ context.Context, conn *pgx.Conn) (bool, error) {
-		return conn.PgConn().CustomData()[cancelled] == nil, nil
-	}
 	c.ConnConfig.Tracer = telemetry.Statements{}
 	s.Watch(c)
+	c.PrepareConn = func(ctx context.Context, conn *pgx.Conn) (bool, error) {
+		return conn.PgConn().CustomData()[cancelled] == nil && s.ofPresentEpoch(ctx, conn), nil
+	}
 	c.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
-		if err := checkVersion(conn.PgConn().ParameterStatus("server_version")); err != nil {
+		if err := s.admitConnection(ctx, conn); err != nil {
 			return err
 		}
 		_, err := conn.PgConn().Exec(ctx, settings).ReadAll()
@@ -184,10 +180,12 @@ func (s *Store) open(ctx context.Context, url string, maxConns int, settings str
 }
 
 // Watch makes what waits for a connection of a pool, which need not be the store's, fail
-// within Timeout when the database hangs.
+// within Timeout when the database hangs. The connections of the pool are of the present epoch.
 func (s *Store) Watch(c *pgxpool.Config) {
 	s.liveness.watch(&c.ConnConfig.Config, false)
 	c.BeforeConnect = s.liveness.admit
+	c.AfterConnect = s.admitConnection
+	c.PrepareConn = func(ctx context.Context, conn *pgx.Conn) (bool, error) { return s.ofPresentEpoch(ctx, conn), nil }
 }
 
 // cancelHandler cancels statements, and marks their connections, which the pool does not

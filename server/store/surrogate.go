@@ -22,7 +22,7 @@ const surrogateBlock = 4096
 
 // rid returns a new surrogate for a resource of type typ.
 func (s *Store) rid(ctx context.Context, typ int16) (int64, error) {
-	r := &s.rids
+	r := &s.memory.Load().rids
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	b := r.left[typ]
@@ -67,28 +67,43 @@ func (t *typeTable) load(ctx context.Context, q *db.Queries) error {
 	return nil
 }
 
+// loadTypes reads the table again. What it reads in a new epoch belongs to the memory of that epoch:
+// the connection replaces the memory before.
+func (s *Store) loadTypes(ctx context.Context) error {
+	return s.inOneEpoch(func() error {
+		m := s.memory.Load()
+		if m == nil { // before the first connection
+			if err := s.side.Ping(ctx); err != nil {
+				return err
+			}
+			m = s.memory.Load()
+		}
+		return m.types.load(ctx, db.New(s.side))
+	})
+}
+
 // typeNumber returns the number of a resource type, and false when no resource
 // of that type has ever been stored.
 func (s *Store) typeNumber(ctx context.Context, typ string) (int16, bool, error) {
-	if n, ok := s.types.current.Load().number[typ]; ok {
+	if n, ok := s.memory.Load().types.current.Load().number[typ]; ok {
 		return n, true, nil
 	}
-	if err := s.types.load(ctx, db.New(s.side)); err != nil {
+	if err := s.loadTypes(ctx); err != nil {
 		return 0, false, translate(err)
 	}
-	n, ok := s.types.current.Load().number[typ]
+	n, ok := s.memory.Load().types.current.Load().number[typ]
 	return n, ok, nil
 }
 
 // typeName returns the resource type that a number stands for.
 func (s *Store) typeName(ctx context.Context, typ int16) (string, error) {
-	if name, ok := s.types.current.Load().name[typ]; ok {
+	if name, ok := s.memory.Load().types.current.Load().name[typ]; ok {
 		return name, nil
 	}
-	if err := s.types.load(ctx, db.New(s.side)); err != nil {
+	if err := s.loadTypes(ctx); err != nil {
 		return "", translate(err)
 	}
-	name, ok := s.types.current.Load().name[typ]
+	name, ok := s.memory.Load().types.current.Load().name[typ]
 	if !ok {
 		return "", fmt.Errorf("store: no resource type has number %d", typ)
 	}

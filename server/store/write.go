@@ -149,6 +149,7 @@ const maxAttempts = 10
 func (s *Store) InTx(ctx context.Context, fn func(*Tx) error) error {
 	renew := false
 	for attempt := 1; ; attempt++ {
+		epoch := s.Epoch()
 		t := Tx{store: s, renew: renew, written: s.searcher.Writing()}
 		err := s.begin(ctx, func(tx pgx.Tx) error {
 			t.tx = tx
@@ -166,7 +167,7 @@ func (s *Store) InTx(ctx context.Context, fn func(*Tx) error) error {
 			return translate(err)
 		}
 		if outdated(err) {
-			if err := s.refresh(ctx); err != nil {
+			if err := s.refresh(ctx, epoch); err != nil {
 				return translate(err)
 			}
 			renew = true

@@ -29,14 +29,14 @@ func MostChanges(since remembered.Position, most int) match.Statement {
 // changes writes the columns of Changes. The function is not called where nothing has changed: that
 // is seen in an index of the change log.
 func (w *writer) changes(since remembered.Position, most int) {
-	at := w.snapshot(since.State)
+	epoch, at := w.snapshot(since.State)
 	written, versions := make([]int64, len(since.Written)), make([]int32, len(since.Written))
 	for i, r := range since.Written {
 		written[i], versions[i] = r.RID, r.Version
 	}
-	w.Write("CASE WHEN EXISTS (SELECT FROM change l WHERE l.xid >= pg_snapshot_xmax(", at, "))",
-		" OR EXISTS (SELECT FROM change l WHERE l.xid = ANY (ARRAY(SELECT pg_snapshot_xip(", at, "))))",
-		" THEN changes_of_others(", at, ", ")
+	w.Write("CASE WHEN EXISTS (SELECT FROM change l WHERE l.epoch = ", epoch, " AND l.xid >= pg_snapshot_xmax(", at, "))",
+		" OR EXISTS (SELECT FROM change l WHERE l.epoch = ", epoch, " AND l.xid = ANY (ARRAY(SELECT pg_snapshot_xip(", at, "))))",
+		" THEN changes_of_others(", epoch, ", ", at, ", ")
 	w.Bind(since.Types)
 	w.Write("::smallint[], ", strconv.Itoa(most), ", ")
 	w.Bind(written)
@@ -45,10 +45,11 @@ func (w *writer) changes(since remembered.Position, most int) {
 	w.Write("::integer[]) END AS changed, ", Now, " AS now")
 }
 
-// snapshot binds the snapshot of a state.
-func (w *writer) snapshot(state string) string {
-	at, _, _ := strings.Cut(state, " ")
-	return w.Param(at) + "::text::pg_snapshot"
+// snapshot binds the epoch and the snapshot of a state.
+func (w *writer) snapshot(state string) (epoch, at string) {
+	at, registry, _ := strings.Cut(state, " ")
+	number, _, _ := strings.Cut(registry, " ")
+	return w.Param(number) + "::text::bigint", w.Param(at) + "::text::pg_snapshot"
 }
 
 // ChangedSince is the statement that reads which resources of some types have changed since a state,
@@ -57,10 +58,10 @@ func (w *writer) snapshot(state string) string {
 // change log it reads what changes_of_others does.
 func ChangedSince(since string, types []int16, most int) match.Statement {
 	w := newWriter(nil)
-	at := w.snapshot(since)
+	epoch, at := w.snapshot(since)
 	read := strconv.Itoa(changesRead*most + 1)
-	w.Write("WITH c AS MATERIALIZED (SELECT l.rids FROM change l WHERE l.xid >= pg_snapshot_xmax(", at, ")",
-		" UNION ALL SELECT l.rids FROM change l WHERE l.xid = ANY (ARRAY(SELECT pg_snapshot_xip(", at, ")))),",
+	w.Write("WITH c AS MATERIALIZED (SELECT l.rids FROM change l WHERE l.epoch = ", epoch, " AND l.xid >= pg_snapshot_xmax(", at, ")",
+		" UNION ALL SELECT l.rids FROM change l WHERE l.epoch = ", epoch, " AND l.xid = ANY (ARRAY(SELECT pg_snapshot_xip(", at, ")))),",
 		" n AS MATERIALIZED (SELECT u.rid FROM c CROSS JOIN LATERAL unnest(c.rids) AS u(rid) WHERE (u.rid >> 48)::smallint = ANY (")
 	w.Bind(types)
 	w.Write("::smallint[]) LIMIT ", read, ")",

@@ -8,10 +8,10 @@ import (
 	"kiln/server/search/match"
 )
 
-// registryState changes when search parameters do, when stored resources have been brought
+// registryState is the epoch and, behind a blank, what changes when search parameters do, when stored resources have been brought
 // up to them, and when PostgreSQL is another one: a standby that takes over may lack the
 // last transactions, and gives their numbers anew.
-const registryState = "(SELECT g.version || '.' || g.progress || '.' || extract(epoch FROM pg_postmaster_start_time()) FROM search_registry g WHERE g.one)"
+const registryState = "(SELECT g.epoch || ' ' || g.version || '.' || g.progress || '.' || extract(epoch FROM pg_postmaster_start_time()) FROM search_registry g WHERE g.one)"
 
 // Now is the SQL expression, of type text, for the state that a statement sees: a count in that state is valid while
 // Unchanged says so.
@@ -42,8 +42,8 @@ func SameIndex(a, b string) bool {
 }
 
 func (p *Plan) unchanged(w *writer, since string) {
-	at := w.snapshot(since)
-	w.Write("NOT pg_is_in_recovery() AND NOT EXISTS (SELECT 1 FROM change c WHERE c.xid >= pg_snapshot_xmin(", at, ") AND NOT pg_visible_in_snapshot(c.xid, ", at, ")")
+	epoch, at := w.snapshot(since)
+	w.Write("NOT pg_is_in_recovery() AND NOT EXISTS (SELECT 1 FROM change c WHERE c.epoch = ", epoch, " AND c.xid >= pg_snapshot_xmin(", at, ") AND NOT pg_visible_in_snapshot(c.xid, ", at, ")")
 	if from, to, ok := p.scope(); ok {
 		w.Write(" AND (c.rids = '{}' OR EXISTS (SELECT FROM unnest(c.rids) AS r(rid) WHERE r.rid >= ")
 		w.Bind(from)
@@ -67,9 +67,9 @@ func (p *Plan) Added(since string) (st match.Statement, ok bool) {
 		return st, false
 	}
 	w := newWriter(p.env)
-	at := w.snapshot(since)
+	epoch, at := w.snapshot(since)
 	w.Write("WITH n AS MATERIALIZED (SELECT v.rid, v.method FROM change c LEFT JOIN LATERAL unnest(c.rids, string_to_array(c.methods, NULL)) AS v(rid, method) ON true",
-		" WHERE c.xid >= pg_snapshot_xmin(", at, ") AND NOT pg_visible_in_snapshot(c.xid, ", at, ") AND (v.rid IS NULL OR v.rid >= ")
+		" WHERE c.epoch = ", epoch, " AND c.xid >= pg_snapshot_xmin(", at, ") AND NOT pg_visible_in_snapshot(c.xid, ", at, ") AND (v.rid IS NULL OR v.rid >= ")
 	w.Bind(from)
 	w.Write("::bigint AND v.rid < ")
 	w.Bind(to)

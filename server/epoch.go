@@ -1,0 +1,59 @@
+package server
+
+import (
+	"context"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"kiln/server/admin"
+)
+
+// databaseHealth describes the database to health checks.
+func (s *Server) databaseHealth(ctx context.Context) (admin.DatabaseHealth, error) {
+	h := admin.DatabaseHealth{Primary: "ok", Epoch: s.Store.Epoch().Number(), Readers: "ok", Replicas: []any{}}
+	readers, err := s.Store.Readers(ctx)
+	for _, r := range readers {
+		if r.Ahead {
+			h.Readers = "ahead"
+		}
+	}
+	return h, err
+}
+
+// registerEpochMetrics adds the metrics of epochs and of the readers of the change log.
+func (s *Server) registerEpochMetrics() {
+	s.Metrics.MustRegister(epochMetrics{s})
+}
+
+// epochMetrics asks the database when metrics are read.
+type epochMetrics struct{ s *Server }
+
+var (
+	epochDescription  = prometheus.NewDesc("service_database_epoch", "Number of the database's epoch.", nil, nil)
+	readerDescription = prometheus.NewDesc("service_change_reader_ahead", "1 where a reader of the change log is ahead of the database, else 0.", []string{"reader"}, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (m epochMetrics) Describe(out chan<- *prometheus.Desc) {
+	out <- epochDescription
+	out <- readerDescription
+}
+
+// Collect implements prometheus.Collector. Without the database it returns the epoch alone.
+func (m epochMetrics) Collect(out chan<- prometheus.Metric) {
+	out <- prometheus.MustNewConstMetric(epochDescription, prometheus.GaugeValue, float64(m.s.Store.Epoch().Number()))
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	readers, err := m.s.Store.Readers(ctx)
+	if err != nil {
+		return
+	}
+	for _, r := range readers {
+		ahead := 0.0
+		if r.Ahead {
+			ahead = 1
+		}
+		out <- prometheus.MustNewConstMetric(readerDescription, prometheus.GaugeValue, ahead, r.Name)
+	}
+}
