@@ -121,7 +121,7 @@ func (p *Part) ready() http.Handler {
 			status = "degraded"
 		}
 		body, _ := json.Marshal(map[string]any{"status": status, "database": health})
-		say(w, http.StatusOK, body)
+		sendLine(w, http.StatusOK, "application/json; charset=utf-8", body)
 	})
 }
 
