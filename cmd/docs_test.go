@@ -64,7 +64,7 @@ func TestFirstServerTutorial(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	for _, want := range []string{`"birthDate":"1974-12-25"`, `"versionId":"2"`, `"conflict"`, `"transaction-response"`, "90 resources in 5 requests", "0 failed",
-		`"total":3`, `did you mean`, `"type":"searchset"`, `"Kiln"`, `{"status":"ok"}`, `"value":"Jim"`} {
+		`"total":3`, `did you mean`, `"type":"searchset"`, `"Kiln"`, `{"status":"ok"`, `"value":"Jim"`} {
 		if !strings.Contains(strings.ReplaceAll(string(out), `": "`, `":"`), want) {
 			t.Errorf("the tutorial does not show %s:\n%s", want, out)
 		}

@@ -120,7 +120,14 @@ func (p *Part) ready() http.Handler {
 		if health.Readers != "ok" {
 			status = "degraded"
 		}
-		body, _ := json.Marshal(map[string]any{"status": status, "database": health})
+		body, err := json.Marshal(struct {
+			Status   string         `json:"status"`
+			Database DatabaseHealth `json:"database"`
+		}{status, health})
+		if err != nil {
+			unavailable(w, "the state of the database cannot be written")
+			return
+		}
 		sendLine(w, http.StatusOK, "application/json; charset=utf-8", body)
 	})
 }
