@@ -77,3 +77,17 @@ WHERE i.id IN (
     FROM (SELECT r.id, row_number() OVER (PARTITION BY r.app ORDER BY r.at DESC, r.id DESC) AS place FROM app_invocation r) n
     WHERE n.place > sqlc.arg(keep)::bigint
 );
+
+-- AppSubscriptions are the subscriptions that an App has or had; of all Apps where app is ''.
+-- name: AppSubscriptions :many
+SELECT s.app, s.number, s.name, s.content, s.current
+FROM app_subscription s
+WHERE @app::text = '' OR s.app = @app
+ORDER BY s.app, s.number;
+
+-- PutAppSubscriptions stores the subscriptions of an App that are new or have changed.
+-- name: PutAppSubscriptions :exec
+INSERT INTO app_subscription (app, number, name, content, current)
+SELECT @app::text, unnest(@numbers::integer[]), unnest(@names::text[]), unnest(@contents::text[]), unnest(@currents::boolean[])
+ON CONFLICT (app, number) DO UPDATE
+SET name = excluded.name, content = excluded.content, current = excluded.current;

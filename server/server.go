@@ -387,7 +387,7 @@ func (s *Server) fhir() *rest.Handler {
 		MaxBodyBytes:        func() int64 { return s.now().Server.MaxBodyBytes },
 		AllowSkipValidation: func(ctx context.Context) bool { return s.enabled(ctx, "validation.skip") },
 		Audit:               s.audit,
-		Attribute:           app.Attribute,
+		Attribute:           func(ctx context.Context) context.Context { return s.Apps.Attribute(ctx) },
 		Enter:               s.limiter.Enter,
 	}
 }

@@ -221,6 +221,40 @@ func (q *Queries) AppSecrets(ctx context.Context, app string) ([]AppSecret, erro
 	return items, nil
 }
 
+const AppSubscriptions = `-- name: AppSubscriptions :many
+SELECT s.app, s.number, s.name, s.content, s.current
+FROM app_subscription s
+WHERE $1::text = '' OR s.app = $1
+ORDER BY s.app, s.number
+`
+
+// AppSubscriptions are the subscriptions that an App has or had; of all Apps where app is ”.
+func (q *Queries) AppSubscriptions(ctx context.Context, app string) ([]AppSubscription, error) {
+	rows, err := q.db.Query(ctx, AppSubscriptions, app)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []AppSubscription
+	for rows.Next() {
+		var i AppSubscription
+		if err := rows.Scan(
+			&i.App,
+			&i.Number,
+			&i.Name,
+			&i.Content,
+			&i.Current,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const AppsVersion = `-- name: AppsVersion :one
 
 SELECT a.version
@@ -295,6 +329,33 @@ func (q *Queries) PutAppSecret(ctx context.Context, arg PutAppSecretParams) erro
 		arg.Name,
 		arg.Value,
 		arg.Sealed,
+	)
+	return err
+}
+
+const PutAppSubscriptions = `-- name: PutAppSubscriptions :exec
+INSERT INTO app_subscription (app, number, name, content, current)
+SELECT $1::text, unnest($2::integer[]), unnest($3::text[]), unnest($4::text[]), unnest($5::boolean[])
+ON CONFLICT (app, number) DO UPDATE
+SET name = excluded.name, content = excluded.content, current = excluded.current
+`
+
+type PutAppSubscriptionsParams struct {
+	App      string
+	Numbers  []int32
+	Names    []string
+	Contents []string
+	Currents []bool
+}
+
+// PutAppSubscriptions stores the subscriptions of an App that are new or have changed.
+func (q *Queries) PutAppSubscriptions(ctx context.Context, arg PutAppSubscriptionsParams) error {
+	_, err := q.db.Exec(ctx, PutAppSubscriptions,
+		arg.App,
+		arg.Numbers,
+		arg.Names,
+		arg.Contents,
+		arg.Currents,
 	)
 	return err
 }

@@ -39,6 +39,14 @@ type AppSecret struct {
 	Sealed bool
 }
 
+type AppSubscription struct {
+	App     string
+	Number  int32
+	Name    string
+	Content string
+	Current bool
+}
+
 type AppWrite struct {
 	ResourceType string
 	ResourceID   string

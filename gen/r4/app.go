@@ -223,6 +223,8 @@ type AppSubscriptions struct {
 	Extension []fhir.Extension
 	// Extensions that cannot be ignored even if unrecognized. 0..*
 	ModifierExtension []fhir.Extension
+	// Name that identifies the subscription within the App: its pending events follow it. 0..1
+	Name fhir.String
 	// Resource type of the events. 1..1
 	ResourceType fhir.String
 	// create | update | delete | vread. 0..*, required http://kiln/fhir/ValueSet/app-event
@@ -239,6 +241,7 @@ var typeAppSubscriptions = fhir.Type{
 		{Name: "id", Offset: unsafe.Offsetof(AppSubscriptions{}.ID), Of: (*fhir.SystemString)(nil), Max: 1},
 		{Name: "extension", Offset: unsafe.Offsetof(AppSubscriptions{}.Extension), Of: (*fhir.Extension)(nil), Max: fhir.Many},
 		{Name: "modifierExtension", Offset: unsafe.Offsetof(AppSubscriptions{}.ModifierExtension), Of: (*fhir.Extension)(nil), Max: fhir.Many, Summary: true, Modifier: true},
+		{Name: "name", Offset: unsafe.Offsetof(AppSubscriptions{}.Name), Of: (*fhir.String)(nil), Max: 1},
 		{Name: "resourceType", Offset: unsafe.Offsetof(AppSubscriptions{}.ResourceType), Of: (*fhir.String)(nil), Min: 1, Max: 1},
 		{Name: "events", Offset: unsafe.Offsetof(AppSubscriptions{}.Events), Of: (*fhir.Code)(nil), Max: fhir.Many, Binding: fhir.Binding{Strength: "required", ValueSet: "http://kiln/fhir/ValueSet/app-event", System: "http://kiln/fhir/CodeSystem/app-event"}},
 		{Name: "filter", Offset: unsafe.Offsetof(AppSubscriptions{}.Filter), Of: (*fhir.JSON)(nil), Max: 1},

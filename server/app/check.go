@@ -48,6 +48,13 @@ func (p *Platform) Hook() store.Hook {
 // after makes the client of an App that is new, and removes what a deleted one had.
 func (p *Platform) after(ctx context.Context, tx *store.Tx, ws []*store.Write) (changed bool, err error) {
 	for _, w := range ws {
+		current, err := tx.Read(ctx, "App", w.ID)
+		if err != nil && !outcome.Theirs(err) {
+			return false, err
+		}
+		if err := p.registerBody(ctx, tx, w.ID, current.Body, false); err != nil {
+			return false, err
+		}
 		switch {
 		case w.Method == fhir.DELETE:
 			if err := db.New(tx.Conn()).DeleteAppSecrets(ctx, w.ID); err != nil {
@@ -82,15 +89,21 @@ func (p *Platform) before(ctx context.Context, tx *store.Tx, ws []*store.Write) 
 		}
 	}
 	for i, w := range ws {
-		if w.Method == fhir.DELETE {
-			continue
-		}
 		current, err := tx.Read(ctx, "App", w.ID)
 		if outcome.Theirs(err) {
 			current, err = fhir.Version{}, nil
 		}
 		if err != nil {
 			return err
+		}
+		// An App from before subscriptions had identities: its pending deliveries go by position.
+		if len(current.Body) > 0 {
+			if err := p.registerBody(ctx, tx, w.ID, current.Body, true); err != nil {
+				return err
+			}
+		}
+		if w.Method == fhir.DELETE {
+			continue
 		}
 		if w.Modify != nil {
 			w.Modify = p.checkedModify(ctx, tx, w.ID, w.Modify, together)
@@ -200,7 +213,13 @@ func (p *Platform) check(ctx context.Context, tx *store.Tx, id string, a *r4.App
 			}
 		}
 	}
+	names := make(map[string]bool)
 	for i := range a.Subscriptions {
+		if name := a.Subscriptions[i].Name.Text; name != "" && names[name] {
+			return unprocessable(fmt.Sprintf("App.subscriptions[%d].name", i), "the App has two subscriptions of the name %q", clip(name))
+		} else if name != "" {
+			names[name] = true
+		}
 		if err := p.checkSubscription(ctx, fmt.Sprintf("App.subscriptions[%d]", i), active, &a.Subscriptions[i]); err != nil {
 			return err
 		}

@@ -51,7 +51,7 @@ func (p *Platform) prepare(ctx context.Context, apps *snapshot, q interaction.Op
 		}
 	}
 	c := &call{invoking: invoking{entry: e, params: q}}
-	if ctx, err = enter(ctx, e); err != nil {
+	if ctx, err = p.enter(ctx, e, interaction.CallerFrom(ctx).RequestID); err != nil {
 		return nil, err
 	}
 	c.ctx, c.end = context.WithTimeout(ctx, p.Config().Timeout)

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"kiln/gen/db"
 	"kiln/gen/r4"
 	"kiln/server/access"
 	"kiln/server/app/sandbox"
@@ -53,6 +54,8 @@ type Platform struct {
 	Clients Clients
 	// Events are notifications.
 	Events Events
+	// AuditWrites returns a context whose writes are recorded with an App as agent.
+	AuditWrites func(ctx context.Context, app, requestID string) context.Context
 	// Audit keeps the AuditEvents of operations.
 	Audit notify.Audit
 	// SecretKey seals secrets; "" keeps them as they are.
@@ -114,6 +117,7 @@ type entry struct {
 	typ                 string // resource type
 	name, kind          string // of an operation, with $: read, search, write, execute
 	subscription        string // of a subscription: App/id/number
+	place               int    // of a subscription: its place in the App, from 0
 	affects             bool   // data may be changed
 
 	handler   string // http, webhook, javascript, internal
@@ -178,9 +182,13 @@ func (p *Platform) since(ctx context.Context, version int64) (*snapshot, error) 
 	if err != nil {
 		return nil, err
 	}
+	known, err := identities(ctx, db.New(p.Store.Pool()), "")
+	if err != nil {
+		return nil, err
+	}
 	next := &snapshot{version: version, operations: make(map[key]*entry), byType: make(map[string][]*entry), subscriptions: make(map[string]*entry)}
 	for _, a := range apps {
-		for _, e := range p.entries(a, secrets[a.Header().ID.Text]) {
+		for _, e := range p.entries(a, secrets[a.Header().ID.Text], known[a.Header().ID.Text]) {
 			if e.broken != nil {
 				p.Logger.Warn("a handler of an App cannot be called", "app", e.app, "handler", e.label(), "error", e.broken)
 			}
@@ -201,7 +209,7 @@ func (p *Platform) since(ctx context.Context, version int64) (*snapshot, error) 
 
 // entries are the operations and subscriptions of an App. It was judged when it was
 // written; the rules may have become stricter since, and a secret may be missing.
-func (p *Platform) entries(a *r4.App, secrets map[string]string) []*entry {
+func (p *Platform) entries(a *r4.App, secrets map[string]string, known []identity) []*entry {
 	var out []*entry
 	id := a.Header().ID.Text
 	for i := range a.Operations {
@@ -211,9 +219,10 @@ func (p *Platform) entries(a *r4.App, secrets map[string]string) []*entry {
 		p.handle(e, o.Handler, secrets)
 		out = append(out, e)
 	}
+	numbers, _ := identify(known, a.Subscriptions)
 	for i := range a.Subscriptions {
 		s := &a.Subscriptions[i]
-		e := &entry{app: id, version: a.Version.Text, title: a.Name.Text, typ: s.ResourceType.Text, subscription: subscriberID(id, i), affects: true}
+		e := &entry{place: i, app: id, version: a.Version.Text, title: a.Name.Text, typ: s.ResourceType.Text, subscription: subscriberID(id, numbers[i]), affects: true}
 		p.handle(e, handlerOf(s.Handler), secrets)
 		e.auth = "app"
 		var err error

@@ -8,6 +8,7 @@ import (
 	"kiln/gen/db"
 	"kiln/server/access"
 	"kiln/server/fhir"
+	"kiln/server/interaction"
 	"kiln/server/outcome"
 	"kiln/server/store"
 )
@@ -43,26 +44,34 @@ func withChain(ctx context.Context, chain []string) context.Context {
 	})
 }
 
-// enter adds an App to the chain of a context. It fails where that is too long.
-func enter(ctx context.Context, e *entry) (context.Context, error) {
+// enter adds an App to the chain of a context, and has its writes recorded with it as agent. It
+// fails where the chain is too long.
+func (p *Platform) enter(ctx context.Context, e *entry, requestID string) (context.Context, error) {
 	chain := chainOf(ctx)
 	if len(chain) >= maxDepth {
 		return nil, outcome.UnprocessableContent(outcome.CodeTooCostly, "handlers of Apps call each other more than %d deep: %s", maxDepth, strings.Join(append(slices.Clone(chain), e.app), " > "))
+	}
+	if p.AuditWrites != nil {
+		ctx = p.AuditWrites(ctx, e.app, requestID)
 	}
 	return withChain(ctx, append(slices.Clone(chain), e.app)), nil
 }
 
 // Attribute has what a request writes known as the work of an App, where its token is that
 // of the App's own client: an http handler that calls back.
-func Attribute(ctx context.Context) context.Context {
+func (p *Platform) Attribute(ctx context.Context) context.Context {
 	c := access.From(ctx)
 	if c == nil {
 		return ctx
 	}
-	if id, ok := strings.CutPrefix(c.ClientID, clientPrefix); ok && fhir.ValidID(id) {
-		return withChain(ctx, []string{id})
+	id, ok := strings.CutPrefix(c.ClientID, clientPrefix)
+	if !ok || !fhir.ValidID(id) {
+		return ctx
 	}
-	return ctx
+	if p.AuditWrites != nil {
+		ctx = p.AuditWrites(ctx, id, interaction.CallerFrom(ctx).RequestID)
+	}
+	return withChain(ctx, []string{id})
 }
 
 // chain are the Apps that led to a version, none where it was written by others.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"kiln/gen/db"
 	"kiln/server/access"
 	"kiln/server/app/sandbox"
 	"kiln/server/fhir"
@@ -133,8 +134,12 @@ func (p *Platform) subscriptionOf(ctx context.Context, id string, number int) (*
 	if err != nil {
 		return nil, err
 	}
-	for _, e := range p.entries(a, secrets[id]) {
-		if e.subscription == subscriberID(id, number) {
+	known, err := identities(ctx, db.New(p.Store.Pool()), id)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range p.entries(a, secrets[id], known[id]) {
+		if e.subscription != "" && e.place == number {
 			return e, nil
 		}
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"kiln/gen/db"
 	"kiln/gen/r4"
 	"kiln/server/access"
 	"kiln/server/app/sandbox"
@@ -128,9 +129,13 @@ func (s Subscribers) Load(ctx context.Context, id string) ([]*notify.Subscriber,
 			apps = append(apps, a)
 		}
 	}
+	known, err := identities(ctx, db.New(p.Store.Pool()), id)
+	if err != nil {
+		return nil, err
+	}
 	var out []*notify.Subscriber
 	for _, a := range apps {
-		for _, e := range p.entries(a, nil) {
+		for _, e := range p.entries(a, nil, known[a.Header().ID.Text]) {
 			if e.subscription == "" || e.events == 0 {
 				continue
 			}
@@ -215,7 +220,7 @@ func (s Subscribers) Deliver(ctx context.Context, subscriber string, d *notify.D
 	switch {
 	case e == nil:
 		result.Gone = true
-		return fail("the App is not active, or has no such subscription")
+		return fail("the App is not active, or no longer has this subscription: none has its name or its content")
 	case !p.Config().Enabled:
 		result.RetryAfter = time.Minute
 		return fail("the feature %s is off", FlagApps)
@@ -259,7 +264,7 @@ func (s Subscribers) Deliver(ctx context.Context, subscriber string, d *notify.D
 		}
 		ctx = context.WithValue(ctx, chainKey{}, chain)
 	}
-	if ctx, err = enter(ctx, e); err != nil {
+	if ctx, err = p.enter(ctx, e, d.ID.String()); err != nil {
 		result.Gone = true
 		return fail("%v", err)
 	}

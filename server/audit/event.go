@@ -20,6 +20,7 @@ type Event struct {
 	Subject     string    `json:"s,omitempty"` // user
 	Client      string    `json:"c,omitempty"`
 	FHIRUser    string    `json:"f,omitempty"` // reference
+	App         string    `json:"w,omitempty"` // id of the App that wrote
 	Address     string    `json:"n,omitempty"` // of the client
 	Resource    string    `json:"r,omitempty"` // reference
 	Patient     string    `json:"p,omitempty"` // reference
@@ -135,6 +136,15 @@ func (e *Event) JSON() ([]byte, error) {
 	}
 	server := agent{Type: &concept{[]coding{{dicom, "110152", "Destination Role ID"}}}, Who: &reference{Display: "Kiln"}}
 	a.Agent = []agent{client, server}
+	if e.App != "" {
+		writer := agent{Type: &concept{[]coding{{dicom, "110150", "Application"}}}, Who: &reference{Reference: "App/" + e.App}}
+		if e.Client == "" && e.Subject == "" && e.Address == "" { // an event without authorization: nobody else asked
+			writer.Requestor = true
+			a.Agent = []agent{writer, server}
+		} else {
+			a.Agent = append(a.Agent, writer)
+		}
+	}
 	if e.Subject != "" && e.Subject != e.Client {
 		user := agent{Type: &concept{[]coding{{participants, "IRCP", "information recipient"}}}, AltID: e.Subject, Requestor: true, Who: &reference{Identifier: &identifier{Value: e.Subject}}}
 		if e.FHIRUser != "" {

@@ -407,7 +407,7 @@ type Request struct {
 	recorder *Recorder
 	base     Event
 	all      bool        // reads as well
-	written  bool        // a write was recorded with itself
+	written  atomic.Bool // a write was recorded with itself
 	entries  atomic.Bool // entries speak for the bundle
 	form     string      // parameters of a search by POST
 }
@@ -433,7 +433,33 @@ func (a *Recorder) Begin(ctx context.Context, x *web.Exchange, r *http.Request) 
 	if reads(r.Method, r.URL.Path) {
 		return ctx, q
 	}
-	return store.WithAudit(ctx, q.events), q
+	return context.WithValue(store.WithAudit(ctx, q.events), requestKey{}, q), q
+}
+
+// requestKey finds in a context the Request whose writes it records.
+type requestKey struct{}
+
+// WithApp returns a context whose writes are recorded with an App as agent, whatever audit.rest
+// says. Without a Request the principal of the context is the other agent.
+func (a *Recorder) WithApp(ctx context.Context, app, requestID string) context.Context {
+	q, _ := ctx.Value(requestKey{}).(*Request)
+	return store.WithAudit(ctx, func(ws []store.Audited) ([]byte, error) {
+		var e Event
+		if q != nil {
+			e = q.base
+		} else {
+			e = Event{Time: a.Now(), Outcome: Success, RequestID: requestID}
+			if p := access.From(ctx); p != nil {
+				e.Subject, e.Client, e.FHIRUser = p.Subject, p.ClientID, p.FHIRUser
+			}
+		}
+		e.App = app
+		events, err := eventsOf(e, ws)
+		if q != nil && events != nil {
+			q.written.Store(true)
+		}
+		return events, err
+	})
 }
 
 // reads reports whether a request changes nothing, whatever it asks for: a search may come by POST.
@@ -461,12 +487,21 @@ func purpose(r *http.Request) string {
 
 // events are what is kept of the writes of a transaction, nil where nothing is.
 func (q *Request) events(ws []store.Audited) ([]byte, error) {
+	events, err := eventsOf(q.base, ws)
+	if events != nil {
+		q.written.Store(true)
+	}
+	return events, err
+}
+
+// eventsOf are the events of writes, nil for none; base is common to them.
+func eventsOf(base Event, ws []store.Audited) ([]byte, error) {
 	var list []keptEvent
 	for _, w := range ws {
 		if w.ResourceType == "AuditEvent" || w.Nothing {
 			continue // what deletes nothing tells nothing of the resource: it may be hidden
 		}
-		e := q.base
+		e := base
 		e.Resource = w.ResourceType + "/" + w.ID
 		switch w.Method {
 		case fhir.POST:
@@ -491,7 +526,6 @@ func (q *Request) events(ws []store.Audited) ([]byte, error) {
 	if list == nil {
 		return nil, nil
 	}
-	q.written = true
 	return json.Marshal(list)
 }
 
@@ -518,7 +552,7 @@ func mayNamePatient(body []byte) bool {
 // what was read, nil for nothing.
 func (q *Request) End(x *web.Exchange, r *http.Request, resource string, version *fhir.Version) {
 	status := x.Status()
-	if q.written {
+	if q.written.Load() {
 		q.recorder.Wake()
 		if status < http.StatusBadRequest {
 			return
