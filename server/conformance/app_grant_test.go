@@ -78,7 +78,7 @@ func TestAppGrants(t *testing.T) {
 	its.get("/Patient/a").want(403)
 	id := its.create(`{"resourceType":"Observation","status":"final","code":{"text":"x"}}`)
 	its.get("/Observation/" + id).want(200)
-	if found := backend.get("/AuditEvent?entity=Observation/" + id + "&action=C").want(200).equal("total", "1"); !strings.Contains(string(found.body), `"reference":"App/g"`) {
+	if found := backend.get("/AuditEvent?entity=Observation/"+id+"&action=C").want(200).equal("total", "1"); !strings.Contains(string(found.body), `"reference":"App/g"`) {
 		t.Errorf("what the handler wrote is recorded as %s", found.body)
 	}
 
