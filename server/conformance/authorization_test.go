@@ -225,7 +225,6 @@ func TestAuthorizationOfAPractitioner(t *testing.T) {
 	p := s.person("doctor")
 	p.visit()
 	p.login()
-	p.allow()
 
 	// The picker searches, and shows what the user may see.
 	if got := p.page.inputs("patient"); !slices.Equal(slices.Sorted(slices.Values(got)), []string{"a", "b"}) {
@@ -242,6 +241,7 @@ func TestAuthorizationOfAPractitioner(t *testing.T) {
 	}
 	p.submit("search", "q", "secret-a")
 	p.submit("select_patient", "patient", "a")
+	p.allow()
 	tokens := p.tokens().equal("patient", "a").equal("scope", "openid fhirUser launch/patient offline_access patient/*.rs")
 	if tokens.str("refresh_token") == "" || tokens.str("id_token") == "" {
 		t.Errorf("tokens: %s", clip(tokens.body))
