@@ -21,9 +21,9 @@ import (
 // first broad search is short without, and the first that a link leads through.
 const AheadFrom = 10_000
 
-// soonPart is how many times AheadFrom a type has at most that is read beside other work where the server writes: it takes
-// half a second, and what is remembered grows from then on with what the server writes, so that behind an import of
-// millions nothing is left to be read.
+// soonPart limits the types that are read ahead while the server has other work and writes: at most soonPart times
+// AheadFrom resources. Such a read takes half a second. From then on the cache grows with the server's own writes, so
+// that after an import of millions nothing remains to be read.
 const soonPart = 12
 
 // aheadEvery is how often a server looks for what could be read ahead, and busyFor where it writes; that is also how long
@@ -37,15 +37,15 @@ const (
 	aheadTogether = 2
 )
 
-// ahead is what a server reads before anybody has asked for it, while the database has nothing
-// else to do: what broad searches of the types with most resources need.
+// ahead is the work of reading ahead: while the database is idle, a server reads the data that broad searches of
+// large types need, before the first such search.
 type ahead struct {
 	from   int64     // resources of a type
 	next   time.Time // not before
 	queue  []finding
 	rested int // looks in a row
-	// tried is the generation of the memory in which something was last read: what was not kept,
-	// or gave way to others, is not read again before everything was forgotten.
+	// tried contains the generation of the cache in which something was last read. An item that was not kept, or was
+	// evicted, is read again only after the cache was cleared.
 	tried map[any]int
 	// coded is the same of the types for whose codes columns were looked for.
 	coded map[int16]int
@@ -79,7 +79,7 @@ func (s *Searcher) readAhead(ctx context.Context, from int64) {
 		together.SetLimit(aheadTogether)
 		for _, f := range next {
 			together.Go(func() error {
-				_ = s.found(ctx, f) // what cannot be found is left to those who ask
+				_ = s.found(ctx, f) // after a failure, a search reads it
 				w.hasRead(f)
 				return nil
 			})
@@ -96,7 +96,7 @@ func (s *Searcher) readAhead(ctx context.Context, from int64) {
 	}
 }
 
-// readsAhead notes what is read ahead now, and how much is to be read behind it.
+// readsAhead records the items that are being read ahead, and the number of items behind them.
 func (w *finder) readsAhead(next []finding, behind int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -104,7 +104,7 @@ func (w *finder) readsAhead(next []finding, behind int) {
 	for _, f := range next {
 		w.aheadNow[f.key()] = false
 	}
-	w.early = len(next)+behind > 0 // what was read may tell what else to read
+	w.early = len(next)+behind > 0 // the data just read may name more to read
 	w.idle.Broadcast()
 }
 
@@ -129,14 +129,14 @@ func (w *finder) isAwaited() bool {
 	return false
 }
 
-// atOnce is how much is read without a look whether the database rests, codedAtOnce how many columns of a
-// code, which take less. What reads stands aside itself where this server serves anybody.
+// atOnce is the number of items read between two checks whether the database is idle. codedAtOnce is the number of
+// columns of a code, which are cheaper. A read pauses by itself while this server serves requests.
 const (
 	atOnce      = 4
 	codedAtOnce = 8
 )
 
-// nextAhead is what is to be read ahead now. What fails is left to those who ask.
+// nextAhead returns the items to read ahead now. After a failure, searches read the item.
 func (s *Searcher) nextAhead(ctx context.Context, a *ahead) (next []finding) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -185,7 +185,7 @@ func (s *Searcher) nextAhead(ctx context.Context, a *ahead) (next []finding) {
 	return next
 }
 
-// add adds what is not yet to be read. What is stays: columns of codes are looked for once.
+// add adds the items that are not in the list. Items already in the list stay: columns of codes are looked up once.
 func (a *ahead) add(more []finding) {
 	for _, f := range more {
 		if !slices.ContainsFunc(a.queue, func(o finding) bool { return o.key() == f.key() }) {
@@ -194,7 +194,7 @@ func (a *ahead) add(more []finding) {
 	}
 }
 
-// soonFirst puts first what is read soon, and reports whether there is some.
+// soonFirst moves the items to be read soon to the front, and reports whether there are any.
 func (a *ahead) soonFirst() bool {
 	rank := func(f finding) int {
 		if f.soon {
@@ -206,20 +206,20 @@ func (a *ahead) soonFirst() bool {
 	return a.queue[0].soon
 }
 
-// sharedFrom is how many resources have the same last update from which a column of them is small:
-// what is written at once has one.
+// sharedFrom is the mean number of resources with the same last update from which a column of last updates is small:
+// resources written together share one.
 const sharedFrom = 10
 
 // linksFrom is how many resources of a type there are at least for each that they refer to where links to
 // these are read ahead: without, each of them is looked up by itself.
 const linksFrom = 6
 
-// unread is what broad searches need and memory does not have. Each type's common terms and columns come first, those
-// of the types with most resources before others: where memory is too small for everything, it is the rest that it lacks.
-// Then come, type by type, the values of each common code by themselves, and the references to what many refer to, with
-// what links ask of that: patients. Values of codes need the terms to be known: until then it is what comes before.
-// Columns of last updates come when all others are there, as they are seldom asked for; but where its column is small,
-// that of the largest type, which takes longest without, comes behind the columns of values.
+// unread returns the data that broad searches need and the cache lacks. Common terms and columns of each type come first,
+// the largest types before others: a cache that is too small lacks the rest. Then follow, type by type, the
+// values of each common code, and the references to patients with the data that links along them need. Values of
+// codes need the terms; until these are cached, unread returns the items before them. Columns of last updates
+// come last, because few searches need them. The column of the largest type, whose searches are slowest without
+// it, comes behind the columns of values if it is small.
 func (s *Searcher) unread(ctx context.Context, a *ahead, generation int) ([]finding, error) {
 	if s.store.Resources() == nil || s.remembered.AheadLeft() <= 0 {
 		return nil, nil
@@ -295,7 +295,7 @@ func (s *Searcher) unread(ctx context.Context, a *ahead, generation int) ([]find
 	return r.list, nil
 }
 
-// withEntries are those of some columns of a type that have entries.
+// withEntries returns the columns of a type that have entries.
 func (s *Searcher) withEntries(ctx context.Context, conn Conn, columns []remembered.ColumnKey) ([]remembered.ColumnKey, error) {
 	if len(columns) == 0 {
 		return nil, nil
@@ -326,7 +326,7 @@ func (s *Searcher) withEntries(ctx context.Context, conn Conn, columns []remembe
 	return out, nil
 }
 
-// A reading is what is to be read ahead, in its order.
+// A reading is a list of items to read ahead, in order.
 type reading struct {
 	names      map[int16]string // of the types
 	types      []int16          // that are large, the largest first
@@ -364,7 +364,7 @@ func (r *reading) links(n int16) []plan.Reference {
 	})
 }
 
-// number is that of a type, 0 for one that there is nothing of.
+// number returns the number of a type, 0 for a type without resources.
 func (r *reading) number(typ string) int16 {
 	for n, name := range r.names {
 		if name == typ {

@@ -12,8 +12,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// textsSeen is what searches have read of the dictionary, by key. What memory answers is proved in the
-// statement that fetches its rows, and so are these (plan.Texts): they need no statement of their own.
+// textsSeen caches the texts of the dictionary that searches have read, by key. The statement that fetches the rows of
+// a cached answer verifies the answer, and these texts with it (plan.Texts): they need no statement of their own.
 type textsSeen struct {
 	mu sync.Mutex
 	of map[fhir.Key]keyTexts
@@ -25,7 +25,7 @@ type keyTexts struct {
 	values []int64
 }
 
-// What is kept is bounded.
+// The limits of the cached texts.
 const (
 	maxTextKeys   = 4096
 	maxTextsOfKey = 256
@@ -82,7 +82,7 @@ func (x *searching) textsOf(ctx context.Context, key fhir.Key, sure bool) ([]str
 	return t.texts, nil
 }
 
-// assumedTexts are those of x.assumed.
+// assumedTexts returns the texts of x.assumed.
 func (x *searching) assumedTexts() (t plan.Texts) {
 	for key := range x.assumed {
 		t.Keys = append(t.Keys, int64(key))

@@ -14,8 +14,8 @@ import (
 // url: what `_include` and `_revinclude` follow stands in the resources, whose
 // bodies the page has.
 
-// canonicals adds what is included along canonical URLs, from or to the resources
-// of a round. It returns false where add does.
+// canonicals adds the includes along canonical URLs, from or to the resources of a round. It returns false if add
+// does.
 // Spec: https://hl7.org/fhir/R4/search.html#include, references.html#canonical.
 func (x *searching) canonicals(ctx context.Context, round []fhir.Version, seen []int64, iterate bool, limit int, add func(rows []row, cut bool) bool) (more bool, err error) {
 	for _, in := range x.plan.Canonicals(false, iterate) {

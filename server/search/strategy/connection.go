@@ -27,10 +27,10 @@ type connection struct {
 	broad bool
 }
 
-// admission bounds the searches that run, in two lines. A cheap one gets a place of
-// both kinds in the order of arrival, those of few rows before broad ones. One that turns
-// out dear, because it has to count or to read many matches, gives these places back and
-// waits in a line of its own, so that no cheap search waits for a dear one.
+// admission limits the running searches by two queues. A cheap search gets a place of both kinds in the order of
+// arrival; searches with few rows come before broad ones. A search that turns out expensive, because it must count or
+// read many matches, returns these places and waits in a queue of its own. So no cheap search waits for an
+// expensive one.
 type admission struct {
 	// all has room for fewer searches than there are connections, so that reads and
 	// writes find one while long searches run.
@@ -42,9 +42,9 @@ type admission struct {
 	dear *line
 }
 
-// shortPlaces are the places of searches that are short. Who waits is let in in the order of
-// arrival, but those of few rows, like one patient's, before broad ones: of broadTurn places
-// that are given one goes to a broad search at least.
+// shortPlaces are the places of short searches. Waiting searches are admitted in the order of arrival, but searches
+// with few rows, like those of one patient, before broad ones. Of broadTurn places at least one goes to a
+// broad search.
 type shortPlaces struct {
 	mu      sync.Mutex
 	free    int
@@ -111,8 +111,8 @@ func (p *shortPlaces) busy() bool {
 	return p.free == 0
 }
 
-// line lets some in at a time, in the order of arrival, and of those with one key one at a
-// time: who comes after it finds in memory what it has found.
+// line admits a limited number of searches, in the order of arrival, and one at a time for each key: the next
+// search with that key finds the result in the cache.
 type line struct {
 	mu      sync.Mutex
 	room    int
@@ -257,8 +257,8 @@ func (t *admission) take(ctx context.Context, broad bool) (end func(), err error
 // errNewParts is of a search that has waited for so long that it has to be planned anew.
 var errNewParts = errors.New("search: parts of the index have been announced since the plan was made")
 
-// get returns the connection for a statement that begins at once. It fails with errNewParts where the
-// plan asks other parts than those of now.
+// get returns the connection for a statement that begins at once. It fails with errNewParts if the plan reads other
+// parts than the present ones.
 func (l *connection) get(ctx context.Context) (*pgxpool.Conn, error) {
 	conn, err := l.taken(ctx)
 	if err != nil || l.parts == nil {
@@ -313,7 +313,7 @@ func (s *Searcher) DearWaiting() int {
 	return len(l.waiting)
 }
 
-// release gives the connection back; what is asked afterwards takes another.
+// release returns the connection to the pool; the next statement takes another.
 func (l *connection) release() {
 	if l.conn != nil {
 		l.conn.Release()
@@ -353,7 +353,7 @@ func (x *searching) becomeDear(ctx context.Context) (waited bool, err error) {
 	return x.connection.becomeDear(ctx, x.clauses(), nil)
 }
 
-// underWay are what searches find at the moment that others want too.
+// underWay contains the results that several searches are waiting for.
 type underWay struct {
 	mu     sync.Mutex
 	ending map[totalKey]chan struct{} // closed when it has ended
@@ -399,7 +399,7 @@ func (x *searching) alone(ctx context.Context, key totalKey) (end func(), err er
 	}
 }
 
-// clauses name what a search asks for, whatever page of it.
+// clauses returns a key of the search's clauses, the same for every page.
 func (x *searching) clauses() totalKey { return keyOf(x.plan.Count()) }
 
 // becomeDearUnlessFound is becomeDear, but that it returns the page where memory has it

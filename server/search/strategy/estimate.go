@@ -35,8 +35,8 @@ func (x *searching) byEstimate(ctx context.Context, known *knownTotal) (*pageRow
 	return p, nil
 }
 
-// estimate is about how many matches there are: what memory has, which may be old, else
-// as many as a sample of the resources tells. false where neither tells.
+// estimate returns the approximate number of matches: the cached number, which may be old, else an extrapolation of a
+// sample. false means that neither is known.
 func (x *searching) estimate(ctx context.Context, known *knownTotal) (n int64, ok bool, err error) {
 	if known == nil {
 		known = x.byTotal()

@@ -19,7 +19,7 @@ import (
 // readAtOnce is the number of rows that are read without a rest.
 const readAtOnce = 10_000
 
-// setMemberBytes is about what a member of a set takes.
+// setMemberBytes is the approximate size of one member of a set in bytes.
 const setMemberBytes = 2
 
 // readSet reads the members of a set; it is left without a state where there are too
@@ -72,10 +72,9 @@ func (s *Searcher) readSet(ctx context.Context, tx pgx.Tx, f finding, out *remem
 	return rows.Err()
 }
 
-// mostCommon bounds the terms of a type that are remembered together. Each is commonFrom times at
-// least among those of plan.SampleTerms, and has commonIn resources for each 65,536 of all types, of
-// which a set has a container: one of fewer takes more for these than for its members, and candidates
-// find them soon.
+// mostCommon is the largest number of terms of a type that are cached together. Each occurs at least commonFrom times
+// among plan.SampleTerms, and in commonIn of each 65,536 resources of all types, the size of a container of a set. A
+// rarer term would need more memory for containers than for members, and candidates find it soon.
 const (
 	mostCommon = 4096
 	commonFrom = 16
@@ -159,8 +158,7 @@ func (s *Searcher) readSomeTerms(ctx context.Context, tx pgx.Tx, f finding, out 
 	return nil
 }
 
-// commonTerms reads which terms are common in a type. Those of a list come together, as far as
-// a sample tells.
+// commonTerms reads the common terms of a type. Terms of one list are grouped, according to a sample.
 func (s *Searcher) commonTerms(ctx context.Context, tx pgx.Tx, typ int16) (together [][]int64, err error) {
 	type seen struct {
 		times int
@@ -215,7 +213,7 @@ func (s *Searcher) commonTerms(ctx context.Context, tx pgx.Tx, typ int16) (toget
 	return together, nil
 }
 
-// fnvPrime is that of FNV-1a with 64 bits.
+// fnvPrime is the prime of FNV-1a with 64 bits.
 const fnvPrime = 1099511628211
 
 // eachInt8 calls f for each element of a bigint[] of one dimension without nulls, in

@@ -29,7 +29,7 @@ type finding struct {
 	behind  int     // how many types have more resources then
 	soon    bool    // nor is the database to rest for it
 	coded   bool    // a column of the values of one code
-	dear    bool    // what misses it is
+	dear    bool    // an expensive search missed it
 	few     bool    // a set of more than maxFew members is not
 	queued  time.Time
 }
@@ -53,20 +53,20 @@ func (f finding) key() any {
 	return f.set
 }
 
-// finder finds in the background what is to be remembered, one thing after the other, and beside
-// keeps what is remembered abreast of the change log between searches.
+// finder fills the cache in the background, one item after the other. Between searches it also applies the changes of the
+// change log to the cache.
 type finder struct {
 	mu    sync.Mutex
 	queue []finding
-	now   any                // the key of what is being looked for, nil for nothing
+	now   any                // the key of the current item, nil for none
 	stop  context.CancelFunc // nil before the first
 	ended bool
 	done  sync.WaitGroup
 	idle  *sync.Cond
 	wake  chan struct{}
 	next  chan struct{} // closed when something has been looked for; nil where nobody waits
-	// aheadNow has the keys of what is read ahead now, true where a search waits for it, early is whether
-	// something is still to be read ahead, or may be.
+	// aheadNow has the keys of the items being read ahead, true if a search waits for the item. early reports whether
+	// items remain, or may remain, to be read ahead.
 	aheadNow map[any]bool
 	early    bool
 	// looking is held by statements that follow, and while it is looked whether the database rests: they are no
@@ -211,9 +211,9 @@ func (s *Searcher) Settled() {
 	}
 }
 
-// rests returns what is called between parts of long work: while short searches wait it rests as long as
-// the work takes. What is read ahead, for which nobody waits, stands aside while anything else is served. It returns how
-// long it has rested so far.
+// rests returns a function to be called between parts of long work. While short searches wait, it pauses as long as the
+// work has taken. Reading ahead, for which nobody waits, pauses while the server serves any request. The function
+// returns the total of its pauses.
 func (s *Searcher) rests(ahead bool) func(ctx context.Context) time.Duration {
 	begin := time.Now()
 	worked := begin
@@ -258,8 +258,8 @@ func (s *Searcher) serves(served *int64, since time.Time) bool {
 	return *served-before > 1+int64(time.Since(since)/servedEvery)
 }
 
-// found finds something and remembers it. It stands in no line: the dear searches that wait
-// there need what it finds. While short searches wait one that is long rests as long as it works.
+// found computes an item and caches it. It bypasses the queues: the expensive searches there need the item. While short
+// searches wait, a long computation pauses as long as it works.
 func (s *Searcher) found(ctx context.Context, f finding) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()

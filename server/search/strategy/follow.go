@@ -17,7 +17,7 @@ import (
 // followEvery is how often changes are read where no search reads them.
 const followEvery = 250 * time.Millisecond
 
-// tellFrom is by how many bytes what is remembered has changed when it is told.
+// tellFrom is the change of the cache's size in bytes that is reported.
 const tellFrom = 4 << 20
 
 // followAll works until ctx ends.
@@ -43,7 +43,7 @@ func (s *Searcher) followAll(ctx context.Context) {
 	}
 }
 
-// follow brings what is remembered up to the present.
+// follow applies the changes up to the present.
 func (s *Searcher) follow(ctx context.Context) {
 	if behind, ok := s.remembered.CatchUp(); ok {
 		s.catchUpWhereCalm(ctx, behind)
@@ -59,7 +59,7 @@ func (s *Searcher) follow(ctx context.Context) {
 		return
 	}
 	defer conn.Release()
-	since, most, ok := s.remembered.Following() // with what this server has written meanwhile, which is not read
+	since, most, ok := s.remembered.Following() // includes this server's own writes, which are not read
 	if !ok {
 		return
 	}
@@ -73,17 +73,17 @@ func (s *Searcher) follow(ctx context.Context) {
 	}
 }
 
-// calmPart is the part of MaxChanges that changes between two looks where writers are calm: while they
-// are not, memory that lags would be behind again at once, and catching up would slow them down. Where
-// nobody asks they are to be calm for calmLooks: an import that waits for the disk is not over. Where
-// somebody asks it waits for busyLooks at most: what is found anew follows them.
+// calmPart is the part of MaxChanges that may change between two checks while writers count as calm. While they write
+// more, a cache that lags would fall behind again at once, and catching up would slow them down. Without waiting
+// searches the writers must be calm for calmLooks checks: an import that waits for the disk is not over. With
+// waiting searches it takes busyLooks checks at most: newly computed items follow the changes anyway.
 const (
 	calmPart  = 4
 	calmLooks = 2
 	busyLooks = 20
 )
 
-// defaultChangeTakes is that of Config. It takes a third where nothing has to be read from the disk.
+// defaultChangeTakes is the default of Config. The real time is a third if nothing is read from the disk.
 const defaultChangeTakes = 50 * time.Microsecond
 
 // catchUpWhereCalm catches up with what memory lags behind when little has changed since the last look.
@@ -114,19 +114,18 @@ func (s *Searcher) catchUpWhereCalm(ctx context.Context, behind remembered.Catch
 	}
 }
 
-// left is what a catch-up has left to be brought in by the next one.
+// left is the part of a catch-up that remains for the next one.
 type left struct {
 	generation int    // of the memory
 	state      string // in which the others were brought in
 	rids       []int64
 }
 
-// defaultStepTakes is that of Config; a step is one transaction.
+// defaultStepTakes is the default of Config; a step is one transaction.
 const defaultStepTakes = time.Second
 
-// catchUpInSteps brings into a memory that lags what has changed, and returns false where that cannot be
-// followed, or is more than most. It stops between two steps when writers are no longer calm and nobody
-// asks: an import goes on.
+// catchUpInSteps applies missed changes to a cache that has fallen behind. It returns false if the changes cannot be
+// read, or are more than most. It stops between two steps if writers are no longer calm and no search waits.
 func (s *Searcher) catchUpInSteps(ctx context.Context, conn *pgxpool.Conn, behind remembered.CatchUp, most int) bool {
 	w := &s.finder
 	if w.left.generation != behind.Generation || w.left.state == "" {
@@ -200,7 +199,7 @@ func (l *looks) look(changed, most int, asked bool) (atMost int, ready bool) {
 // found.
 const broughtAtOnce = 500
 
-// behind is what resources are brought into that have changed since, some at a time.
+// behind applies changed resources to a cache, some at a time.
 type behind interface {
 	Stored(rids []int64) *remembered.Stored
 	Bring(s *remembered.Stored) bool

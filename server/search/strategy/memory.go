@@ -6,9 +6,8 @@ import (
 	"time"
 )
 
-// memory is what a server remembers of searches beside package remembered: totals and
-// orders, each valid as long as nothing has changed; which drivers overflowed; and the
-// units in use. The database has all of it too.
+// memory is a server's cache beside package remembered: totals and orders, each valid as long as nothing has
+// changed; the drivers that overflowed; and the units in use. The database has all of it too.
 type memory struct {
 	mu      sync.Mutex
 	totals  map[totalKey]total
@@ -23,8 +22,7 @@ type memory struct {
 	totalsCount, queriesCount counter
 }
 
-// What is remembered is bounded in number and in age: the change log is not kept
-// for ever, and what was common may have become rare.
+// The limits of the cache in number and age: the change log is trimmed, and a common term can become rare.
 const (
 	rememberedSearches = 4096
 	rememberedFor      = time.Minute

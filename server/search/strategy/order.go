@@ -28,8 +28,7 @@ type orders struct {
 	limit int // of bytes
 }
 
-// bytesOfOrdered is what one match takes in an order of a few keys, with what it takes to
-// sort it.
+// bytesOfOrdered is the size in bytes of one match in an order of a few keys, including the memory for sorting.
 const bytesOfOrdered = 24
 
 // most is the bytes that orders may take.
@@ -121,8 +120,8 @@ func (x *searching) byOrder(ctx context.Context) (*pageRows, error) {
 	if p, err := x.byKeptOrder(ctx, key); p != nil || err != nil {
 		return p, err
 	}
-	// Reading many resources takes a processor for a second: a few at a time, and
-	// who waited, without a connection, may find that somebody else has done it.
+	// Reading many resources takes a processor for a second. Only a few searches do so at a time, and one that waited,
+	// without a connection, may find the result of another.
 	x.connection.release()
 	select {
 	case x.s.sorting <- struct{}{}:
@@ -296,7 +295,7 @@ func (x *searching) sort(ctx context.Context) (*plan.Order, error) {
 	return o, nil
 }
 
-// sortValues finds what a stored resource is sorted by.
+// sortValues finds the sort values of a stored resource.
 func (s *Searcher) sortValues(body []byte, sorters []*fhir.Sorter) error {
 	json, err := s.store.DecodeBody(body)
 	if err != nil {

@@ -32,8 +32,8 @@ func (x *searching) question() (*remembered.Question, error) {
 	return q, nil
 }
 
-// questionOf is what a plan finds, as package remembered reads it, without a page; nil where it does
-// not answer that.
+// questionOf returns the matches of a plan, without a page, as a question to package remembered; nil if that package
+// cannot answer it.
 func questionOf(p *plan.Plan) (*remembered.Question, error) {
 	typ, ok := p.OneType()
 	if !ok || slices.Contains(unlogged, typ) {
@@ -118,8 +118,8 @@ func (c *changes) since(p remembered.Position) remembered.Changes {
 // maxAsked is how often memory is asked for one search, while others write.
 const maxAsked = 4
 
-// byMemory answers a search from memory; nil where it cannot. It is not asked in a snapshot, which
-// may be older than what memory has.
+// byMemory answers a search from the cache; nil if it cannot. It is not called in a snapshot, which may be older than
+// the cache.
 func (x *searching) byMemory(ctx context.Context) (*pageRows, error) {
 	q, err := x.question()
 	if q == nil || err != nil {
@@ -138,7 +138,7 @@ func (x *searching) byMemory(ctx context.Context) (*pageRows, error) {
 		if _, err := x.connection.get(ctx); err != nil {
 			return nil, err
 		}
-		// While it waited others have brought in what had changed: it need not be read again.
+		// Other searches have applied the changes meanwhile: they need not be read again.
 		if a, ok = memory.Renew(a); !ok {
 			continue
 		}
@@ -197,8 +197,8 @@ func (x *searching) linksRemembered() bool {
 	return true
 }
 
-// byLinks is byMemory where links are remembered: few resources at their other ends, as those of a name are,
-// are found at once, and what they are linked to is in memory. To count that in the database would read each.
+// byLinks is byMemory for cached links. The few resources at the other end, such as the patients of a name, are found
+// at once, and the cache has the resources linked to them. A count in the database would read each of those.
 func (x *searching) byLinks(ctx context.Context) (*pageRows, error) {
 	q, memory := x.asks, x.s.remembered
 	for i := range q.Links {
@@ -229,10 +229,9 @@ func sortKey(p remembered.Place) *string {
 	return new(strconv.FormatInt(p.Low, 10))
 }
 
-// learn lets what would have answered the search be found in the background, when a second
-// search has missed it. A dear search has found too much to look at each: columns are wanted at
-// once then, and what is asked of terms is answered by all common terms of the type; a search for all
-// there is by their surrogates alone.
+// learn requests items that would have answered the search, after a second miss. A search that turned out
+// expensive has too many matches to test each: it requests columns at once, all common terms of the type for
+// conditions on terms, and the set of surrogates for a search without conditions.
 func (x *searching) learn(dear bool) {
 	if x.asks == nil || x.learned {
 		return
@@ -312,27 +311,25 @@ func (s *Searcher) learnLinks(q *remembered.Question, dear bool) {
 // reading all resources of the type.
 const maxLost = 4
 
-// learnOrder is learn for the column that has the order alone. That of last updates has an index
-// of the resources themselves.
+// learnOrder is learn for the column of the order alone. The order of last updates has an index of the resources
+// themselves.
 func (x *searching) learnOrder(dear bool) {
 	if q := x.asks; q != nil && q.Page.Order != nil && x.q.Sort[0].Code != "_lastUpdated" {
 		x.s.find(finding{typ: q.Type, name: q.Name, column: &q.Page.Order.Column, dear: dear})
 	}
 }
 
-// unlogged are the resource types of which some versions are written without a row in
-// the change log (store.Write.Unlogged): what is found of them is not remembered.
+// unlogged are the resource types with versions that have no row in the change log (store.Write.Unlogged): their
+// matches are not cached.
 var unlogged = []string{"AuditEvent"}
 
-// remembers reports whether what the search finds may be remembered, and what is
-// remembered may answer it.
+// remembers reports whether the cache may answer the search and store its result.
 func (x *searching) remembers() bool {
 	return !x.private() && len(x.q.Types) > 0 && !slices.ContainsFunc(x.q.Types, func(t string) bool { return slices.Contains(unlogged, t) })
 }
 
-// Writing begins to note what a transaction of this server writes: what is remembered follows without
-// reading it.
+// Writing begins the record of a transaction's writes by this server: the cache follows them without reading them.
 func (s *Searcher) Writing() *remembered.Writing { return s.remembered.Writing() }
 
-// Remembered tells what is remembered of matches and values.
+// Remembered returns the state of the cache of matches and values.
 func (s *Searcher) Remembered() remembered.Stat { return s.remembered.Stat() }

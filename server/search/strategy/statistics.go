@@ -6,7 +6,7 @@ import (
 	"kiln/server/telemetry"
 )
 
-// counter counts how often memory had what was looked for.
+// counter counts the hits, misses and evictions of a cache.
 type counter struct{ hits, misses, evictions atomic.Uint64 }
 
 func (c *counter) looked(found bool) {
@@ -21,7 +21,7 @@ func (c *counter) state() telemetry.CacheState {
 	return telemetry.CacheState{Hits: c.hits.Load(), Misses: c.misses.Load(), Evictions: c.evictions.Load()}
 }
 
-// bytesOfTotal is about what one total, or one driver, takes.
+// bytesOfTotal is the approximate size in bytes of one total, or one driver.
 const bytesOfTotal = 160
 
 // Totals is the state of the totals that are remembered.
@@ -34,8 +34,7 @@ func (s *Searcher) Totals() telemetry.CacheState {
 	return c
 }
 
-// Queries is the state of what else is remembered of queries: drivers that find too
-// much, orders, sets of matches and columns.
+// Queries returns the state of the other caches of queries: overflowed drivers, orders, sets of matches and columns.
 func (s *Searcher) Queries() telemetry.CacheState {
 	m := &s.memory
 	c := m.queriesCount.state()
@@ -58,7 +57,7 @@ func (s *Searcher) ForgetTotals() {
 	s.memory.totals = nil
 }
 
-// ForgetQueries forgets what else is remembered of queries.
+// ForgetQueries clears the other caches of queries.
 func (s *Searcher) ForgetQueries() {
 	s.remembered.Forget()
 	m := &s.memory

@@ -43,8 +43,7 @@ type Result struct {
 	EndOffset        int
 	HasNext          bool
 
-	// Issues tell what the client should know of the answer: a cap that was
-	// reached, an explanation that was asked for.
+	// Issues are messages for the client: a limit that was reached, a requested explanation.
 	Issues []outcome.Issue
 
 	bodies Bodies // of the matches and includes
@@ -79,7 +78,7 @@ type Store interface {
 	Bodies() Bodies
 	// DecodeBody returns the JSON of the column body, which may share its memory.
 	DecodeBody(stored []byte) ([]byte, error)
-	// Resources reads what the index has only hashes of; nil where nothing does.
+	// Resources reads values that the index has as hashes only; nil if that is never needed.
 	Resources() Resources
 }
 
@@ -93,16 +92,16 @@ type Bodies interface {
 // Resources reads stored resources.
 type Resources interface {
 	Decode(body []byte) (fhir.Resource, error)
-	// Sort gives the sorters what r is sorted by.
+	// Sort passes the sort values of r to the sorters.
 	Sort(r fhir.Resource, by []*fhir.Sorter) error
 	// Current is the search parameters in force.
 	Current() *search.Registry
 }
 
-// errNoResources is of what is read from resources, and not from their index.
+// errNoResources reports that a search needs values of resources that the index lacks.
 var errNoResources = errors.New("search: the values of stored resources need Store.Resources")
 
-// Config says what a Searcher works with.
+// Config is the configuration of a Searcher.
 type Config struct {
 	Store Store
 	// MaxConns is the number of connections of the store's pool.
@@ -116,11 +115,11 @@ type Config struct {
 	// ChangeTakes is about how long it takes to bring in one resource that has changed, 0 for the
 	// default: memory that is far behind catches up where that is less than finding everything anew.
 	ChangeTakes time.Duration
-	// StepTakes is about how long a catch-up works between two looks whether it is to give way to
-	// writers, 0 for the default. Stepped, if not nil, is called after each look, and told what it did.
+	// StepTakes is the approximate time between two checks of a catch-up whether to give way to writers, 0 for the
+	// default. Stepped, if not nil, is called after each check with its outcome.
 	StepTakes time.Duration
 	Stepped   func(gaveWay bool)
-	// MemoryBytes bounds what is remembered; 0 means DefaultMemory, below 0 nothing.
+	// MemoryBytes limits the cache; 0 means DefaultMemory, below 0 no cache.
 	MemoryBytes int64
 	// Remembers, if not nil, is told how many bytes are remembered of matches and values,
 	// after each change by much, from one goroutine.
@@ -223,8 +222,7 @@ type searching struct {
 	q     *search.Query
 	plan  *plan.Plan
 	steps []step // for an explanation
-	// connection is the connection, nil where it is a transaction, which sees more than
-	// others do: what it counts is not kept.
+	// connection is the connection, nil in a transaction, which sees more than other searches: its counts are not cached.
 	connection *connection
 	bodies     Bodies // of the page; nil until a row is there
 
@@ -232,14 +230,14 @@ type searching struct {
 
 	asks       *remembered.Question // nil until asksKnown, and where memory is not asked
 	asksKnown  bool
-	learned    bool // what is missing was asked for
+	learned    bool // missing items were requested
 	inSnapshot bool // conn is a transaction that sees one snapshot
 
 	first      totalKey // of driver 0, once it is known
 	firstKnown bool
 }
 
-// private reports whether the search sees what others do not.
+// private reports whether the search sees uncommitted data.
 func (x *searching) private() bool { return x.connection == nil }
 
 // driving is what driver i is remembered by.
@@ -277,8 +275,8 @@ type row struct {
 // matches is cheaper.
 const walkCost = 10_000
 
-// defaultWalk is that of Config. Where it is known how many rows a page has, a walk ends there, and all matches
-// are fetched: they may lie together, as those of one patient do, far from where the walk begins.
+// defaultWalk is the default of Config. If the number of rows of a page is known, a walk ends after so many tests, and all
+// matches are fetched: they may be adjacent, like those of one patient, and far from the beginning of the walk.
 const defaultWalk = 2 * walkCost
 
 // entriesForProbe is how many entries of an index are read in the time of one test;
@@ -299,8 +297,8 @@ func (s *Searcher) search(ctx context.Context, conn Conn, l *connection, q *sear
 	if needsUnits && seen == nil {
 		seen = &unitsSeen{ids: []int64{}}
 	}
-	// What is remembered of quantities has their units with it. Texts may be those that were seen, which the
-	// statement checks; nothing else does.
+	// Cached quantities include their units. Texts may be those seen earlier, which the statement verifies; it verifies
+	// nothing else.
 	if err := x.compile(ctx, seen, x.private()); err != nil {
 		return nil, err
 	}
@@ -344,8 +342,7 @@ func (x *searching) resultOf(ctx context.Context, p *pageRows, exact bool, err e
 	return x.result(ctx, p, exact)
 }
 
-// compile plans the query with what the database knows of types, with units, and with the texts of the
-// dictionary (textsOf).
+// compile plans the query with the database's type numbers, with units, and with the texts of the dictionary (textsOf).
 func (x *searching) compile(ctx context.Context, units *unitsSeen, sure bool) error {
 	var failure error
 	asked := false // the database, for a type that this server has not seen
@@ -387,7 +384,7 @@ func (x *searching) compile(ctx context.Context, units *unitsSeen, sure bool) er
 	return failure
 }
 
-// recompile is compile with what the database says now, after memory was asked: what it is to learn is that of
+// recompile compiles again with the present data of the database, after the cache was asked: missing items are those of
 // the new plan.
 func (x *searching) recompile(ctx context.Context, units *unitsSeen) error {
 	x.asks, x.asksKnown = nil, false
@@ -398,8 +395,8 @@ func (x *searching) recompile(ctx context.Context, units *unitsSeen) error {
 	return err
 }
 
-// unitsInUse adds those of quantity_unit that this server has not seen: what it
-// returns is as new as the search. Rows never change.
+// unitsInUse adds the rows of quantity_unit that this server has not seen. Its result is as new as the search. Rows
+// never change.
 func (x *searching) unitsInUse(ctx context.Context, seen *unitsSeen) (*unitsSeen, error) {
 	rows, err := x.conn.Query(ctx, `SELECT id, system, code, unit FROM quantity_unit WHERE id <> ALL ($1)`, seen.ids)
 	if err != nil {
@@ -616,8 +613,7 @@ func (x *searching) common(ctx context.Context, known *knownTotal) (*pageRows, e
 	return p, err
 }
 
-// atOnce runs f in one snapshot; what it finds there may be remembered. A dear search
-// becomes one before.
+// atOnce runs f in one snapshot; its results may be cached. An expensive search enters the queue of those before.
 func (x *searching) atOnce(ctx context.Context, f func(*searching) error) error {
 	if x.private() || x.inSnapshot {
 		return f(x)
@@ -814,9 +810,9 @@ func (x *searching) rows(ctx context.Context, st match.Statement, before ...any)
 	return p, rows.Err()
 }
 
-// binaryColumns refuses an answer whose first numbers and last columns, those of
-// search.rowColumns, are not in PostgreSQL's binary format, as they are read here:
-// reading them one by one through the driver takes longer than finding them.
+// binaryColumns rejects an answer whose first numbers and last columns, the columns of search.rowColumns, are not in
+// PostgreSQL's binary format, which is read here. Reading them through the driver takes longer than finding
+// them.
 func binaryColumns(rows pgx.Rows, numbers, last int) error {
 	columns := rows.FieldDescriptions()
 	for i, c := range columns {

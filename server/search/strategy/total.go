@@ -12,16 +12,14 @@ import (
 	"kiln/server/search/remembered"
 )
 
-// knownTotal is what memory has of a total: what it is about, and the statement that
-// makes it exact as long as it holds.
+// knownTotal is a cached total: its scope, and the statement that makes it exact while it is valid.
 type knownTotal struct {
 	about int64
-	// row gives the one row that scan reads. settled says what the total is in the
-	// snapshot of the statement; false where that is not known.
+	// row returns the one row that scan reads. settled returns the total in the snapshot of the statement; false if it is
+	// not known.
 	row  match.Statement
 	scan func() (into []any, settled func() (int64, bool))
-	// since is the state that base is the total in, "" where the database cannot be asked
-	// for what has been added to it.
+	// since is the state in which base was the total, "" if the database cannot list later additions.
 	since string
 	base  int64
 	keep  func(n int64, state string)
@@ -38,7 +36,7 @@ func (x *searching) known() (*knownTotal, error) {
 	return x.bySetOrTotal()
 }
 
-// bySetOrTotal is the total that memory has, by whatever it has of it; nil where there is none.
+// bySetOrTotal returns the cached total, from any part of the cache; nil if there is none.
 func (x *searching) bySetOrTotal() (*knownTotal, error) {
 	known, err := x.bySet()
 	if known != nil || err != nil {
@@ -132,8 +130,7 @@ func (x *searching) total(ctx context.Context, known *knownTotal) (n int64, err 
 	return x.count(ctx, count, keyOf(count))
 }
 
-// exact is the total that memory has, and what has been added to it since; false where
-// other things have changed.
+// exact returns the cached total with later additions; false if something else has changed.
 func (x *searching) exact(ctx context.Context, known *knownTotal) (n int64, ok bool, err error) {
 	if known == nil {
 		return 0, false, nil
@@ -163,7 +160,7 @@ func (x *searching) added(ctx context.Context, known *knownTotal) (n int64, ok b
 	return known.base + n, true, nil
 }
 
-// count counts and remembers, but for what only a transaction sees.
+// count counts and caches the number, except for uncommitted data.
 func (x *searching) count(ctx context.Context, st match.Statement, key totalKey) (int64, error) {
 	t := total{at: x.s.now()}
 	st.SQL = "SELECT (" + st.SQL + "), " + plan.Now
