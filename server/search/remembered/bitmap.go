@@ -304,7 +304,7 @@ func (s *bitmap) clone() *bitmap {
 	return &bitmap{n: s.n, blocks: slices.Clip(slices.Clone(s.blocks)), listed: slices.Clip(slices.Clone(s.listed)), words: slices.Clip(slices.Clone(s.words))}
 }
 
-// bytes is about what the numbers take.
+// bytes returns the approximate size of the bitmap in bytes.
 func (s *bitmap) bytes() int64 {
 	return int64(cap(s.blocks))*bitmapBlockBytes + 2*int64(cap(s.listed)) + 8*int64(cap(s.words))
 }
@@ -564,7 +564,7 @@ func (s *bitmap) takeBits(b *bitmapBlock, from []uint64) {
 	}
 }
 
-// keep is those of a list that a block has, or has not, in its place.
+// keep replaces a block of s by the numbers of list that b contains, or lacks if there is false.
 func (s *bitmap) keep(b *bitmapBlock, list []uint16, there bool) []uint16 {
 	out := list[:0]
 	if b.n == 0 {
@@ -618,7 +618,7 @@ func (d *dense) has(n uint32) bool {
 	return word < len(*d) && (*d)[word]&(1<<(n&63)) != 0
 }
 
-// set makes d those of some numbers.
+// set fills d with the numbers of some.
 func (d *dense) set(some *bitmap) {
 	*d = (*d)[:0]
 	if last := len(some.blocks) - 1; last >= 0 {

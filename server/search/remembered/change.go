@@ -17,8 +17,8 @@ import (
 // the memory lags: it answers nothing until they were brought in some at a time (CatchUp).
 const MaxChanges = 4000
 
-// MaxBrought is the number of changed resources that are brought in some at a time, into what has been
-// found and is not remembered yet, or a memory that lags; after more of them everything is forgotten.
+// MaxBrought is the largest number of changed resources that are applied in parts, to an item not yet cached or to a
+// cache that has fallen behind. After more changes the cache is cleared.
 const MaxBrought = 1_000_000
 
 // A Position is where changes are read from.
@@ -36,12 +36,12 @@ type Changes struct {
 	Position
 	Followed bool // they can be followed at all
 	Many     bool // more than are read at once, or it cannot be told which
-	// Rows are those of Written that are there, each as rid/version, with commas between; a space; and a JSON array
+	// Rows are the present rows of Written, each as rid/version, separated by commas; a space; and a JSON array
 	// of changed, or nothing. "" for no change.
 	Rows string
 	Now  string
 
-	own []*Written // those of Rows
+	own []*Written // the writes in Rows
 }
 
 // changed is a resource as its rows are: without ID where it is gone.
@@ -111,7 +111,7 @@ func (c *Changes) resources() (all map[int64]*match.Resource, ok bool) {
 		c.own = append(c.own, v)
 		for _, w := range v.versions {
 			last, has := versions[w.rid]
-			if _, read := all[w.rid]; has && last < w.version || !has && !read { // what was read is as it is now
+			if _, read := all[w.rid]; has && last < w.version || !has && !read { // the statement read the present version
 				all[w.rid], versions[w.rid] = w.r, w.version
 			}
 		}
@@ -151,8 +151,8 @@ func parseChanged(rows string, names map[int16]string) (map[int64]*match.Resourc
 	return out.all, nil
 }
 
-// Stored are some resources as they are stored, made of their rows: of each what the table of resources
-// has, before the entries of its index. One without is gone.
+// Stored are some stored resources, made of their rows: the row of the resource table comes before the index
+// entries. A resource without one is deleted.
 type Stored struct {
 	names map[int16]string // of the types
 	all   map[int64]*match.Resource
@@ -171,7 +171,7 @@ func (s *Stored) Resource(rid int64, id string, version int, updated int64, term
 	s.all[rid] = &match.Resource{Type: s.names[int16(rid>>48)], ID: id, VersionID: version, LastUpdated: time.UnixMicro(updated).UTC(), Index: newIndex(terms, targets, updated, 0)}
 }
 
-// index is that of a resource; entries of one that is gone go nowhere.
+// index returns the index of a resource; entries of a deleted one are dropped.
 func (s *Stored) index(rid int64) *fhir.Index {
 	if r := s.all[rid]; r != nil {
 		return r.Index
@@ -227,7 +227,7 @@ type version struct {
 
 func versionOf(r *match.Resource) version { return version{r.VersionID, r.LastUpdated.UnixMicro()} }
 
-// step is what was brought in at once.
+// step is a set of changes applied together.
 type step struct {
 	to      *state
 	changed map[int64]*match.Resource
@@ -242,9 +242,8 @@ const (
 // maxKnown bounds the versions that are known to have been brought in.
 const maxKnown = 4 * maxStepped
 
-// Settle brings the memory to the state that c was read in, and says whether a is the
-// answer there, or in a later state that the memory has moved to: its total is exact,
-// and the rows of its surrogates, read with c, are those of that state.
+// Settle applies changes up to the state in which c was read. It reports whether a is the answer there, or in a later
+// state of the cache: then its total is exact, and the rows of its surrogates, read with c, belong to that state.
 func (m *Memory) Settle(a Answer, c Changes) (Answer, bool) {
 	changed, ok := c.resources()
 	if !ok {
@@ -351,12 +350,12 @@ func (m *Memory) bring(c *Changes, all map[int64]*match.Resource) bool {
 	return true
 }
 
-// A CatchUp brings into a memory that lags what has changed since its state, some resources at a time.
+// A CatchUp applies missed changes to a cache that has fallen behind, some resources at a time.
 type CatchUp struct {
 	Position
 	Cost  time.Duration // of finding everything anew
 	Asked bool          // somebody has asked since it lags
-	// Generation is that of the memory.
+	// Generation is the generation of the cache.
 	Generation int
 
 	m *Memory

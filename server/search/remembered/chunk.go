@@ -8,16 +8,15 @@ import (
 	"sync"
 )
 
-// A chunk is some hundred cells of a part, in order; it has one at least. Cells of one value
-// are a run, which has the value once: most values are those of many resources. Neighbours are
-// alike: the low ends of runs are kept as the distances from the first, in the largest unit
-// that all are multiples of, and a tail that all have once.
+// A chunk is some hundred cells of a part, in order, and at least one. Cells of one value form a run, which stores the
+// value once: most values occur in many resources. Neighbours are alike: the low ends of runs are stored as
+// distances from the first, in the largest common unit, and a tail shared by all is stored once.
 type chunk struct {
 	*chunkHead
 	piece
 }
 
-// A chunkHead is a chunk as it is kept, beside what is in its block: without pointers.
+// A chunkHead is the stored form of a chunk beside its block: it contains no pointers.
 type chunkHead struct {
 	base         int64
 	unit         int32
@@ -173,7 +172,7 @@ func (k *chunk) runFrom(low int64) int {
 // find is where the cell of a resource is, below 0 where there is none.
 func (k *chunk) find(n uint32) int { return k.ns().find(n) }
 
-// pack keeps cells, which are in order, in the place of what there was.
+// pack stores cells, which are in order, in place of the former cells.
 func (k *chunk) pack(cells []cell) {
 	if len(cells) == 0 {
 		k.release()
@@ -255,8 +254,8 @@ func (k *chunk) insert(at int, c cell) bool {
 	return true
 }
 
-// insertRun makes a run without a cell, for the value of one; false where its low end is no
-// such distance as those of the others.
+// insertRun adds an empty run for the value of one. It returns false if the low end does not fit the distances of the
+// others.
 func (k *chunk) insertRun(r, at int, c cell) bool {
 	runs := k.runs()
 	if k.has(runLows) {
@@ -313,7 +312,7 @@ func unitOf(cells []cell) int32 {
 	return 0
 }
 
-// size is about what the chunk takes, 0 without cells.
+// size returns the approximate size of the chunk in bytes, 0 without cells.
 func (k *chunk) size() int64 {
 	if k.len() == 0 {
 		return 0
@@ -321,5 +320,5 @@ func (k *chunk) size() int64 {
 	return chunkBytes + int64(k.piece.size())
 }
 
-// chunkBytes is about what a chunk takes beside its piece.
+// chunkBytes is the approximate size in bytes of a chunk without its piece.
 const chunkBytes = 96

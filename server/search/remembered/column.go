@@ -12,7 +12,7 @@ import (
 	"kiln/server/search/match"
 )
 
-// Kind is what the values of a column are: those of an ordered table of the index, or References.
+// Kind is the kind of a column's values: an ordered table of the index, or References.
 type Kind = match.Table
 
 // The kinds of columns.
@@ -56,8 +56,8 @@ type Entry struct {
 	Unit      int64  // of a quantity
 }
 
-// A column is the values of an ordered parameter: the entries of all resources of a
-// type, of quantities those of each unit.
+// A column contains the values of an ordered parameter: the entries of all resources of a type, for quantities those
+// of one unit.
 type column struct {
 	key   ColumnKey
 	keys  []fhir.Key
@@ -86,15 +86,15 @@ type part struct {
 	long     list[cell] // by resource
 }
 
-// A cell is the entry of a resource: a range of time, or a point as its two halves. What is
-// behind its low end, the length of the range or the rest of the point, is in the column's tails.
+// A cell is the entry of a resource: a range of time, or a point as its two halves. The column's tails contain the
+// second part: the length of the range or the rest of the point.
 type cell struct {
 	low  int64
 	n    uint32
 	tail uint32
 }
 
-// tails are what is behind the low ends of cells, each once: most entries have the same few.
+// tails are the second parts of cells, each once: most entries share a few.
 type tails struct {
 	values []int64
 	number map[int64]uint32
@@ -121,14 +121,14 @@ func (t *tails) of(value int64) uint32 {
 	return n
 }
 
-// tailBytes is what a tail takes with its number.
+// tailBytes is the size in bytes of a tail with its number.
 const tailBytes = 32
 
 // short is the longest entry that is found by its low end.
 const short = match.Day
 
-// order compares cells: by their values, those of one value by the numbers of the resources.
-// It is the order of the indexes that columns are read from.
+// order compares cells by their values, and cells of one value by the numbers of their resources: the order of the
+// indexes that columns are read from.
 func (c *column) order(a, b cell) int {
 	return cmp.Or(cmp.Compare(a.low, b.low), cmp.Compare(c.tails.values[a.tail], c.tails.values[b.tail]), cmp.Compare(a.n, b.n))
 }
@@ -153,8 +153,7 @@ type ColumnBuilder struct {
 	ends map[int64]*partEnd // by unit
 }
 
-// A partEnd is what is still to be packed of a part: its last chunk, nil where there is none,
-// and the long cells.
+// A partEnd is the unpacked end of a part: its last chunk, nil for none, and the long cells.
 type partEnd struct {
 	place uint32 // of its last chunk, nowhere without one
 	cells []cell
@@ -228,7 +227,7 @@ func (b *ColumnBuilder) pack(p *part, end *partEnd) {
 	end.place, end.cells = nowhere, end.cells[:0]
 }
 
-// Bytes is about what the column takes.
+// Bytes returns the approximate size of the column in bytes.
 func (b *ColumnBuilder) Bytes() int64 { return b.bytes() }
 
 // finish returns the column, and ends the use of the builder.
@@ -297,7 +296,7 @@ func (c *column) newChunk(p *part, cells []cell) chunk {
 	return k
 }
 
-// pack keeps cells in a chunk, in the place of what there was.
+// pack stores cells in a chunk, in place of the former cells.
 func (c *column) pack(k *chunk, cells []cell) {
 	c.change(k, func() bool { k.pack(cells); return true })
 }
@@ -478,14 +477,14 @@ func (c *column) bytes() int64 {
 	return n
 }
 
-// compared is a part of a column and what a comparison asks of it.
+// compared is a part of a column with its comparison.
 type compared struct {
 	*part
 	column *column
 	window
 }
 
-// compare is the parts that a match is about, each with what it asks.
+// compare returns the parts that a match concerns, each with its comparison.
 func (c *column) compare(m match.Match) []compared {
 	var out []compared
 	dates := match.DateBoundsOf(m)
@@ -503,7 +502,7 @@ func (c *column) compare(m match.Match) []compared {
 	return out
 }
 
-// tested is what the comparison says of an entry, before it is turned into its opposite.
+// tested returns the result of the comparison for an entry before negation.
 func (c *compared) tested(low int64, tail uint32) bool {
 	return c.test(low, c.column.high(c.part, cell{low: low, tail: tail}))
 }

@@ -8,8 +8,7 @@ import (
 	"sort"
 )
 
-// A ColumnOrder is that of the values of a column of dates, by their low ends: those that are equal
-// by surrogate, resources without a value last.
+// A ColumnOrder is the order of a column of dates by low ends, then by surrogate. Resources without a value come last.
 type ColumnOrder struct {
 	Column     ColumnKey
 	Descending bool
@@ -43,7 +42,7 @@ func (p *Page) compare(a, b Place) int {
 	return out
 }
 
-// beyond reports whether a place is behind that which the page is beyond.
+// beyond reports whether a place comes after the place where the page begins.
 func (p *Page) beyond(a Place) bool { return !p.Bounded || p.compare(a, p.Beyond) > 0 }
 
 // placeOf is where a resource stands.
@@ -89,7 +88,7 @@ func (c *column) pageInOrder(members *bitmap, p *Page) []Place {
 	return p.cut(out)
 }
 
-// cut is what the page has of places from its bound on, which are in its order.
+// cut returns the page's part of places, which begin at the page's bound and are in its order.
 func (p *Page) cut(all []Place) []Place {
 	all = all[min(p.Offset, len(all)):]
 	return all[:min(p.Limit, len(all))]
@@ -137,7 +136,7 @@ func (c *column) along(members *bitmap, p *Page, most int) (out []Place, ok bool
 	return p.cut(out), true
 }
 
-// alongValues is along for resources with a value: it appends what the page may have to out.
+// alongValues is along for resources with a value: it appends candidates of the page to out.
 func (c *column) alongValues(members *bitmap, p *Page, out []Place, most int) ([]Place, bool) {
 	part := c.parts[0]
 	if part == nil {

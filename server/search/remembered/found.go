@@ -7,15 +7,15 @@ import (
 	"kiln/server/search/match"
 )
 
-// Found is what was read to be remembered: a set, a column or terms.
+// Found is an item read for the cache: a set, a column or terms.
 type Found struct {
 	State string // that it was read in
 	Cost  time.Duration
 	Type  int16
 	Name  string // of the type
 	Ahead bool   // nobody has asked for it: it takes no room from anything
-	// Behind is then how many types have more resources: the more, the sooner a column gives way. Terms do not, whatever
-	// their type: those of few resources take little, and to count these the database reads a place for each.
+	// Behind is then the number of types with more resources: the higher, the sooner a column is evicted. Terms ignore it:
+	// terms of few resources need little memory, and counting them costs the database one page for each.
 	Behind int
 
 	// A set:
@@ -28,13 +28,13 @@ type Found struct {
 	Terms *TermsBuilder
 
 	items []keyed
-	terms map[int64]*item // those of Terms
+	terms map[int64]*item // the items of Terms
 }
 
-// Make prepares what is to be remembered; false where that cannot be.
+// Make prepares the item; false if that is impossible.
 func (f *Found) Make(now time.Time) bool {
 	made := func(uses float64) *item {
-		if f.Ahead { // what nobody has asked for goes first
+		if f.Ahead { // an item that no search has used is evicted first
 			uses = 0.1
 			if f.Terms == nil {
 				uses /= float64(1 + f.Behind)
@@ -86,11 +86,11 @@ func (f *Found) Stored(rids []int64) *Stored {
 	return newStored(rids, map[int16]string{f.Type: f.Name})
 }
 
-// Bring brings resources into what was made that were read in a later state.
-// It reports false where that cannot be. When all that have changed were brought, Brought says so.
+// Bring applies resources read in a later state to the item. It returns false if that is impossible. After all changed
+// resources were applied, the caller calls Brought.
 func (f *Found) Bring(s *Stored) bool { return f.apply(s.all) }
 
-// Brought moves what was made to the state now, in which everything was read that was brought.
+// Brought moves the item to the state now, in which the applied resources were read.
 func (f *Found) Brought(now string) bool {
 	built, ok1 := parseState(f.State)
 	later, ok2 := parseState(now)
@@ -132,8 +132,8 @@ func (f *Found) addTerms(i *item) {
 	}
 }
 
-// Add remembers what was found and made, with the changes since Since: kept is false where
-// it could not be, again where the same with newer changes may succeed.
+// Add caches a made item, with the changes since Since. kept is false if it could not; again is true if the same
+// with newer changes can succeed.
 func (m *Memory) Add(f *Found, c Changes) (kept, again bool) {
 	changed, ok := c.resources()
 	if !ok {

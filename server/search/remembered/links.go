@@ -33,7 +33,7 @@ func (c *column) refs(r *match.Resource) []int64 {
 
 func ownRef(r *match.Resource) int64 { return int64(fhir.ValueReference(r.Type, r.ID)) }
 
-// refsUnder are the refs of what a resource refers to under some keys.
+// refsUnder returns the targets of a resource's references under some keys.
 func refsUnder(keys []fhir.Key, r *match.Resource) (refs []int64) {
 	for _, ref := range r.Index.Targets {
 		if slices.ContainsFunc(keys, func(k fhir.Key) bool { return r.HasTerm(k.Term(fhir.Value(ref))) }) {
@@ -63,7 +63,7 @@ func (m *Memory) version(q *Question) int {
 // linked is the resources that match a question with links, and the refs that each of these has found,
 // in order; false where the memory cannot tell.
 func (m *Memory) linked(q *Question) (members *bitmap, found [][]int64, ok bool) {
-	// What is kept of the parts may take the room of a column.
+	// The copies of the parts may need as much memory as a column.
 	columns := make([][2]*column, len(q.Links))
 	for i := range q.Links {
 		from, to := q.Links[i].columns()
@@ -90,7 +90,7 @@ func (m *Memory) linked(q *Question) (members *bitmap, found [][]int64, ok bool)
 	return members, found, true
 }
 
-// columns are those of the refs of Others, and of those that lead to what is asked for.
+// columns returns the columns of the references of Others, and of those to the target type.
 func (l *Link) columns() (from, to ColumnKey) {
 	if l.Back {
 		return l.References, l.Own
@@ -122,8 +122,8 @@ func (q *Question) linkedTo(found [][]int64, r *match.Resource) bool {
 	return true
 }
 
-// lookups is how many values are read along a column of references in the time in which that of one
-// resource is looked up.
+// lookups is the number of values that can be read along a column of references in the time of looking up one
+// resource.
 const lookups = 200
 
 // refsOf is the refs of some resources, each once and in order.
@@ -152,8 +152,8 @@ func (c *column) refsOf(some *bitmap, room *dense) (refs []int64) {
 	return refs
 }
 
-// having is the resources that have one of some refs, which are in order: all of these, or where it is
-// not nil those of among.
+// having returns the resources with one of refs, which are in order: all of them, or the members of among if that is
+// not nil.
 func (c *column) having(refs []int64, among *bitmap, room *dense) *bitmap {
 	most := math.MaxInt
 	if among != nil {

@@ -41,7 +41,7 @@ type Memory struct {
 	steps   []step
 	stepped int               // how many there were, with those that are gone
 	behind  *state            // that the last step which is not in steps led to
-	brought map[int64]version // what was brought in of late, by surrogate
+	brought map[int64]version // recently applied changes, by surrogate
 	dense   [2]dense          // for intersections
 	some    []keyed           // room of listed.ofNew
 	wanted  map[any]want
@@ -53,7 +53,7 @@ type Memory struct {
 // Key names the clauses of a set.
 type Key [16]byte
 
-// item is a set, a column or the set of some terms, and what it is good for.
+// item is a set, a column or the set of some terms, with its use.
 type item struct {
 	set    *set
 	column *column
@@ -64,8 +64,8 @@ type item struct {
 	found  int           // resources that it had when that was measured
 	uses   float64
 	used   time.Time
-	// upkeep is about how long following changes has taken since it was last used, of what is
-	// not followed for all: a set, and that of a term which is not common.
+	// upkeep is the approximate time spent on following changes since the last use, for items that are not kept up for all
+	// searches: a set, and the set of a rare term.
 	upkeep time.Duration
 	some   bool // it is of such a term
 }
@@ -91,10 +91,10 @@ func (i *item) n() int {
 	return i.term.members.n
 }
 
-// entryTakes is about how long it takes to read an entry of a column, memberTakes to find a member of a set by the index
-// of terms, among many millions of resources. All terms of a type are read along its resources in less: termTakes.
-// Each member lies on a page of its own, entries side by side: where pages come from a disk, memberReads. That is what
-// something is worth, as it is what searches wait for at worst.
+// entryTakes is the approximate time to read an entry of a column, memberTakes to find a member of a set by the index
+// of terms, among many millions of resources. Reading all terms of a type along its resources takes less: termTakes.
+// Each member is on a page of its own, while entries are adjacent: memberReads counts pages from a disk. The sum is the
+// value of an item, because it is the longest wait of a search without it.
 const (
 	entryTakes  = time.Microsecond
 	memberTakes = 3 * time.Microsecond
@@ -102,7 +102,7 @@ const (
 	termTakes   = 300 * time.Nanosecond
 )
 
-// with is how long it takes to find it with what has come since, where it took so long and each resource takes so long.
+// with returns the time to read the item with later additions, where the item took took and each resource takes each.
 func (i *item) with(took, each time.Duration) time.Duration {
 	return took + time.Duration(max(0, i.n()-i.found))*each
 }
@@ -118,8 +118,8 @@ func (i *item) anew() time.Duration {
 	return i.with(i.cost, memberTakes)
 }
 
-// apply takes what a resource is now, of which nothing is there where it is new; false where a set or a column has no
-// room for it. Terms are applyTerms'.
+// apply applies the present resource, of which the item has nothing if isNew. It returns false if a set or a column has
+// no room. applyTerms handles terms.
 func (i *item) apply(n uint32, r *match.Resource, isNew bool) bool {
 	switch {
 	case i.set != nil:
@@ -164,9 +164,9 @@ const (
 	seldom   = 2 * time.Second
 )
 
-// unaskedPart is the part of MaxChanges that is followed where nobody has asked since the last
-// look: what others write has to be read. What this server writes is followed as fast as it does, which takes an import a
-// twelfth of its time, among 20 million resources a seventh: reading everything anew behind it takes minutes there.
+// unaskedPart is the part of MaxChanges that is followed if no search has used the cache since the last check: the
+// writes of others must be read. The server's own writes are always followed. This costs an import a
+// twelfth of its time, a seventh among 20 million resources; reading everything again would take minutes there.
 const unaskedPart = 4
 
 // New returns an empty Memory of at most limit bytes; 0 remembers nothing.
@@ -178,7 +178,7 @@ func New(limit int64, now func() time.Time) *Memory {
 type listed struct {
 	all     []keyed
 	applied int // the first of all that item.apply is for
-	// Of these, columns are those of entries, by the keys of these, and others the others.
+	// Of these, columns are the columns of entries, by key, and others the rest.
 	columns map[fhir.Key][]keyed
 	others  []keyed
 	terms   map[int64]*item
@@ -280,8 +280,8 @@ func (m *Memory) each() iter.Seq[keyed] {
 	}
 }
 
-// weigh adds up what everything takes, which grows with what is brought in, and forgets what there is no room for. What
-// nobody has asked for of late grows to what may be found ahead.
+// weigh adds up the sizes, which grow with applied changes, and evicts items beyond the limit. Items that no search has
+// used lately may grow to the part for reading ahead.
 func (m *Memory) weigh() {
 	m.changes, m.bytes = 0, 0
 	for i := range m.each() {
@@ -432,7 +432,7 @@ func (m *Memory) positionAt(state string) Position {
 	return Position{State: state, Types: m.numbers, Written: m.written.ofLate(), names: m.types}
 }
 
-// Writing begins to note what a transaction of this server writes.
+// Writing begins the record of a transaction's writes by this server.
 func (m *Memory) Writing() *Writing { return m.written.writing() }
 
 // Most is the number of bytes that one thing in the memory may take.
@@ -456,11 +456,10 @@ func (m *Memory) AheadLeft() int64 {
 	return left
 }
 
-// ahead is what all may take to which something is added that was found ahead: the rest is left to what is asked for.
+// ahead is the part of the limit for items read ahead; searches fill the rest.
 func (m *Memory) ahead() int64 { return m.limit / 16 * 13 }
 
-// SetLimit changes the number of bytes that the memory may take. What it holds beyond
-// that is forgotten, the least useful first.
+// SetLimit changes the largest size of the cache in bytes. Items beyond it are evicted, the least useful first.
 func (m *Memory) SetLimit(bytes int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -472,8 +471,8 @@ func (m *Memory) SetLimit(bytes int64) {
 	m.makeRoom(0, math.Inf(1))
 }
 
-// makeRoom forgets what is least useful until so many bytes are free; false where what
-// would come is less useful itself.
+// makeRoom evicts the least useful items until so many bytes are free. It returns false if the new item is less
+// useful than those.
 func (m *Memory) makeRoom(bytes int64, score float64) bool {
 	if bytes > m.most() {
 		return false
@@ -533,7 +532,7 @@ type want struct {
 // wantedWithin is the time between two wishes of which the second counts.
 const wantedWithin = time.Minute
 
-// maxWanted bounds what is told apart of what was wanted.
+// maxWanted is the largest number of distinct wanted items.
 const maxWanted = 4096
 
 // Wants reports whether something, a Key, a ColumnKey or a TypeKey, is wanted for the second time
@@ -608,7 +607,7 @@ func (m *Memory) Bytes() int64 {
 	return m.bytes
 }
 
-// Stat tells what is kept.
+// Stat is the size of the cache.
 type Stat struct {
 	Sets, Columns int // the sets of terms among the others
 	Bytes         int64
@@ -617,7 +616,7 @@ type Stat struct {
 	Lags          bool  // it is
 }
 
-// Stat adds up what is kept.
+// Stat adds up the size of the cache.
 func (m *Memory) Stat() Stat {
 	m.mu.Lock()
 	defer m.mu.Unlock()

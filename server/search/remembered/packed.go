@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// packed are numbers in a piece, those of a chunk's resources or how far the values of its runs are from the
-// first: what each is above a base takes two bytes where all are near each other, as resources are
-// that were written one after the other, three among sixteen million, and else four.
+// packed are numbers in a piece: the resources of a chunk, or the distances of its runs' values from the first. Each
+// number above a base takes two bytes if all are near each other, as with resources written one after
+// the other, three bytes among sixteen million, else four.
 type packed struct {
 	in   *piece
 	base *uint32
@@ -21,13 +21,13 @@ const (
 	mostIn4 = math.MaxUint32
 )
 
-// packedBuffer is what numbers are read into.
+// packedBuffer is a buffer for unpacked numbers.
 type packedBuffer [chunkFull]uint32
 
 func (o packed) third() array  { return o.low&^15 + 1<<4 + wide1 }
 func (o packed) fourth() array { return o.low&^15 + 2<<4 + wide1 }
 
-// fill makes numbers those of packed that have none.
+// fill writes numbers to an empty packed.
 func (o packed) fill(ns []uint32) {
 	least, largest := slices.Min(ns), slices.Max(ns)
 	*o.base = 0

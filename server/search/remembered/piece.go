@@ -28,7 +28,7 @@ func (a array) number() int { return int(a >> 4) }
 // bytes is how many bytes n elements take.
 func (a array) bytes(n int) int { return n << (a & 15) }
 
-// bytes are those of all arrays.
+// bytes returns the bytes of all arrays.
 func (p *piece) bytes() []byte {
 	if p.class == 0 {
 		return nil
@@ -77,7 +77,7 @@ func (p *piece) set(a array, i int, n uint64) { put(p.array(a), a, i, n) }
 // insert puts an element into its place.
 func (p *piece) insert(a array, i int, n uint64) { put(p.open(a, i, 1), a, 0, n) }
 
-// fill makes elements those of an array that has none.
+// fill writes elements to an empty array.
 func fill[E uint16 | uint32 | int64](p *piece, a array, elements []E) {
 	b := p.open(a, 0, len(elements))
 	for i, e := range elements {
@@ -152,7 +152,7 @@ func (p *piece) release() {
 	*p.block = block{}
 }
 
-// become makes the arrays those of o.
+// become replaces the arrays by those of o.
 func (p *piece) become(o piece) {
 	all := o.bytes()
 	if p.class == 0 || p.class != classOf(len(all)) {

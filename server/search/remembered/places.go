@@ -25,13 +25,13 @@ const (
 // sparse is how many resources there are at least for each that has an entry, where few do.
 const sparse = 20
 
-// A placesPage is the places of those of a page's resources that have an entry, in their order.
+// A placesPage contains the places of a page's resources that have an entry, in their order.
 type placesPage struct {
 	*pageHead
 	piece
 }
 
-// A pageHead is a page as it is kept, beside what is in its block: without pointers.
+// A pageHead is the stored form of a page beside its block: it contains no pointers.
 type pageHead struct {
 	n    int // of the places
 	lies block
@@ -64,7 +64,7 @@ func (g *placesPage) mark(n uint32, there bool) {
 	}
 }
 
-// find is where the place of a resource is among those of its page, or would be.
+// find returns the position of a resource in its page, or the position where it would be inserted.
 func (g *placesPage) find(n uint32) (i int, there bool) {
 	if !g.many() {
 		numbers := g.array(pageNumbers)
@@ -104,7 +104,7 @@ func (g *placesPage) end(r int) int {
 	return g.n
 }
 
-// kept is what is kept as i-th place.
+// kept returns the stored value of the i-th place.
 func (g *placesPage) kept(i int) uint32 {
 	place := uint32(g.at(placeLow, i))
 	if high := g.array(placeHigh); len(high) > 0 {
@@ -158,7 +158,7 @@ func (g *placesPage) widen(place uint32) {
 	}
 }
 
-// discard takes away what is kept as i-th place.
+// discard removes the stored value of the i-th place.
 func (g *placesPage) discard(i int) {
 	g.delete(placeLow, i, 1)
 	if g.has(placeHigh) {
@@ -240,10 +240,10 @@ func (g *placesPage) remove(at int, n uint32) {
 	g.discard(at)
 }
 
-// size is about what the page takes.
+// size returns the approximate size of the page in bytes.
 func (g *placesPage) size() int64 { return placesPageBytes + int64(g.piece.size()) }
 
-// placesPageBytes is about what a page takes beside its piece.
+// placesPageBytes is the approximate size in bytes of a page without its piece.
 const placesPageBytes = 48
 
 // places are the chunks by their places, and the place of the entry of each resource.
@@ -382,8 +382,8 @@ func (o *places) drop(k chunk) {
 	o.free = append(o.free, k.place)
 }
 
-// along gives the resources that have an entry, and its place, in the order of a page of matches.
-// Those of a place that is none's may be left out.
+// along yields the resources with an entry, and its place, in the order of a page of matches. It may skip resources
+// of a place for which none returns true.
 func (o *places) along(p Page, none func(place uint32) bool) iter.Seq2[uint32, uint32] {
 	size := int(o.pageSize())
 	return func(yield func(n, place uint32) bool) {

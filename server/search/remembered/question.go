@@ -41,7 +41,7 @@ func Together(list []Comparison) []Comparison {
 	return out
 }
 
-// Question is a search of one type: of some clauses, or of Links and what stands beside them.
+// Question is a search of one type: by clauses, or by Links and further clauses.
 type Question struct {
 	Type    int16
 	Name    string         // of the type
@@ -50,7 +50,7 @@ type Question struct {
 	Columns []Comparison   // those that are comparisons
 	Others  []match.Clause // the others
 	Rest    Key            // of Others, where there are some
-	Terms   *Terms         // what Others say; nil where that is more than terms
+	Terms   *Terms         // the conditions of Others; nil if they contain more than terms
 	Links   []Link
 	Beside  *Question // what must hold beside Links, without a page; nil where nothing does
 	Page    Page      // Limit 0 asks for the total
@@ -59,11 +59,11 @@ type Question struct {
 	Exactly bool
 }
 
-// Answer is what a question has in a state.
+// Answer is the result of a question in a state.
 type Answer struct {
 	Total int64
 	RIDs  []int64
-	// Places are those of RIDs, where the page has an Order.
+	// Places are the places of RIDs, if the page has an Order.
 	Places   []Place
 	Position // from where the changes are read that settle the answer
 
@@ -120,8 +120,8 @@ func (m *Memory) answer(q *Question) (Answer, bool) {
 	return m.answerOf(q, members, found, own)
 }
 
-// again is the answer to the question of a, whose generation this is. What has changed since is
-// brought into its members, where it has any of its own.
+// again answers the question of a, of the present generation. Later changes are applied to a's own members, if it has
+// any.
 func (m *Memory) again(a *Answer) (Answer, bool) {
 	gone := m.stepped - len(m.steps)
 	if a.members == nil || a.stepped < gone {
@@ -139,7 +139,7 @@ func (m *Memory) again(a *Answer) (Answer, bool) {
 	return m.answerOf(a.question, a.members, a.found, true)
 }
 
-// apply takes what a resource is now into the members; false where memory cannot tell.
+// apply applies the present resource to the members; false if the cache cannot decide.
 func (a *Answer) apply(n uint32, r *match.Resource) bool {
 	q := a.question
 	if len(q.Links) == 0 {
@@ -157,8 +157,8 @@ func (a *Answer) apply(n uint32, r *match.Resource) bool {
 	return s.apply(n, r)
 }
 
-// answerOf is the answer whose resources are members, of which the question has those of its one
-// comparison where they are nil. Own ones are of no set that is remembered.
+// answerOf returns the answer with the resources of members; nil members mean those of the question's one comparison. Own
+// members belong to no cached set.
 func (m *Memory) answerOf(q *Question, members *bitmap, found [][]int64, own bool) (Answer, bool) {
 	a := Answer{question: q, generation: m.generation, version: m.version(q), stepped: m.stepped, found: found}
 	ordered := q.Page.Order != nil && q.Page.Limit > 0
@@ -192,10 +192,9 @@ func (m *Memory) answerOf(q *Question, members *bitmap, found [][]int64, own boo
 	return a, true
 }
 
-// members is the resources that match; nil where they are those of one comparison alone, whose
-// column has the page without looking at each. It may be a set that is remembered and must not be
-// changed, but where own is true. found is what links have found; ok is false where the memory cannot
-// tell.
+// members returns the matching resources; nil if they are those of one comparison alone, whose column yields the page
+// without testing each. The result may be a cached set, which must not be changed, unless own is true. found are the
+// results of links. ok is false if the cache cannot decide.
 func (m *Memory) members(q *Question) (members *bitmap, found [][]int64, own, ok bool) {
 	if len(q.Links) > 0 {
 		members, found, ok = m.linked(q)

@@ -6,10 +6,10 @@ import (
 	"slices"
 )
 
-// A room is the memory of the pieces of one column, in slabs that have no pointers. As slices of their own
-// pieces would be some hundred thousand objects of half a kilobyte, at each of which the collector looks
-// many times a second while others write. Nobody holds what is in a piece beyond the lock of the
-// Memory, so a piece that grows gives its block back for others.
+// A room is the memory of the pieces of one column, in slabs without pointers. As separate slices, pieces would be some
+// hundred thousand objects of half a kilobyte, and the garbage collector would look at each of them many times a second
+// while others write. Nobody keeps the contents of a piece beyond the lock of the Memory, so a growing piece can return
+// its block.
 type room struct {
 	slabs  [][]byte
 	from   int                       // where the last slab is free
@@ -110,7 +110,7 @@ func moved(pieces []piece, from *room, grows bool) *room {
 	return to
 }
 
-// give takes back what a block has.
+// give returns the memory of a block.
 func (r *room) give(b *block) {
 	if b.class == 0 {
 		return
@@ -120,7 +120,7 @@ func (r *room) give(b *block) {
 	b.class = 0
 }
 
-// spare is what the room takes beside its blocks in use.
+// spare is the size of the room beside its used blocks.
 func (r *room) spare() int64 {
 	if len(r.slabs) == 0 {
 		return 0

@@ -10,7 +10,7 @@ import (
 // bits from the first of them on. A range among millions of entries is some sections, and the
 // entries between them and its ends.
 type section struct {
-	end  int64 // low ends are below; that of the section before is where it begins
+	end  int64 // low ends are below it; the section begins at the end of the former one
 	base int   // words before the first
 	bits dense
 }
@@ -22,8 +22,8 @@ var sectionsFrom = 100_000
 // partSections is how many sections a part has; the last of them goes on behind all entries.
 const partSections = 8
 
-// sectionBytes is how many bytes sections may take for each entry: those of few resources among
-// many are found one by one as fast.
+// sectionBytes is the largest size of sections in bytes for each entry: the few resources of a rare value are found one
+// by one as fast.
 const sectionBytes = 4
 
 // set brings a resource into the section, or takes it away.
@@ -115,7 +115,7 @@ func (p *part) resection(low int64, n uint32, there bool) {
 	}
 }
 
-// sectionsBytes is what the sections take.
+// sectionsBytes is the size of the sections in bytes.
 func (p *part) sectionsBytes() (n int64) {
 	for i := range p.sections {
 		n += int64(8 * cap(p.sections[i].bits))

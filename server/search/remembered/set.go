@@ -32,7 +32,7 @@ func (s *set) apply(n uint32, r *match.Resource) bool {
 
 func (s *set) bytes() int64 { return s.members.bytes() + setBytes }
 
-// setBytes is about what a set takes beside its members.
+// setBytes is the approximate size in bytes of a set without its members.
 const setBytes = 512
 
 // pageOf is the part of a set that a page has.

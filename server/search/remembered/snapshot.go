@@ -6,8 +6,7 @@ import (
 	"strings"
 )
 
-// state is what a statement has seen: transactions, and the rest of plan.Now, which
-// must not change.
+// state is the state of a statement: the visible transactions, and the rest of plan.Now, which must not change.
 type state struct {
 	text    string
 	end     uint64   // the first transaction that had not begun

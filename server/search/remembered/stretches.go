@@ -9,7 +9,7 @@ type stretches struct {
 	ends   array // of the stretches, among the numbers; without elements where each number is kept
 }
 
-// fill makes numbers those of stretches that have none.
+// fill writes numbers to empty stretches.
 func (o stretches) fill(ns []uint32) {
 	begins := func(i int) bool { return i == 0 || ns[i] != ns[i-1]+1 }
 	count := 0

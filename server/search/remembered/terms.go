@@ -8,21 +8,21 @@ import (
 	"kiln/server/search/match"
 )
 
-// Terms are what a question asks of the terms of a resource: all of All, one of each list
-// of Any, none of None. There is at least one in All or Any, if only Every.
+// Terms are conditions on the terms of a resource: all of All, one of each list of Any, none of None. All or Any
+// contains at least one term, if only Every.
 type Terms struct {
 	All  []int64
 	Any  [][]int64
 	None []int64
 }
 
-// Everything reports whether each resource has what is asked.
+// Everything reports whether each resource satisfies the conditions.
 func (t *Terms) Everything() bool {
 	return len(t.All) == 1 && t.All[0] == Every && len(t.Any)+len(t.None) == 0
 }
 
-// Every is a term that each resource has, before all others: what is left where none of some
-// terms is asked for, and everything.
+// Every is a term of each resource and sorts before all others. It stands for no condition, and is the base for
+// conditions with None alone.
 const Every = math.MinInt64
 
 // A TypeKey names the common terms of a resource type.
@@ -41,9 +41,8 @@ type termSet struct {
 	members *bitmap
 }
 
-// applyTerms takes the terms that a resource has now: at finds the item of a term, and all are
-// those of terms among others. Where some of the terms of a set leave it, their set is among
-// the split.
+// applyTerms applies the present terms of a resource: at finds the item of a term, and all are the items of terms. If
+// some of the terms of a set leave it, their set is among split.
 func applyTerms(n uint32, r *match.Resource, at func(term int64) *item, all []keyed) (split []*item) {
 	type touch struct {
 		*item
@@ -116,15 +115,14 @@ type TermsBuilder struct {
 	some bool // and not those that are common
 }
 
-// termsOfRow is a set and those of its terms that the resource has which is being added.
+// termsOfRow is a set with those of its terms that the added resource has.
 type termsOfRow struct {
 	termSet
 	row int
 	has []int64
 }
 
-// NewTerms returns a builder for terms and Every, with no resource yet: those of a list are
-// expected to come together.
+// NewTerms returns a builder for terms and Every, without resources. The terms of a list are expected to occur together.
 func NewTerms(together [][]int64) *TermsBuilder {
 	return newTerms(slices.Concat(together, [][]int64{{Every}}))
 }

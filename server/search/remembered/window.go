@@ -11,9 +11,8 @@ import (
 	"kiln/server/search/match"
 )
 
-// A window is what a comparison asks of an entry [low, high): it holds for all short
-// entries with a low end in [sure, sureEnd), and for none with one outside of [from, to).
-// Between, and of long entries, test decides. not turns the whole into its opposite.
+// A window is a comparison with an entry [low, high): it holds for all short entries with a low end in [sure, sureEnd),
+// and for none with one outside of [from, to). Between, and for long entries, test decides. not negates the result.
 type window struct {
 	from, to      int64
 	sure, sureEnd int64
@@ -129,7 +128,7 @@ func (p point) before(o point) bool {
 	return p.whole < o.whole || p.whole == o.whole && p.rest < o.rest
 }
 
-// The decimals of a whole, and those of a rest.
+// The decimals of a whole number, and of a rest.
 const (
 	wholeDecimals = 6
 	restDecimals  = 18
@@ -227,8 +226,8 @@ func bound(d *apd.Decimal, strict bool) point {
 	return halves(q)
 }
 
-// quotient is the largest number of 24 decimals that is not above d, as a whole number
-// of these, and what is left; nil where d is not finite or beyond every number of a column.
+// quotient returns the largest number of 24 decimals not above d, as a whole number of these, and the rest; nil if d is
+// not finite or beyond every number of a column.
 func quotient(d *apd.Decimal) (q, rest *big.Int) {
 	if d.Form != apd.Finite {
 		return nil, nil

@@ -20,7 +20,7 @@ type Written struct {
 	versions []writtenVersion
 	by       *Writing
 	at       time.Time
-	bytes    int // about what it takes
+	bytes    int // the approximate size in bytes
 }
 
 type writtenVersion struct {
@@ -37,9 +37,8 @@ type rowKey struct {
 
 func (v *Written) key() rowKey { return rowKey{v.RID, v.Version} }
 
-// A Writing is what a transaction of this server writes: memory takes it from here where the change
-// log says that it is committed, and does not read it. A nil Writing is of a Memory that follows
-// nothing.
+// A Writing records the writes of a transaction of this server. The cache applies them once the change log shows their
+// commit, and does not read them. A nil Writing belongs to a Memory that follows nothing.
 type Writing struct {
 	of        *written
 	kept      int // versions
@@ -47,7 +46,7 @@ type Writing struct {
 	committed bool // when it has ended
 }
 
-// A WritingRow is what a Writing writes as one row of the change log.
+// A WritingRow records the writes of one row of the change log.
 type WritingRow struct {
 	Written
 	unknown bool // some of it must be read
@@ -61,8 +60,8 @@ func (w *Writing) Row(most int) *WritingRow {
 	return &WritingRow{Written: Written{versions: make([]writtenVersion, 0, most), by: w, bytes: writtenBytes}}
 }
 
-// Add notes a version, in the order of the row: r is nil for a deletion. What is of r is copied: its index is used
-// again by others, and its texts, its type too, are parts of the body of a whole Bundle.
+// Add records a version, in the order of the row; r is nil for a deletion. It copies r: others reuse its index, and its
+// texts and type are parts of the body of a whole Bundle.
 func (v *WritingRow) Add(rid int64, version int, r *match.Resource) {
 	if v == nil || v.unknown {
 		return
@@ -129,14 +128,14 @@ func (w *Writing) wait() bool {
 	}
 }
 
-// written are the rows of the change log that this server writes and the memory has not brought in. It
-// has a lock of its own: a writer does not wait for what a search looks up.
+// written are the rows of the change log that this server wrote and the cache has not applied. It has a lock of its own:
+// a writer does not wait for look-ups of a search.
 type written struct {
 	mu    sync.Mutex
 	now   func() time.Time
 	of    map[rowKey]*Written
 	n     int       // versions of these
-	bytes int       // about what they take
+	bytes int       // the approximate size in bytes
 	last  time.Time // when a transaction began
 	wants bool      // something is followed
 	full  bool      // nothing is kept until something is brought in again
@@ -153,8 +152,8 @@ const (
 	maxWritten      = 4 * MaxChanges
 	maxWrittenBytes = 1 << 20
 	allWrittenBytes = 16 << 20
-	writtenBytes    = 128 // what a row takes beside its versions
-	versionBytes    = 256 // what a version takes beside its index
+	writtenBytes    = 128 // size of a row without its versions
+	versionBytes    = 256 // size of a version without its index
 )
 
 // manyWritten is how many committed versions are brought in as soon as possible: an import writes as many in some
@@ -283,7 +282,7 @@ func (w *written) ofLate() (all []*Written) {
 	return all
 }
 
-// brought keeps none of the rows that were brought in, nor those whose first version is of what was.
+// brought drops the applied rows, and rows whose first version belongs to an applied resource.
 func (w *written) brought(rows []*Written, changed map[int64]*match.Resource) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
