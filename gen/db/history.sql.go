@@ -131,26 +131,27 @@ const InstanceHistory = `-- name: InstanceHistory :many
 WITH every AS (
     SELECT r.version, r.last_updated, r.method, r.body
     FROM resource r
-    WHERE r.ref = $6 AND r.shard = $7
+    WHERE r.ref = $7 AND r.shard = $8
     UNION ALL
     SELECT h.version, h.last_updated, h.method, h.body
     FROM resource_history h
-    WHERE h.ref = $6 AND h.shard = $7
+    WHERE h.ref = $7 AND h.shard = $8
 ), successor AS (
     SELECT e.version, e.last_updated, e.method, e.body, lead(e.last_updated) OVER (ORDER BY e.version) AS superseded
     FROM every e
 )
 SELECT s.version, s.last_updated, s.method, s.body
 FROM successor s
-WHERE s.last_updated >= $1::timestamptz AND s.last_updated < $2::timestamptz
-    AND (NOT $3::boolean OR s.superseded IS NULL OR s.superseded > $4::timestamptz)
+WHERE s.last_updated >= $1::timestamptz AND (s.last_updated, 0::bigint) < ($2::timestamptz, $3::bigint)
+    AND (NOT $4::boolean OR s.superseded IS NULL OR s.superseded > $5::timestamptz)
 ORDER BY s.version DESC
-LIMIT $5
+LIMIT $6
 `
 
 type InstanceHistoryParams struct {
 	Since        time.Time
 	Before       time.Time
+	BeforeRid    int64
 	AtOnly       bool
 	CurrentAfter time.Time
 	Count        int32
@@ -172,6 +173,7 @@ func (q *Queries) InstanceHistory(ctx context.Context, arg InstanceHistoryParams
 	rows, err := q.db.Query(ctx, InstanceHistory,
 		arg.Since,
 		arg.Before,
+		arg.BeforeRid,
 		arg.AtOnly,
 		arg.CurrentAfter,
 		arg.Count,
@@ -185,6 +187,84 @@ func (q *Queries) InstanceHistory(ctx context.Context, arg InstanceHistoryParams
 	var items []InstanceHistoryRow
 	for rows.Next() {
 		var i InstanceHistoryRow
+		if err := rows.Scan(
+			&i.Version,
+			&i.LastUpdated,
+			&i.Method,
+			&i.Body,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const InstanceHistoryNewer = `-- name: InstanceHistoryNewer :many
+WITH every AS (
+    SELECT r.version, r.last_updated, r.method, r.body
+    FROM resource r
+    WHERE r.ref = $8 AND r.shard = $9
+    UNION ALL
+    SELECT h.version, h.last_updated, h.method, h.body
+    FROM resource_history h
+    WHERE h.ref = $8 AND h.shard = $9
+), successor AS (
+    SELECT e.version, e.last_updated, e.method, e.body, lead(e.last_updated) OVER (ORDER BY e.version) AS superseded
+    FROM every e
+)
+SELECT s.version, s.last_updated, s.method, s.body
+FROM successor s
+WHERE s.last_updated >= $1::timestamptz AND s.last_updated < $2::timestamptz
+    AND (s.last_updated, 0::bigint) > ($3::timestamptz, $4::bigint)
+    AND (NOT $5::boolean OR s.superseded IS NULL OR s.superseded > $6::timestamptz)
+ORDER BY s.version
+LIMIT $7
+`
+
+type InstanceHistoryNewerParams struct {
+	Since        time.Time
+	Before       time.Time
+	After        time.Time
+	AfterRid     int64
+	AtOnly       bool
+	CurrentAfter time.Time
+	Count        int32
+	Ref          int64
+	Shard        int16
+}
+
+type InstanceHistoryNewerRow struct {
+	Version     int32
+	LastUpdated time.Time
+	Method      fhir.Method
+	Body        []byte
+}
+
+// InstanceHistoryNewer reads towards the present: the oldest versions that are newer
+// than (after, after_rid). In the history of an instance each rid counts as 0.
+func (q *Queries) InstanceHistoryNewer(ctx context.Context, arg InstanceHistoryNewerParams) ([]InstanceHistoryNewerRow, error) {
+	rows, err := q.db.Query(ctx, InstanceHistoryNewer,
+		arg.Since,
+		arg.Before,
+		arg.After,
+		arg.AfterRid,
+		arg.AtOnly,
+		arg.CurrentAfter,
+		arg.Count,
+		arg.Ref,
+		arg.Shard,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []InstanceHistoryNewerRow
+	for rows.Next() {
+		var i InstanceHistoryNewerRow
 		if err := rows.Scan(
 			&i.Version,
 			&i.LastUpdated,
@@ -270,6 +350,100 @@ func (q *Queries) TypeHistory(ctx context.Context, arg TypeHistoryParams) ([]Typ
 	var items []TypeHistoryRow
 	for rows.Next() {
 		var i TypeHistoryRow
+		if err := rows.Scan(
+			&i.Name,
+			&i.ID,
+			&i.Rid,
+			&i.Version,
+			&i.LastUpdated,
+			&i.Method,
+			&i.Body,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const TypeHistoryNewer = `-- name: TypeHistoryNewer :many
+SELECT t.name, v.id, v.rid, v.version, v.last_updated, v.method, v.body
+FROM resource_type t
+CROSS JOIN LATERAL (
+    (
+        SELECT r.id, r.rid, r.version, r.last_updated, r.method, r.body
+        FROM resource r
+        WHERE r.typ = t.typ AND r.last_updated >= $1::timestamptz AND r.last_updated < $2::timestamptz
+            AND (r.last_updated, r.rid) > ($3::timestamptz, $4::bigint)
+        ORDER BY r.last_updated, r.rid
+        LIMIT $5
+    )
+    UNION ALL
+    (
+        SELECT h.id, h.rid, h.version, h.last_updated, h.method, h.body
+        FROM resource_history h
+        WHERE h.typ = t.typ AND h.last_updated >= $1::timestamptz AND h.last_updated < $2::timestamptz
+            AND (h.last_updated, h.rid) > ($3::timestamptz, $4::bigint)
+            AND (NOT $6::boolean OR NOT EXISTS (
+                SELECT FROM resource_history n
+                WHERE n.ref = h.ref AND n.shard = h.shard AND n.version = h.version + 1 AND n.last_updated <= $7::timestamptz
+            ) AND NOT EXISTS (
+                SELECT FROM resource n
+                WHERE n.ref = h.ref AND n.shard = h.shard AND n.version = h.version + 1 AND n.last_updated <= $7::timestamptz
+            ))
+        ORDER BY h.last_updated, h.rid
+        LIMIT $5
+    )
+) v
+WHERE t.typ = ANY ($8::smallint[])
+ORDER BY v.last_updated, v.rid
+LIMIT $5
+`
+
+type TypeHistoryNewerParams struct {
+	Since        time.Time
+	Before       time.Time
+	After        time.Time
+	AfterRid     int64
+	Count        int32
+	AtOnly       bool
+	CurrentAfter time.Time
+	Typs         []int16
+}
+
+type TypeHistoryNewerRow struct {
+	Name        string
+	ID          string
+	Rid         int64
+	Version     int32
+	LastUpdated time.Time
+	Method      fhir.Method
+	Body        []byte
+}
+
+// TypeHistoryNewer reads towards the present: the oldest versions that are newer than
+// (after, after_rid).
+func (q *Queries) TypeHistoryNewer(ctx context.Context, arg TypeHistoryNewerParams) ([]TypeHistoryNewerRow, error) {
+	rows, err := q.db.Query(ctx, TypeHistoryNewer,
+		arg.Since,
+		arg.Before,
+		arg.After,
+		arg.AfterRid,
+		arg.Count,
+		arg.AtOnly,
+		arg.CurrentAfter,
+		arg.Typs,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []TypeHistoryNewerRow
+	for rows.Next() {
+		var i TypeHistoryNewerRow
 		if err := rows.Scan(
 			&i.Name,
 			&i.ID,

@@ -200,6 +200,9 @@ func TestAccessOfAPatient(t *testing.T) {
 		}
 		a.get("/_history").want(200).equal("total", fmt.Sprint(len(want)))
 		a.get("/Observation/_history").want(200).equal("total", "2")
+		for _, path := range []string{"/_history?_count=1", "/Observation/_history?_count=1", "/_history?_count=2&_total=none"} {
+			a.followBothWays(path)
+		}
 	})
 	t.Run("includes", func(t *testing.T) {
 		a := a.in(t)

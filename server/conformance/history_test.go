@@ -124,10 +124,49 @@ func TestHistory(t *testing.T) {
 			t.Errorf("the self link is %q", l)
 		}
 	})
+	t.Run("previous leads back to the same pages (http.html#paging)", func(t *testing.T) {
+		s := s.in(t)
+		s.put("/Group/g", `{"resourceType":"Group","id":"g","type":"person","actual":true}`).want(201)
+		for _, path := range []string{"/Patient/" + id + "/_history?_count=1", "/Patient/_history?_count=1", "/_history?_count=2&_since=2001-01-01", "/_history?_count=2&_at=2001&_total=none", "/Patient/_history?_count=3&_elements=active"} {
+			s.followBothWays(path)
+		}
+	})
 	t.Run("unknown parameters are refused", func(t *testing.T) {
 		s.in(t).get("/_history?name=x").issue(400, "invalid", "name")
 		s.in(t).get("/_history?_count=-1").issue(400, "invalid", "_count")
 		s.in(t).get("/_history?_total=exact").issue(400, "invalid", "_total", "accurate")
 		s.in(t).get("/_history?_cursor=!").want(400)
 	})
+}
+
+// followBothWays follows next to the last page and previous back to the first one, and
+// compares the pages.
+func (s *service) followBothWays(path string) {
+	s.t.Helper()
+	var pages []string
+	a := s.get(path).want(200)
+	if l := a.link("previous"); l != "" {
+		s.t.Errorf("%s: the first page has previous %s", path, l)
+	}
+	for {
+		pages = append(pages, fmt.Sprint(a.at("entry")))
+		if a.link("next") == "" {
+			break
+		}
+		a = s.get(a.link("next")).want(200)
+	}
+	for i := len(pages) - 2; i >= 0; i-- {
+		if a.link("previous") == "" {
+			s.t.Fatalf("%s: page %d has no previous", path, i+2)
+		}
+		if a = s.get(a.link("previous")).want(200); fmt.Sprint(a.at("entry")) != pages[i] {
+			s.t.Errorf("%s: previous of page %d is %v, want %s", path, i+2, a.at("entry"), pages[i])
+		}
+		if a.link("next") == "" || a.link("first") == "" {
+			s.t.Errorf("%s: page %d from behind has no next or first", path, i+1)
+		}
+	}
+	if l := a.link("previous"); l != "" {
+		s.t.Errorf("%s: the first page has previous %s on the way back", path, l)
+	}
 }

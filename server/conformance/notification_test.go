@@ -855,25 +855,30 @@ func TestEventsHistory(t *testing.T) {
 		_ = json.Unmarshal([]byte(live.next().data), &m)
 		want = append([]string{m["id"].(string)}, want...)
 	}
-	var got []string
-	for next := "/Patient/$events-history?_count=2&family=Match"; next != ""; {
-		b := s.do("GET", next, "").json.(map[string]any)
-		if b["type"] != "history" {
-			t.Fatalf("%v", b)
+	page := func(url string) (ids []string, a *answer) {
+		a = s.do("GET", url, "").want(200).equal("type", "history")
+		for i := range a.len("entry") {
+			ids = append(ids, a.str(fmt.Sprintf("entry.%d.id", i)))
 		}
-		entries, _ := b["entry"].([]any)
-		for _, e := range entries {
-			got = append(got, e.(map[string]any)["id"].(string))
-		}
-		next = ""
-		for _, l := range b["link"].([]any) {
-			if l := l.(map[string]any); l["relation"] == "next" {
-				next = l["url"].(string)
-			}
-		}
+		return ids, a
+	}
+	got, a := page("/Patient/$events-history?_count=2&family=Match")
+	if a.link("previous") != "" {
+		t.Errorf("the first page has previous %s", a.link("previous"))
+	}
+	last := got
+	for a.link("next") != "" {
+		last, a = page(a.link("next"))
+		got = append(got, last...)
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("history\n%v, want\n%v", got, want)
+	}
+	for got = last; a.link("previous") != ""; got = append(last, got...) {
+		last, a = page(a.link("previous"))
+	}
+	if !slices.Equal(got, want) || a.link("next") == "" {
+		t.Errorf("on the way back\n%v, want\n%v", got, want)
 	}
 }
 

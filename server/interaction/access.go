@@ -258,43 +258,9 @@ func (v *seen) History(ctx context.Context, q store.HistoryQuery) (store.History
 		permission = smart.Read
 	}
 	// 1. The page.
-	out := store.HistoryPage{Total: -1}
-	wanted := max(q.Count, 0)
-	total, scanned, more := 0, 0, true
-	scan := q
-	scan.Count, scan.NoTotal = historyPage, true
-	for more && scanned < historyScan {
-		page, err := v.from.History(ctx, scan)
-		if err != nil {
-			return store.HistoryPage{}, err
-		}
-		for i, version := range page.Versions {
-			scanned++
-			ok, err := v.mayList(ctx, permission, version)
-			if err != nil {
-				return store.HistoryPage{}, err
-			}
-			if !ok {
-				continue
-			}
-			total++
-			if len(out.Versions) < wanted {
-				out.Versions = append(out.Versions, version)
-				out.Next = page.After(i)
-			}
-		}
-		if more = page.Next != ""; more {
-			scan.Cursor = page.Next
-		}
-		if q.Cursor != "" && total > wanted || q.NoTotal && total > wanted {
-			break
-		}
-	}
-	switch {
-	case wanted == 0 || total <= wanted && !more:
-		out.Next = ""
-	case len(out.Versions) < wanted && more:
-		out.Next = scan.Cursor
+	out, total, more, err := v.historyPage(ctx, permission, q)
+	if err != nil {
+		return store.HistoryPage{}, err
 	}
 	// 2. The total, of all pages.
 	if q.Cursor != "" && (!q.NoTotal || q.ID != "") {
@@ -322,6 +288,71 @@ func (v *seen) History(ctx context.Context, q store.HistoryQuery) (store.History
 		v.s.dryRun(ctx, v.rights, permission, version)
 	}
 	return out, v.s.Mask(ctx, out.Versions)
+}
+
+// historyPage returns the visible versions of a page and its cursors, without a total.
+// It counts the visible versions that it has met; more tells that there are others.
+func (v *seen) historyPage(ctx context.Context, permission smart.Permissions, q store.HistoryQuery) (out store.HistoryPage, total int, more bool, err error) {
+	out.Total = -1
+	wanted := max(q.Count, 0)
+	newer := store.IsPreviousCursor(q.Cursor)
+	var edge string // the cursor of the page that goes on in this direction
+	scan, scanned := q, 0
+	scan.Count, scan.NoTotal = historyPage, true
+	for more = true; more && scanned < historyScan; {
+		page, err := v.from.History(ctx, scan)
+		if err != nil {
+			return store.HistoryPage{}, 0, false, err
+		}
+		for n := range page.Versions {
+			i := n
+			if newer { // the nearest to the cursor is the last one
+				i = len(page.Versions) - 1 - n
+			}
+			scanned++
+			ok, err := v.mayList(ctx, permission, page.Versions[i])
+			if err != nil {
+				return store.HistoryPage{}, 0, false, err
+			}
+			if !ok {
+				continue
+			}
+			total++
+			if len(out.Versions) < wanted {
+				out.Versions = append(out.Versions, page.Versions[i])
+				if edge = page.After(i); newer {
+					edge = page.Before(i)
+				}
+			}
+		}
+		follow := page.Next
+		if newer {
+			follow = page.Previous
+		}
+		if more = follow != ""; more {
+			scan.Cursor = follow
+		}
+		if total > wanted && (q.Cursor != "" || q.NoTotal) {
+			break
+		}
+	}
+	switch {
+	case wanted == 0 || total <= wanted && !more:
+		edge = ""
+	case len(out.Versions) < wanted && more:
+		edge = scan.Cursor
+	}
+	var beside string
+	if q.Cursor != "" && wanted > 0 {
+		if beside, err = store.BesideCursor(q.Cursor); err != nil {
+			return store.HistoryPage{}, 0, false, err
+		}
+	}
+	if out.Next, out.Previous = edge, beside; newer {
+		slices.Reverse(out.Versions)
+		out.Next, out.Previous = beside, edge
+	}
+	return out, total, more, nil
 }
 
 // everSeen reports whether any version of the resource may be read.

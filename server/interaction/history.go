@@ -137,6 +137,9 @@ func historyBundle(p HistoryParams, q store.HistoryQuery, page store.HistoryPage
 	link("self", q.Cursor)
 	if q.Count > 0 {
 		link("first", "")
+		if page.Previous != "" {
+			link("previous", page.Previous)
+		}
 		if page.Next != "" {
 			link("next", page.Next)
 		}

@@ -80,8 +80,9 @@ func (s *Service) eventsHistory(w http.ResponseWriter, r *http.Request, typ stri
 	one := newMatcher()
 	one.put(&Subscriber{ID: "history", Rules: []Rule{rule}, principal: access.From(ctx)})
 	var found []*Event
-	next := ""
-	for scanned := 0; ; {
+	var links store.HistoryPage // its cursors are those of the answer
+	newer := store.IsPreviousCursor(q.Cursor)
+	for scanned, first := 0, true; ; first = false {
 		page, err := s.Store.History(ctx, q)
 		if err != nil {
 			return err
@@ -98,16 +99,31 @@ func (s *Service) eventsHistory(w http.ResponseWriter, r *http.Request, typ stri
 		if err != nil {
 			return err
 		}
-		for _, h := range hits {
-			found = append(found, h.event)
+		matched := make([]*Event, len(hits))
+		for i, h := range hits {
+			matched[i] = h.event
 		}
-		if next = page.Next; next == "" || len(found) > 0 && len(found) >= count || scanned >= maxHistoryScan {
+		follow := page.Next
+		if newer {
+			follow, found = page.Previous, append(matched, found...)
+		} else {
+			found = append(found, matched...)
+		}
+		if first {
+			links.Next, links.Previous = page.Next, page.Previous
+		}
+		if newer {
+			links.Previous = page.Previous
+		} else {
+			links.Next = page.Next
+		}
+		if follow == "" || len(found) > 0 && len(found) >= count || scanned >= maxHistoryScan {
 			break
 		}
 		// No page is cut in the middle: the next one begins where this one ends.
-		q.Cursor, q.Count = next, max(1, count-len(found))
+		q.Cursor, q.Count = follow, max(1, count-len(found))
 	}
-	s.sendHistory(w, r, contentType, typ, found, asked, next)
+	s.sendHistory(w, r, contentType, typ, found, asked, links)
 	return nil
 }
 
@@ -149,7 +165,7 @@ func (s *Service) pastEvents(r *http.Request, versions []fhir.Version) ([]*Event
 }
 
 // sendHistory writes the Bundle.
-func (s *Service) sendHistory(w http.ResponseWriter, r *http.Request, contentType, typ string, events []*Event, asked url.Values, next string) {
+func (s *Service) sendHistory(w http.ResponseWriter, r *http.Request, contentType, typ string, events []*Event, asked url.Values, page store.HistoryPage) {
 	x := web.Of(w)
 	base := s.Settings().BaseURL
 	if base == "" {
@@ -160,9 +176,12 @@ func (s *Service) sendHistory(w http.ResponseWriter, r *http.Request, contentTyp
 	b := []byte(`{"resourceType":"Bundle","type":"history","link":[{"relation":"self","url":`)
 	b = fhir.AppendString(b, path+query(asked.Encode()))
 	b = append(b, '}')
-	if next != "" {
-		asked.Set("_cursor", next)
-		b = append(b, `,{"relation":"next","url":`...)
+	for _, link := range []struct{ relation, cursor string }{{"previous", page.Previous}, {"next", page.Next}} {
+		if link.cursor == "" {
+			continue
+		}
+		asked.Set("_cursor", link.cursor)
+		b = append(b, `,{"relation":"`+link.relation+`","url":`...)
 		b = fhir.AppendString(b, path+query(asked.Encode()))
 		b = append(b, '}')
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"time"
 
 	"kiln/gen/db"
@@ -22,7 +23,7 @@ type HistoryQuery struct {
 	// AtEnd); a zero AtEnd stands for the instant At, a zero At for all versions.
 	At, AtEnd time.Time
 	Count     int    // versions on a page; 0 asks for the total only
-	Cursor    string // HistoryPage.Next of the page before; "" is the first page
+	Cursor    string // HistoryPage.Next or Previous; "" is the first page
 	NoTotal   bool   // leave Total out
 }
 
@@ -31,13 +32,42 @@ type HistoryPage struct {
 	Versions []fhir.Version
 	Total    int    // versions that match, on all pages; -1 with NoTotal
 	Next     string // cursor of the next page, "" on the last
+	Previous string // cursor of the page before, "" on the first
 
 	rids []int64 // of the versions
 }
 
 // After is the cursor of a page that begins behind version i of this one.
 func (p HistoryPage) After(i int) string {
-	return historyCursor(p.Versions[i].LastUpdated, p.rids[i])
+	return historyPosition{at: p.Versions[i].LastUpdated, rid: p.rids[i]}.String()
+}
+
+// Before is the cursor of a page that ends before version i of this one.
+func (p HistoryPage) Before(i int) string {
+	return historyPosition{at: p.Versions[i].LastUpdated, rid: p.rids[i], newer: true}.String()
+}
+
+// BesideCursor is the cursor of the page that meets the page of a cursor: together
+// they have each version once. It fails with invalid for a cursor that is not one.
+func BesideCursor(cursor string) (string, error) {
+	p, err := parseHistoryPosition(cursor)
+	if err != nil {
+		return "", err
+	}
+	// A cursor leaves out its own version, so the other page has it.
+	if p.newer {
+		p.rid++
+	} else {
+		p.rid--
+	}
+	p.newer = !p.newer
+	return p.String(), nil
+}
+
+// IsPreviousCursor reports whether a cursor is a HistoryPage.Previous.
+func IsPreviousCursor(cursor string) bool {
+	p, err := parseHistoryPosition(cursor)
+	return err == nil && p.newer
 }
 
 // The ends of time, as far as history is concerned.
@@ -93,29 +123,56 @@ func (s *Store) history(ctx context.Context, d *db.Queries, q HistoryQuery) (His
 		return page, nil
 	}
 	if q.Cursor != "" {
-		at, rid, err := parseHistoryCursor(q.Cursor)
+		p, err := parseHistoryPosition(q.Cursor)
 		if err != nil {
 			return HistoryPage{}, err
 		}
-		r.before, r.beforeRID = at, rid
+		beside, err := BesideCursor(q.Cursor)
+		if err != nil {
+			return HistoryPage{}, err
+		}
+		switch {
+		case p.newer:
+			r.newer, r.after, r.afterRID, page.Next = true, p.at, p.rid, beside
+		default:
+			if p.at.Before(r.before) { // a cursor does not widen the range
+				r.before, r.beforeRID = p.at, p.rid
+			}
+			page.Previous = beside
+		}
 	}
-	// One more than asked for tells whether there is a next page.
+	// One more than asked for tells whether the pages go on in this direction.
 	versions, rids, err := s.historyPage(ctx, d, q, r, min(q.Count, 1<<30)+1)
 	if err != nil {
 		return HistoryPage{}, err
 	}
-	if len(versions) > q.Count {
-		versions = versions[:q.Count]
-		page.Next = historyCursor(versions[q.Count-1].LastUpdated, rids[q.Count-1])
+	more := len(versions) > q.Count
+	if more {
+		versions, rids = versions[:q.Count], rids[:q.Count]
+	}
+	if r.newer {
+		slices.Reverse(versions)
+		slices.Reverse(rids)
 	}
 	page.Versions, page.rids = versions, rids
+	switch {
+	case more && r.newer:
+		page.Previous = page.Before(0)
+	case more:
+		page.Next = page.After(q.Count - 1)
+	}
 	return page, nil
 }
 
+// historyRange is the part of a history that one page is read from: what is older
+// than (before, beforeRID), or with newer what is newer than (after, afterRID).
 type historyRange struct {
 	since, before, currentAfter time.Time
 	beforeRID                   int64
 	atOnly                      bool
+	newer                       bool
+	after                       time.Time
+	afterRID                    int64
 }
 
 func (s *Store) countHistory(ctx context.Context, d *db.Queries, q HistoryQuery, r historyRange) (int, error) {
@@ -144,13 +201,10 @@ func (s *Store) countHistory(ctx context.Context, d *db.Queries, q HistoryQuery,
 	return int(n), translate(err)
 }
 
+// historyPage reads the versions of a range, the nearest to its cursor first.
 func (s *Store) historyPage(ctx context.Context, d *db.Queries, q HistoryQuery, r historyRange, count int) ([]fhir.Version, []int64, error) {
 	if q.ID != "" {
-		ref, shard := place(q.ResourceType, q.ID)
-		rows, err := d.InstanceHistory(ctx, db.InstanceHistoryParams{
-			Since: r.since, Before: r.before, AtOnly: r.atOnly, CurrentAfter: r.currentAfter,
-			Count: int32(count), Ref: ref, Shard: shard,
-		})
+		rows, err := instanceHistory(ctx, d, q, r, count)
 		if err != nil {
 			return nil, nil, translate(err)
 		}
@@ -171,10 +225,7 @@ func (s *Store) historyPage(ctx context.Context, d *db.Queries, q HistoryQuery, 
 	if err != nil {
 		return nil, nil, err
 	}
-	rows, err := d.TypeHistory(ctx, db.TypeHistoryParams{
-		Since: r.since, Before: r.before, BeforeRid: r.beforeRID, Count: int32(count),
-		AtOnly: r.atOnly, CurrentAfter: r.currentAfter, Typs: typs,
-	})
+	rows, err := typeHistory(ctx, d, typs, r, count)
 	if err != nil {
 		return nil, nil, translate(err)
 	}
@@ -191,6 +242,43 @@ func (s *Store) historyPage(ctx context.Context, d *db.Queries, q HistoryQuery, 
 		rids[i] = v.Rid
 	}
 	return versions, rids, nil
+}
+
+func instanceHistory(ctx context.Context, d *db.Queries, q HistoryQuery, r historyRange, count int) ([]db.InstanceHistoryRow, error) {
+	ref, shard := place(q.ResourceType, q.ID)
+	if !r.newer {
+		return d.InstanceHistory(ctx, db.InstanceHistoryParams{
+			Since: r.since, Before: r.before, BeforeRid: r.beforeRID, AtOnly: r.atOnly, CurrentAfter: r.currentAfter,
+			Count: int32(count), Ref: ref, Shard: shard,
+		})
+	}
+	newer, err := d.InstanceHistoryNewer(ctx, db.InstanceHistoryNewerParams{
+		Since: r.since, Before: r.before, After: r.after, AfterRid: r.afterRID,
+		AtOnly: r.atOnly, CurrentAfter: r.currentAfter, Count: int32(count), Ref: ref, Shard: shard,
+	})
+	rows := make([]db.InstanceHistoryRow, len(newer))
+	for i, row := range newer {
+		rows[i] = db.InstanceHistoryRow(row)
+	}
+	return rows, err
+}
+
+func typeHistory(ctx context.Context, d *db.Queries, typs []int16, r historyRange, count int) ([]db.TypeHistoryRow, error) {
+	if !r.newer {
+		return d.TypeHistory(ctx, db.TypeHistoryParams{
+			Since: r.since, Before: r.before, BeforeRid: r.beforeRID, Count: int32(count),
+			AtOnly: r.atOnly, CurrentAfter: r.currentAfter, Typs: typs,
+		})
+	}
+	newer, err := d.TypeHistoryNewer(ctx, db.TypeHistoryNewerParams{
+		Since: r.since, Before: r.before, After: r.after, AfterRid: r.afterRID, Count: int32(count),
+		AtOnly: r.atOnly, CurrentAfter: r.currentAfter, Typs: typs,
+	})
+	rows := make([]db.TypeHistoryRow, len(newer))
+	for i, row := range newer {
+		rows[i] = db.TypeHistoryRow(row)
+	}
+	return rows, err
 }
 
 // historyTypes returns the numbers of the types asked for.
@@ -212,24 +300,42 @@ func (s *Store) historyTypes(ctx context.Context, q HistoryQuery) ([]int16, erro
 	return all, nil
 }
 
-func historyCursor(at time.Time, rid int64) string {
-	var b [16]byte
-	binary.BigEndian.PutUint64(b[:8], uint64(at.UnixMicro()))
-	binary.BigEndian.PutUint64(b[8:], uint64(rid))
-	return base64.RawURLEncoding.EncodeToString(b[:])
+// A historyPosition is the place of a cursor in a history: behind or, with newer,
+// before the version of this time and rid.
+//
+//	8 bytes   time in microseconds, big-endian
+//	8 bytes   rid, big-endian; 0 in the history of an instance
+//	1 byte    only with newer: 1
+type historyPosition struct {
+	at    time.Time
+	rid   int64
+	newer bool
 }
 
-func parseHistoryCursor(cursor string) (at time.Time, rid int64, err error) {
+func (p historyPosition) String() string {
+	b := binary.BigEndian.AppendUint64(make([]byte, 0, 17), uint64(p.at.UnixMicro()))
+	b = binary.BigEndian.AppendUint64(b, uint64(p.rid))
+	if p.newer {
+		b = append(b, 1)
+	}
+	return base64.RawURLEncoding.EncodeToString(b)
+}
+
+func parseHistoryPosition(cursor string) (historyPosition, error) {
 	b, err := base64.RawURLEncoding.DecodeString(cursor)
-	if err == nil && len(b) != 16 {
+	if err == nil && len(b) != 16 && (len(b) != 17 || b[16] != 1) {
 		err = fmt.Errorf("%d bytes", len(b))
 	}
 	if err != nil {
-		return time.Time{}, 0, outcome.Invalid("the page cursor %q is not one that this server has given out", cursor).Because(err)
+		return historyPosition{}, outcome.Invalid("the page cursor %q is not one that this server has given out", cursor).Because(err)
 	}
-	at = time.UnixMicro(int64(binary.BigEndian.Uint64(b[:8]))).UTC()
-	if at.Before(always) || at.After(never) {
-		return time.Time{}, 0, outcome.Invalid("the page cursor %q is not one that this server has given out", cursor)
+	p := historyPosition{
+		at:    time.UnixMicro(int64(binary.BigEndian.Uint64(b[:8]))).UTC(),
+		rid:   int64(binary.BigEndian.Uint64(b[8:16])),
+		newer: len(b) == 17,
 	}
-	return at, int64(binary.BigEndian.Uint64(b[8:])), nil
+	if p.at.Before(always) || p.at.After(never) {
+		return historyPosition{}, outcome.Invalid("the page cursor %q is not one that this server has given out", cursor)
+	}
+	return p, nil
 }

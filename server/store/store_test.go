@@ -530,12 +530,27 @@ func TestHistory(t *testing.T) {
 					t.Errorf("%+v: total %d, want %d", q, page.Total, len(want))
 				}
 				got = append(got, page.Versions...)
-				if q.Cursor = page.Next; q.Cursor == "" {
+				if (q.Cursor == "") != (page.Previous == "") {
+					t.Errorf("%+v: previous is %q", q, page.Previous)
+				}
+				if page.Next == "" {
 					break
 				}
+				q.Cursor = page.Next
 			}
 			if name(got) != name(want) {
 				t.Errorf("%+v: got\n%swant\n%s", q, name(got), name(want))
+			}
+			// The way back from the last page has the same pages.
+			page, err := s.History(ctx, q)
+			for got = page.Versions; err == nil && page.Previous != ""; got = slices.Concat(page.Versions, got) {
+				q.Cursor = page.Previous
+				if page, err = s.History(ctx, q); err == nil && (len(page.Versions) != q.Count || page.Next == "") {
+					t.Errorf("%+v: %d versions, next %q", q, len(page.Versions), page.Next)
+				}
+			}
+			if err != nil || name(got) != name(want) {
+				t.Errorf("%+v: back, %v: got\n%swant\n%s", q, err, name(got), name(want))
 			}
 		}
 	}
