@@ -37,6 +37,7 @@ type ServerConfig struct {
 	MaxBodyBytes   int64    `koanf:"max_body_bytes" doc:"largest request body, unpacked"`
 	AllowedOrigins []string `koanf:"allowed_origins" doc:"origins that browsers may call from; * is every one, none turns CORS off"`
 	DrainSeconds   int      `koanf:"drain_seconds" doc:"time that running requests have at shutdown"`
+	DrainDelay     int      `koanf:"drain_delay_seconds" doc:"time that a stopping server goes on serving after it has become not ready, so that load balancers send requests elsewhere"`
 	Pprof          bool     `koanf:"pprof" doc:"serve /debug/pprof to loopback clients"`
 	MaxConnections int      `koanf:"max_connections" doc:"connections of clients at the same time, streams included; others wait"`
 
@@ -131,6 +132,7 @@ func (c Config) Check() error {
 	p.atLeast("server.max_body_bytes", c.Server.MaxBodyBytes, 1024)
 	p.atLeast("server.max_connections", int64(c.Server.MaxConnections), 1)
 	p.atLeast("server.drain_seconds", int64(c.Server.DrainSeconds), 0)
+	p.atLeast("server.drain_delay_seconds", int64(c.Server.DrainDelay), 0)
 	p.atLeast("database.timeout_seconds", int64(c.Database.TimeoutSeconds), 1)
 	p.atLeast("database.wait_seconds", int64(c.Database.WaitSeconds), 0)
 	p.atLeast("database.max_connections", int64(c.Database.MaxConnections), 0)

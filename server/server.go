@@ -29,6 +29,7 @@ import (
 	"kiln/server/notify"
 	"kiln/server/operation"
 	"kiln/server/outbound"
+	"kiln/server/outcome"
 	"kiln/server/postgres"
 	"kiln/server/ratelimit"
 	"kiln/server/rest"
@@ -73,7 +74,8 @@ type Server struct {
 	served            atomic.Int64 // requests
 	profiles          *profiles    // that are stored
 	heap              heap
-	closers           []func() // in the order of building; Close runs them backwards
+	leaving           atomic.Bool // it serves until its drain delay is over, and is not ready
+	closers           []func()    // in the order of building; Close runs them backwards
 
 	authorizationServer Authorization // nil with auth.enabled false
 }
@@ -418,8 +420,14 @@ func StartDatabase(ctx context.Context, c Config) (database *postgres.Server, ur
 	return database, database.URL, nil
 }
 
+// errLeaving says that a server that still serves is about to stop.
+var errLeaving = outcome.Unavailable("the server is stopping")
+
 // ready is why the server cannot serve, nil when it can.
 func (s *Server) ready(ctx context.Context) error {
+	if s.leaving.Load() {
+		return errLeaving
+	}
 	if err := s.Store.Ping(ctx); err != nil {
 		return err
 	}
@@ -501,6 +509,15 @@ func Run(ctx context.Context, c Config, o Options) error {
 	case err := <-served:
 		return err
 	case <-ctx.Done():
+	}
+	if delay := time.Duration(s.now().Server.DrainDelay) * time.Second; delay > 0 {
+		s.leaving.Store(true)
+		o.Logger.Info("stopping: not ready from now on, and serving for a while", slog.Duration("delay", delay))
+		select {
+		case err := <-served:
+			return err
+		case <-time.After(delay):
+		}
 	}
 	o.Logger.Info("stopping: running requests are finished first")
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.drain())

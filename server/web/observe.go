@@ -45,10 +45,21 @@ func (m *Mux) observe(x *Exchange, r *http.Request) {
 	case log != LogAll:
 		return
 	}
-	m.Logger.LogAttrs(x.ctx, level, "request",
+	attrs := []slog.Attr{
 		slog.String("request", x.ID), slog.String("method", r.Method), slog.String("path", x.path),
 		slog.String("route", x.Route), slog.Int("status", x.status), slog.Int("bytes", x.bytes),
-		slog.Duration("took", took))
+		slog.Float64("duration_seconds", took.Seconds()), slog.String("address", m.Now().Proxies.Client(r).String()),
+	}
+	if p := x.Principal; p != nil && p.ClientID != "" {
+		attrs = append(attrs, slog.String("client", p.ClientID))
+	}
+	if p := x.Principal; p != nil && p.Subject != "" && p.Subject != p.ClientID {
+		attrs = append(attrs, slog.String("user", p.Subject))
+	}
+	if trace := telemetry.TraceID(x.ctx); trace != "" {
+		attrs = append(attrs, slog.String("trace_id", trace))
+	}
+	m.Logger.LogAttrs(x.ctx, level, "request", attrs...)
 }
 
 // Metrics counts and times requests by route.

@@ -2,7 +2,9 @@ package web
 
 import (
 	"bufio"
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -387,5 +389,40 @@ func TestSlowBodyUnread(t *testing.T) {
 	answer, err := io.ReadAll(conn)
 	if err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 401 ") {
 		t.Errorf("%v, %q: want 401 and the end of the connection", err, answer)
+	}
+}
+
+// The access log names the client, the user, their address, and the duration in seconds.
+func TestAccessLog(t *testing.T) {
+	var out bytes.Buffer
+	m := &Mux{Logger: slog.New(slog.NewJSONHandler(&out, nil)), Settings: func() *Settings { return &Settings{LogAccess: LogAll} }}
+	r := httptest.NewRequest("GET", "/Patient/1?name=secret", nil)
+	r.RemoteAddr = "192.0.2.7:1234"
+	for _, c := range []struct {
+		name      string
+		principal *access.Principal
+		want      map[string]any
+	}{
+		{"a user of a client", &access.Principal{Subject: "u1", ClientID: "growth"}, map[string]any{"client": "growth", "user": "u1", "address": "192.0.2.7"}},
+		{"a client by itself", &access.Principal{Subject: "batch", ClientID: "batch"}, map[string]any{"client": "batch", "user": nil}},
+		{"nobody", nil, map[string]any{"client": nil, "user": nil, "address": "192.0.2.7"}},
+	} {
+		out.Reset()
+		m.observe(&Exchange{mux: m, ctx: r.Context(), path: "/Patient/1", start: time.Now().Add(-1500 * time.Millisecond), status: 200, ID: "x", Principal: c.principal}, r)
+		var line map[string]any
+		if err := json.Unmarshal(out.Bytes(), &line); err != nil {
+			t.Fatal(err)
+		}
+		for field, want := range c.want {
+			if line[field] != want {
+				t.Errorf("%s: %s is %v, want %v", c.name, field, line[field], want)
+			}
+		}
+		if seconds, _ := line["duration_seconds"].(float64); seconds < 1.5 || seconds > 60 {
+			t.Errorf("%s: duration_seconds is %v", c.name, line["duration_seconds"])
+		}
+		if strings.Contains(out.String(), "secret") {
+			t.Errorf("%s: %s", c.name, out.String())
+		}
 	}
 }
