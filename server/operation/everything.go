@@ -37,12 +37,11 @@ func (s *Set) encounterEverything() Operation {
 var pages = []fhir.OperationParameter{{Name: "_offset", Max: 1, Type: "integer"}, {Name: "_cursor", Max: 1, Type: "string"},
 	{Name: "_summary", Max: 1, Type: "code"}, {Name: "_elements", Max: -1, Type: "string"}}
 
-// everything returns the resources of a compartment, the one it is named after
-// included, and what these refer to. start and end leave out what is dated before
-// or after them; what has no date stays. With _type, the types outside the
-// compartment are looked for among the references, and total is left out.
+// everything returns the resources of a compartment, its focal resource included, and the targets of their
+// references. start and end leave out resources dated before or after them; resources without date stay. With
+// _type, it looks for types outside of the compartment among the references, and leaves out total.
 func (s *Set) everything(ctx context.Context, p Request, in *Inputs) (interaction.Response, error) {
-	for _, i := range []access.Interaction{access.Read, access.Search} { // what it finds is read and searched for
+	for _, i := range []access.Interaction{access.Read, access.Search} { // it reads and searches
 		if err := s.May(ctx, i, p.ResourceType, p.ID); err != nil {
 			return interaction.Response{}, err
 		}
@@ -51,7 +50,7 @@ func (s *Set) everything(ctx context.Context, p Request, in *Inputs) (interactio
 		return interaction.Response{}, outcome.NotFound(p.ResourceType, outcome.Clip(p.ID))
 	}
 	given := in.Values()
-	if err := s.SettleAudit(ctx, p.From, "", nil); err != nil { // a record has what was done to it
+	if err := s.SettleAudit(ctx, p.From, "", nil); err != nil { // a record includes its AuditEvents
 		return interaction.Response{}, err
 	}
 	from, err := s.SeenBy(ctx, p.From, smart.Read|smart.Search)
@@ -122,8 +121,8 @@ func (s *Set) everything(ctx context.Context, p Request, in *Inputs) (interactio
 	values.Set("_type", strings.Join(types, ","))
 	e := &record{s: s, from: from, self: interaction.WithQuery(path, kept), types: types, of: p, dated: dated}
 
-	// 2. Its result, with links of its own. What the record refers to stands behind its
-	// last resource: on an earlier page it would come again, or be one of a later page.
+	// 2. The result, with links of its own. The targets of references follow the last resource of the record: on an
+	// earlier page they would occur twice, or also on a later page.
 	cut, summary, err := s.Subsets(nil, given)
 	if err != nil {
 		return interaction.Response{}, err
@@ -164,14 +163,13 @@ func (s *Set) everything(ctx context.Context, p Request, in *Inputs) (interactio
 type record struct {
 	s     *Set
 	from  interaction.Reader
-	self  string // URL without what tells one page from another
+	self  string // URL without the parameters of a page
 	types []string
 	of    Request
 	dated []match.Clause
 }
 
-// page returns the page of the record that values ask for, with what it refers to
-// or without.
+// page returns the page of the record that values select, with or without the targets of its references.
 func (e *record) page(ctx context.Context, values url.Values, included bool) (interaction.Response, error) {
 	values.Del("_include")
 	if included {
@@ -191,8 +189,7 @@ func (e *record) page(ctx context.Context, values url.Values, included bool) (in
 	return e.s.Page(ctx, e.from, q, e.self)
 }
 
-// includes returns what the whole record refers to and does not hold, each resource
-// once.
+// includes returns the targets of all references of the record that are outside of it, each once.
 func (e *record) includes(ctx context.Context, values url.Values) ([]interaction.Entry, error) {
 	values.Del("_offset")
 	values.Del("_cursor")

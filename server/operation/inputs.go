@@ -22,9 +22,8 @@ type Inputs struct {
 	list      map[string][]parameters.Parameter
 }
 
-// inputs reads what p gives. An input that is not served is invalid: what is left
-// out could change the answer. So is one of another type, or given too often; a
-// missing one is required.
+// inputs reads the inputs of p. An unknown input is invalid, because ignoring it could change the answer. An input of
+// another type, or repeated too often, is invalid. A missing one is required.
 func (e *entry) inputs(model *fhir.Model, p Request) (*Inputs, error) {
 	in := &Inputs{operation: p.Name, model: model, list: make(map[string][]parameters.Parameter)}
 	for name, values := range p.Values {
@@ -261,8 +260,8 @@ func (in *Inputs) Values() url.Values {
 	return out
 }
 
-// codings reads what names a code: code with system (under systemName), coding or
-// codeableConcept. More than one way is invalid.
+// codings reads a code given in one of three ways: code with system (under systemName), coding or codeableConcept. More
+// than one way is invalid.
 func (in *Inputs) codings(systemName string) ([]terminology.Coding, error) {
 	var out []terminology.Coding
 	ways := 0

@@ -20,27 +20,24 @@ import (
 	"kiln/server/store"
 )
 
-// installLock is what one installation of a package waits for the other by.
+// installLock is the number of the advisory lock that serialises installations of packages.
 const installLock = 0x6b706b67 // "kpkg"
 
-// errDryRun undoes a transaction that was only to show what it would do.
+// errDryRun undoes a transaction of a dry run.
 var errDryRun = errors.New("interaction: dry run")
 
-// installPackage is $install-package: it stores the definitions of a FHIR package (a
-// .tgz, as registries have it) as resources, in one transaction: SearchParameters,
-// profiles, value sets and what else has a canonical URL. What is stored with that
-// URL already is updated where it differs; something new keeps its id where that is
-// free.
+// installPackage is $install-package: it stores the definitions of a FHIR package (a .tgz of a registry) as
+// resources, in one transaction: SearchParameters, profiles, value sets and other resources with a canonical
+// URL. It updates a stored resource of the same URL if the contents differ. A new resource keeps its id if
+// that is free.
 //
-// Packages as they are published have mistakes. What is wrong with a definition is
-// reported with file and element; a definition that can be read is stored all the same,
-// one that cannot, a search parameter that could never work, and one whose code a
-// compiled one has, are left out. With strict=true an error is invalid, 422, and nothing
-// is stored.
+// Published packages contain mistakes. The report names file and element of each. A readable definition is
+// stored all the same. Left out are unreadable definitions, search parameters that could never work, and those
+// with the code of a compiled one. With strict=true an error is invalid, 422, and nothing is stored.
 //
-// dry-run=true shows what would change, and changes nothing; integrity=sha512-… is the
-// digest that the archive must have. It fails with invalid, 400, when the archive is
-// no package, is damaged or tries to lead out of itself.
+// dry-run=true reports the changes and makes none. integrity=sha512-… is the required digest of the archive. The
+// operation fails with invalid, 400, if the archive is no package, is damaged or contains paths outside of
+// itself.
 // Spec: https://hl7.org/fhir/packages.html.
 func (s *Set) installPackage() Operation {
 	return Operation{Definition: local + "install-package", Run: s.runInstallPackage,
@@ -104,7 +101,7 @@ type packageItem struct {
 	w        *store.Write
 }
 
-// packageReader judges packages by what this server holds.
+// packageReader judges packages by the definitions of this server.
 func (s *Set) packageReader() fhirpackage.Reader {
 	return fhirpackage.Reader{Model: s.Model, Validate: s.Check, Parameter: s.Parameters.Check, Used: func(typ, code string) (string, bool) {
 		at := s.Parameters.Current()
@@ -131,7 +128,7 @@ func brought(items []*packageItem) []store.InstalledResource {
 	return out
 }
 
-// reportPackage is the Parameters of the answer: what was done, or would be.
+// reportPackage returns the Parameters of the answer: the changes made, or to be made.
 func reportPackage(a *definitions.Archive, c *fhirpackage.Content, items []*packageItem, dryRun bool) []parameters.Parameter {
 	out := []parameters.Parameter{
 		parameters.String("name", a.Name), parameters.String("version", a.Version),
@@ -247,7 +244,7 @@ func (it *packageItem) compare(v fhir.Version) error {
 	return nil
 }
 
-// writeItems writes what is new or differs.
+// writeItems writes new and changed items.
 func (s *Set) writeItems(ctx context.Context, tx *store.Tx, items []*packageItem) error {
 	var ws []*store.Write
 	var of []*packageItem

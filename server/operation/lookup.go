@@ -8,7 +8,7 @@ import (
 	"kiln/server/terminology"
 )
 
-// lookup is CodeSystem/$lookup: what is known of a code.
+// lookup is CodeSystem/$lookup: the properties of a code.
 // Spec: https://hl7.org/fhir/R4/codesystem-operation-lookup.html.
 func (s *Set) lookup() Operation {
 	return Operation{Definition: core + "CodeSystem-lookup", Run: s.runLookup, Unserved: []string{"date"}}

@@ -15,16 +15,15 @@ import (
 	"kiln/server/parameters"
 )
 
-// Request is what an operation is asked.
+// Request is the input of an operation.
 type Request = interaction.OperationParams
 
-// Operation is what the OperationDefinition of a $operation does not say of it.
+// Operation completes the OperationDefinition of a $operation.
 type Operation struct {
 	// Definition is the canonical of its OperationDefinition, which says where it is
 	// called, with which inputs, and whether it can be called by GET.
 	Definition string
-	// Run carries it out. The inputs are those of the definition: their names, types
-	// and how often they are given have been checked.
+	// Run runs the operation. The inputs are those of the definition; their names, types and numbers have been checked.
 	Run func(ctx context.Context, p Request, in *Inputs) (interaction.Response, error)
 	// Writes says that it changes something, where the definition does not.
 	Writes bool
@@ -33,7 +32,7 @@ type Operation struct {
 	// Unserved are inputs of the definition that are refused by name: left out they
 	// could change the answer.
 	Unserved []string
-	// Further are inputs beside those of the definition.
+	// Further are inputs that the definition lacks.
 	Further []fhir.OperationParameter
 	// Body is the input that a resource in the body is, instead of Parameters; "" takes
 	// Parameters alone.
@@ -73,12 +72,11 @@ func (e *entry) of(typ string) bool {
 
 func (e *entry) affects() bool { return e.def.AffectsState || e.Writes }
 
-// Set are the operations in force. A request sees one state of them, whatever is
-// changed meanwhile.
+// Set contains the operations in force. A request sees one state of them, independent of later changes.
 type Set struct {
 	*interaction.Service
 
-	mu      sync.Mutex // of those who change current
+	mu      sync.Mutex // guards changes of current
 	current atomic.Pointer[snapshot]
 }
 
@@ -185,7 +183,7 @@ func (s *Set) Listed(typ string) []interaction.OperationListing {
 	return out
 }
 
-// Methods is nil: the routes know those of the server's own operations.
+// Methods returns nil: the routes know the methods of the server's own operations.
 func (s *Set) Methods(Request) []string { return nil }
 
 // Run carries out the operation that p calls. One that there is not is

@@ -37,9 +37,9 @@ func (s *Set) packages() Operation {
 	}}
 }
 
-// removePackage is POST /$remove-package: it deletes what an installed package
-// brought, in one transaction, but for what has been changed since and what another
-// installed package brought too. A package that is not installed is not-found, 404.
+// removePackage is POST /$remove-package: it deletes the resources of an installed package, in one transaction. It
+// keeps resources changed since, and those of other installed packages. A package that is not installed is
+// not-found, 404.
 func (s *Set) removePackage() Operation {
 	return Operation{Definition: local + "remove-package", Run: s.runRemovePackage}
 }

@@ -82,12 +82,10 @@ func jobParts(j store.ReindexJob, now time.Time) []parameters.Parameter {
 	return p
 }
 
-// reindex answers POST /$reindex: it adds a job for each resource type that the
-// values or parameters `type` name, all that are stored when there are none, which
-// compares the whole index with what the search parameters say. The value or
-// parameter `parameter`, the code or URL of a search parameter, leaves out the
-// types that have none such. The answer is 202 and what reindexState tells of the
-// new jobs. An unknown type or parameter is invalid, 400.
+// reindex answers POST /$reindex: it adds a job for each resource type named by the values or parameters `type`, by
+// default for all stored types. The job compares the whole index with the search parameters. The value or
+// parameter `parameter`, the code or URL of a search parameter, leaves out types without it. The answer is 202
+// with reindexState of the new jobs. An unknown type or parameter is invalid, 400.
 func (s *Set) reindex(ctx context.Context, in *Inputs) (interaction.Response, error) {
 	if err := s.May(ctx, access.Admin, "", ""); err != nil {
 		return interaction.Response{}, err

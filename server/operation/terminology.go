@@ -10,8 +10,7 @@ import (
 	"kiln/server/terminology"
 )
 
-// core is what the canonicals of HL7's own OperationDefinitions begin with, local
-// those of this server's.
+// core begins the canonicals of HL7's own OperationDefinitions, local those of this server.
 const (
 	core  = "http://hl7.org/fhir/OperationDefinition/"
 	local = "http://kiln/fhir/OperationDefinition/"

@@ -8,7 +8,7 @@ import (
 	"kiln/server/terminology"
 )
 
-// translate is ConceptMap/$translate: what a code is in another system.
+// translate is ConceptMap/$translate: a code in another system.
 // Spec: https://hl7.org/fhir/R4/conceptmap-operation-translate.html.
 func (s *Set) translate() Operation {
 	return Operation{Definition: core + "ConceptMap-translate", Run: s.runTranslate, Unserved: []string{"conceptMap", "dependency"}}

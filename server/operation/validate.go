@@ -14,8 +14,7 @@ import (
 	"kiln/server/validate"
 )
 
-// RegisterValidate adds $validate, which judges with v. The body is v's to read: what
-// is wrong in it is what is asked.
+// RegisterValidate adds $validate, which judges with v. v reads the body, because its faults are the answer.
 // Spec: https://hl7.org/fhir/R4/resource-operation-validate.html.
 func (s *Set) RegisterValidate(definitions []fhir.OperationDefinition, v *validate.Validator, options validate.Options) error {
 	return s.Register(definitions, Operation{
@@ -40,9 +39,8 @@ func (s *Set) RegisterValidate(definitions []fhir.OperationDefinition, v *valida
 	})
 }
 
-// addWriteErrors adds, for the modes create and update, why the resource could not be
-// stored: it writes the resource in a transaction that it undoes. What the token may do
-// makes no difference, and no precondition holds.
+// addWriteErrors adds, for the modes create and update, the reasons why the resource could not be stored: it writes the
+// resource in a transaction that it undoes. The rights of the token and preconditions do not matter.
 // Spec: https://hl7.org/fhir/R4/valueset-resource-validation-mode.html.
 func (s *Set) addWriteErrors(ctx context.Context, p Request, in *Inputs, issues []outcome.Issue) ([]outcome.Issue, error) {
 	mode, body := in.Text("mode"), p.Body

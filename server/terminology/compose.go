@@ -64,7 +64,7 @@ func (e *expansion) size() int { return 500 + 130*len(e.entries) }
 
 type code struct{ system, code string }
 
-// evaluation expands one value set, with what it includes.
+// evaluation expands one value set, with its includes.
 type evaluation struct {
 	*snapshot
 	// lenient notes gaps instead of asking the server or failing.
@@ -296,8 +296,7 @@ func tooCostly(why string) error {
 	return outcome.New(outcome.CodeTooCostly, "the expansion is too large: at most %d codes are accepted%s", maxCodes, why)
 }
 
-// include expands one include: the codes of its system, those of its value sets,
-// or where it has both what is in all of them.
+// include expands one include: the codes of its system or of its value sets, or the intersection if it has both.
 // Spec: https://hl7.org/fhir/R4/valueset.html#compositions.
 func (e *evaluation) include(ctx context.Context, vs *ValueSet, inc *Include) (*expansion, error) {
 	var parts []*expansion
@@ -378,7 +377,7 @@ func (e *evaluation) imported(ctx context.Context, vs *ValueSet, url string) (*e
 	return x, err
 }
 
-// intersect returns what is in all parts, in the order of the first.
+// intersect returns the codes that all parts contain, in the order of the first.
 func intersect(parts []*expansion) (*expansion, error) {
 	out := &expansion{}
 	b := builder{expansion: out, seen: make(codeVersions)}

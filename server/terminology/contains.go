@@ -70,7 +70,7 @@ func (s *Service) recent() *snapshot {
 		s.config.Logger.Warn("value sets may be out of date", "error", err)
 		return sn
 	}
-	// Nothing could be read yet: what is answered now is not kept.
+	// The stamp could not be read: this snapshot is not cached.
 	return &snapshot{Service: s, number: s.snapshots.Add(1)}
 }
 
@@ -161,7 +161,7 @@ func (s *codeSet) contains(system, code string) (in, known bool) {
 	return false, known
 }
 
-// unknownSet is what is said of a value set that is not here.
+// unknownSet is the code set of an unknown value set.
 var unknownSet = &codeSet{open: true, size: 50}
 
 // compile makes the code set of a value set.
@@ -204,7 +204,7 @@ func (sn *snapshot) codeSet(ctx context.Context, c canonical) (*codeSet, error) 
 		case gap.system == "":
 			set.open = true
 		case gap.exclude:
-			// What is excluded is not known: nothing of that system is certain.
+			// The excluded codes are unknown: no code of that system is certain.
 			t := of(gap.system)
 			t.codes, t.open = nil, true
 		case gap.check != nil:

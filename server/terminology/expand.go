@@ -32,11 +32,10 @@ type ExpandParams struct {
 	DisplayLanguage     string
 }
 
-// Expand returns a ValueSet with the codes of a value set, as JSON. All of them
-// are nested as in their code system; a page, or what a filter leaves, is flat. The
-// order is the order of the definition, the same each time. It fails with not-found
-// where the value set, or a code system it needs, is not known, and with too-costly
-// above 250,000 codes. Spec: https://hl7.org/fhir/R4/valueset-operation-expand.html.
+// Expand returns a ValueSet with the codes of a value set, as JSON. A whole expansion is nested like its code system; a
+// page, or a filtered expansion, is flat. The order is the order of the definition, the same each time. It
+// fails with not-found if the value set, or a code system that it needs, is unknown, and with too-costly above
+// 250,000 codes. Spec: https://hl7.org/fhir/R4/valueset-operation-expand.html.
 func (s *Service) Expand(ctx context.Context, p ExpandParams) ([]byte, error) {
 	if err := s.enabled(); err != nil {
 		return nil, err
@@ -250,7 +249,7 @@ func narrow(x *expansion, p *ExpandParams) *expansion {
 	words := strings.Fields(fhir.FoldText(p.Filter))
 	out := &expansion{systems: x.systems, supplements: x.supplements, warnings: x.warnings, unclosed: x.unclosed}
 	b := builder{expansion: out, seen: make(codeVersions)}
-	// No error: what is left is not more than there was.
+	// No error is possible: the remaining codes are not more than before.
 	_ = b.add(x, func(e *entry) bool {
 		return !(p.ActiveOnly && e.inactive) && !slices.ContainsFunc(words, func(w string) bool { return !e.has(w) })
 	})

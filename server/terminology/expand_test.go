@@ -223,7 +223,7 @@ func TestExpandDetails(t *testing.T) {
 		t.Errorf("without parameters: %+v", got)
 	}
 
-	// What is stored counts at once, and a new version of it too.
+	// A stored resource counts at once, and so does a new version.
 	have.put(t, vs("http://x/vs/one", `{"include":[{"system":"http://x/animals","concept":[{"code":"stone"}]}]}`))
 	if got := tree(expand(t, s, ExpandParams{URL: "http://x/vs/one"}).Expansion.Contains); got != "stone" {
 		t.Errorf("after an update: %q", got)
@@ -266,7 +266,7 @@ func TestVersions(t *testing.T) {
 		`{"resourceType":"ValueSet","id":"gender","url":"http://hl7.org/fhir/ValueSet/administrative-gender","compose":{"include":[{"system":"http://x/animals","concept":[{"code":"stone"}]}]}}`)
 	for url, want := range map[string]string{
 		"http://x/vs/v": "trout", "http://x/vs/v|1.9.0": "dog",
-		"http://hl7.org/fhir/ValueSet/administrative-gender":       "stone", // what is stored comes before the packages
+		"http://hl7.org/fhir/ValueSet/administrative-gender":       "stone", // stored resources come before the packages
 		"http://hl7.org/fhir/ValueSet/administrative-gender|4.0.1": "male female other unknown",
 	} {
 		if got := tree(expand(t, s, ExpandParams{URL: url}).Expansion.Contains); got != want {

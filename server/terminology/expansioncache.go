@@ -16,10 +16,9 @@ import (
 	"golang.org/x/sync/singleflight"
 )
 
-// Expansions are cached in two places. Those made of local definitions are in
-// Service.expansions, by generation: they are good until a terminology resource is
-// written. Those of the external server, and its other answers, are in the
-// expansionCache of this file: they are good for terminology.cache_ttl_secs.
+// Expansions are cached in two places. Service.expansions contains those made of local definitions, by generation: they
+// are valid until a terminology resource is written. The expansionCache of this file contains those of the external
+// server, and its other answers: they are valid for terminology.cache_ttl_secs.
 
 // Bounds of the two caches, in bytes.
 const (
@@ -59,18 +58,17 @@ func (e *evaluation) expansionKey(name string) key {
 	return key{e.number, "strict " + name}
 }
 
-// Answers keeps what an external server said, for all instances.
+// Answers stores the answers of an external server for all instances.
 type Answers interface {
-	// TerminologyAnswer returns what was put under key, nil when nothing was.
+	// TerminologyAnswer returns the body stored under key, nil for none.
 	TerminologyAnswer(ctx context.Context, key int64) (body []byte, fetched time.Time, err error)
 	// PutTerminologyAnswer keeps an answer; a later one replaces it.
 	PutTerminologyAnswer(ctx context.Context, key int64, body []byte, fetched time.Time) error
 }
 
-// expansionCache keeps what the external terminology server said: whole expansions,
-// pages of them, and answers about single codes. All are in memory; whole expansions
-// are in PostgreSQL too, where every instance finds them and where they survive a
-// restart.
+// expansionCache caches the answers of the external terminology server: whole expansions, pages of them, and answers
+// about single codes. All are in memory. Whole expansions are also in PostgreSQL, which all instances
+// share and which survives a restart.
 type expansionCache struct {
 	base    string        // of the server: answers of another one do not count
 	ttl     time.Duration // how long an answer is good without being asked for again
@@ -103,7 +101,7 @@ func newAnswer(fetched time.Time, body []byte) *answer {
 	return &answer{fetched: fetched, packed: s2.Encode(nil, body)}
 }
 
-// body returns what the server sent.
+// body returns the body that the server sent.
 func (a *answer) body() ([]byte, error) { return s2.Decode(nil, a.packed) }
 
 // keyOf is the name of a question in memory and in the database.
@@ -112,20 +110,18 @@ func (c *expansionCache) keyOf(question string) int64 {
 	return int64(binary.BigEndian.Uint64(sum[:]))
 }
 
-// get returns the answer kept for a question, or fetches a new one. When the server
-// cannot be reached, an answer that is past its time is returned, with a warning.
-// whole says that the answer is a whole expansion: those are shared with other
-// instances; answers about single codes and pages of what somebody types are too
-// many to be.
+// get returns the cached answer for a question, or fetches a new one. If the server cannot be reached, it returns an
+// expired answer, with a warning. whole marks a whole expansion, which other instances share. Answers about single codes,
+// and pages for somebody who types, are too many to share.
 func (c *expansionCache) get(ctx context.Context, question string, whole bool, fetch func(context.Context) ([]byte, error)) (a *answer, warning string, err error) {
 	key := c.keyOf(question)
 
-	// 1. What this process knows.
+	// 1. The memory of this process.
 	if a, ok := c.memory.GetIfPresent(key); ok && c.fresh(a) {
 		return a, "", nil
 	}
 
-	// 2. What the others know, or the server; asked once, however many wait.
+	// 2. The shared answers, or the server; one request serves all that wait.
 	result := c.flights.DoChan(strconv.FormatInt(key, 16), func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), fetchTime)
 		defer cancel()
@@ -156,7 +152,7 @@ func (c *expansionCache) get(ctx context.Context, question string, whole bool, f
 		return got.Val.(*answer), "", nil
 	}
 
-	// 3. What was good once.
+	// 3. An expired answer.
 	if !isUnreachable(got.Err) {
 		return nil, "", got.Err
 	}

@@ -31,14 +31,14 @@ type ServerConfig struct {
 	Client                    *http.Client // nil is a client of its own
 }
 
-// Bounds of what is taken from the server.
+// Limits of the answers of the server.
 const (
 	maxAnswer = 64 << 20 // bytes of one answer, all pages together, unpacked
 	pageSize  = 10_000   // codes asked for at a time
 	fetchTime = 2 * time.Minute
 )
 
-// externalServer is the external terminology server with what it has said before.
+// externalServer is the external terminology server with its cached answers.
 type externalServer struct {
 	base    string
 	config  ServerConfig
@@ -47,8 +47,7 @@ type externalServer struct {
 	cache   *expansionCache
 }
 
-// question is what is asked with $expand. Its JSON is what the answer is kept
-// under.
+// question is a request for $expand. Its JSON is the key of the answer.
 type question struct {
 	URL     string   `json:"url,omitempty"` // canonical, with version
 	Compose *Compose `json:"compose,omitempty"`
@@ -109,7 +108,7 @@ func (s *externalServer) keptExpansion(ctx context.Context, q question) (*expans
 	return a.expanded(q, s.config.CacheTTL, staleWarning(a))
 }
 
-// name is what the answer to q is kept under.
+// name returns the key of the answer to q.
 func (q question) name() (string, error) {
 	name, err := json.Marshal(q)
 	if err != nil {
@@ -156,9 +155,8 @@ func (a *answer) expanded(q question, ttl time.Duration, stale string) (*expansi
 	return &x, nil
 }
 
-// fetchExpansion asks for an expansion, page by page, and returns it as one: with
-// every code, or with valueset-unclosed where the server says that there are more
-// than it can list. What the server has cut is an error.
+// fetchExpansion requests an expansion page by page and returns it as one: with every code, or with valueset-unclosed if
+// the server says that it cannot list all. A cut answer is an error.
 func (s *externalServer) fetchExpansion(ctx context.Context, q question) ([]byte, error) {
 	budget := int64(maxAnswer)
 	if q.Count != nil {
@@ -399,7 +397,7 @@ func missesOperation(status int, typ string, body []byte) bool {
 	return len(o.Issue) > 0 && o.Issue[0].Code == outcome.CodeNotSupported
 }
 
-// refusal is what a 4xx of the server means to our client.
+// refusal returns the error for a 4xx of the server.
 func refusal(path string, status int, body []byte) error {
 	var o struct {
 		Issue []struct {

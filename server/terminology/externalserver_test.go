@@ -19,9 +19,8 @@ import (
 	"kiln/server/search"
 )
 
-// remote is somebody else's terminology server. It records what it is asked, as
-// "GET ValueSet/$expand count=2 url=http://…" with parameters sorted; a value that
-// is no primitive is its JSON.
+// remote is an external terminology server. It records requests as "GET ValueSet/$expand count=2 url=http://…" with
+// sorted parameters; a value that is no primitive is its JSON.
 type remote struct {
 	*httptest.Server
 	mu     sync.Mutex
@@ -101,7 +100,7 @@ func (r *remote) serve(w http.ResponseWriter, req *http.Request) {
 	json.NewEncoder(w).Encode(map[string]any{"resourceType": "ValueSet", "status": "active", "expansion": x})
 }
 
-// takes returns what was asked since the last time.
+// takes returns the requests since the last call.
 func (r *remote) takes() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -176,7 +175,7 @@ func TestServerExpand(t *testing.T) {
 	}
 	want(t, r, "GET ValueSet/$expand count=10000 offset=0 url=http://far/vs valueSetVersion=1")
 
-	// 2. What is local is not asked for.
+	// 2. No request is sent for local definitions.
 	expand(t, s, ExpandParams{URL: "http://hl7.org/fhir/ValueSet/administrative-gender"})
 	want(t, r)
 

@@ -86,7 +86,7 @@ func TestExternalExpansionIsNeverPartial(t *testing.T) {
 	}
 }
 
-// $expand may show what there is of an unclosed value set, but says so.
+// $expand returns the known part of an unclosed value set, and marks it.
 func TestUnclosedExpansionIsMarked(t *testing.T) {
 	t.Parallel()
 	r := newRemote(t)

@@ -17,9 +17,8 @@ type LookupParams struct {
 	DisplayLanguage string
 }
 
-// Lookup returns what is known of a code, as Parameters: name and version of the
-// code system, display, designations, properties with parents and children. It
-// fails with not-found where the system or the code is not known.
+// Lookup returns the properties of a code, as Parameters: name and version of the code system, display, designations,
+// properties with parents and children. It fails with not-found if the system or the code is unknown.
 // Spec: https://hl7.org/fhir/R4/codesystem-operation-lookup.html.
 func (s *Service) Lookup(ctx context.Context, p LookupParams) ([]byte, error) {
 	if err := s.enabled(); err != nil {

@@ -48,7 +48,7 @@ func TestAllOfR4(t *testing.T) {
 	}
 }
 
-// agree checks that Contains says of each code what the expansion says.
+// agree checks that Contains agrees with the expansion for each code.
 func agree(t *testing.T, s *Service, url string, body []byte) {
 	t.Helper()
 	var vs ValueSet

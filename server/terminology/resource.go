@@ -10,9 +10,8 @@ import (
 	"strings"
 )
 
-// What is read of the terminology resources. The structs are what this package
-// needs of them, so that what another server adds or gets wrong elsewhere does no
-// harm. Spec: https://hl7.org/fhir/R4/terminology-module.html.
+// The structs of this file contain only the elements of terminology resources that this package needs, so that faults in
+// other elements do no harm. Spec: https://hl7.org/fhir/R4/terminology-module.html.
 
 // ValueSet is a set of codes, by rule or enumerated.
 // Spec: https://hl7.org/fhir/R4/valueset.html.
@@ -57,7 +56,7 @@ type ConceptReference struct {
 	Designation []Designation `json:"designation,omitempty"`
 }
 
-// Designation is another way to say what a concept means.
+// Designation is another name of a concept.
 type Designation struct {
 	Language string  `json:"language,omitempty"`
 	Use      *Coding `json:"use,omitempty"`

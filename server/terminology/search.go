@@ -71,7 +71,7 @@ func (s *Service) SearchCodes(ctx context.Context, q search.Expansion) (_ search
 	}
 	now := s.config.Now()
 
-	// 1. What was made before.
+	// 1. The cached set.
 	key := setKey{sn.number, q}
 	if have, ok := s.sets.GetIfPresent(key); ok && (have.until.IsZero() || now.Before(have.until)) {
 		there, err := s.touch(ctx, have, now)
@@ -162,7 +162,7 @@ func (s *Service) keep(ctx context.Context, values []fhir.Value, now time.Time) 
 
 const snomed = "http://snomed.info/sct"
 
-// codesOf expands what a modifier asks for.
+// codesOf expands the value set of a modifier.
 func (sn *snapshot) codesOf(ctx context.Context, q search.Expansion) (*expansion, error) {
 	e := sn.evaluate(false)
 	if q.Modifier == "in" {

@@ -21,8 +21,7 @@ import (
 	"kiln/server/telemetry"
 )
 
-// Config says what a Service knows and whom it may ask. The zero value knows
-// nothing.
+// Config is the configuration of a Service. The zero value has no definitions.
 type Config struct {
 	// Disabled makes every operation and search modifier fail with not-supported,
 	// 501. Bindings are still checked.
@@ -32,10 +31,10 @@ type Config struct {
 	Packages func() (*definitions.Library, error)
 	// Resources are those stored through REST; nil is none.
 	Resources Resources
-	// Server is asked for what is not known here; its zero value asks nobody.
+	// Server is asked about definitions that are not local; its zero value sends no requests.
 	Server ServerConfig
-	// Answers keeps what the server said and Sets keeps large sets for searches,
-	// shared by all instances; nil keeps answers in memory only, and no sets.
+	// Answers stores the answers of the server, and Sets large sets for searches, shared by all instances. nil caches
+	// answers in memory only, and stores no sets.
 	Answers Answers
 	Sets    Sets
 	Now     func() time.Time // nil is time.Now
@@ -63,8 +62,8 @@ type Resources interface {
 type Service struct {
 	config   Config
 	packages func() (*definitions.Library, error)
-	// implied has the code systems of the packages by the value set that they name as
-	// all of their codes, supplements the urls of supplements by what they supplement.
+	// implied maps the value set that a package's code system names as all of its codes to that code system. supplements
+	// maps a code system to the URLs of its supplements.
 	implied     func() (map[string]string, error)
 	supplements func() (map[string][]string, error)
 	external    atomic.Pointer[externalServer] // nil when there is none
@@ -80,8 +79,7 @@ type Service struct {
 	sets       *otter.Cache[setKey, *set]
 }
 
-// key names something derived in a snapshot; number 0 is what the packages
-// say, which never changes.
+// key identifies derived data of a snapshot; number 0 is the data of the packages, which never changes.
 type key struct {
 	snapshot uint64
 	name     string
@@ -139,8 +137,8 @@ func New(c Config) (*Service, error) {
 	return s, nil
 }
 
-// Configure switches the service on or off, and says which terminology server is
-// asked from now on. What a server before it has said is forgotten.
+// Configure switches the service on or off, and sets the terminology server from now on. Answers of a former server are
+// dropped.
 func (s *Service) Configure(disabled bool, server ServerConfig) error {
 	var external *externalServer
 	if server.URL != "" {
@@ -168,7 +166,7 @@ func (s *Service) enabled() error {
 	return nil
 }
 
-// snapshot is what is derived from the resources as they are at one stamp.
+// snapshot is the data derived from the resources at one stamp.
 type snapshot struct {
 	*Service
 	number  uint64
@@ -292,8 +290,8 @@ func (sn *snapshot) resolve(ctx context.Context, typ string, c canonical) (any, 
 	return v.value, nil
 }
 
-// readLarge parses a large stored resource, one at a time: those who ask for the same
-// one wait for it, instead of parsing it beside each other.
+// readLarge parses a large stored resource, one at a time: concurrent callers wait for one result instead of
+// parsing it again.
 func (sn *snapshot) readLarge(typ string, c canonical, r fhir.Version) (sized, error) {
 	sn.reading.Lock()
 	defer sn.reading.Unlock()
@@ -320,8 +318,7 @@ func (sn *snapshot) anyStored() bool { return sn.config.Resources != nil && sn.s
 func (sn *snapshot) stored(v sized) bool { return v.size > 0 }
 
 func (sn *snapshot) find(ctx context.Context, typ string, c canonical) (sized, error) {
-	// 1. What is stored. A supplement that carries the url of its code system hides
-	// nothing.
+	// 1. Stored resources. A supplement with the URL of its code system hides nothing.
 	var best, supplement fhir.Version
 	if sn.anyStored() {
 		list, err := sn.config.Resources.Canonicals(ctx, typ, c.url)
@@ -351,8 +348,7 @@ func (sn *snapshot) find(ctx context.Context, typ string, c canonical) (sized, e
 		}
 	}
 
-	// 2. What the packages hold. That never changes, so it is kept apart from the
-	// generations.
+	// 2. The packages. They never change, so their data is cached apart from the generations.
 	name := key{0, typ + " " + c.String()}
 	v, ok := sn.parsed.GetIfPresent(name)
 	if ok {
@@ -495,7 +491,7 @@ func (s *Service) CacheState() telemetry.CacheState {
 	parsed, large, expansions, sets := s.parsed.Stats(), s.large.Stats(), s.expansions.Stats(), s.sets.Stats()
 	return telemetry.CacheState{
 		Hits:      parsed.Hits + large.Hits + expansions.Hits + sets.Hits,
-		Misses:    parsed.Misses + expansions.Misses + sets.Misses, // what is not among parsed is asked of large too
+		Misses:    parsed.Misses + expansions.Misses + sets.Misses, // a miss of parsed also asks large
 		Evictions: parsed.Evictions + large.Evictions + expansions.Evictions + sets.Evictions,
 		Size:      s.parsed.EstimatedSize() + s.large.EstimatedSize() + s.expansions.EstimatedSize() + s.sets.EstimatedSize(),
 		Bytes:     s.parsed.WeightedSize() + s.large.WeightedSize() + s.expansions.WeightedSize() + s.sets.WeightedSize(),

@@ -92,7 +92,7 @@ func TestInstancesShareAnswers(t *testing.T) {
 	b, _ := instance(t, url, server, clock)
 	question := search.Expansion{Modifier: "in", ValueSet: "http://far/vs"}
 
-	// 1. The first instance asks, page by page; the second reads what it kept.
+	// 1. The first instance asks, page by page; the second reads the stored answer.
 	codes, _, err := a.SearchCodes(t.Context(), question)
 	if err != nil || codes.Set == 0 || len(codes.Values) != 0 {
 		t.Fatalf("got %+v, %v; want a set", codes, err)
@@ -167,7 +167,7 @@ func TestThreshold(t *testing.T) {
 	}
 }
 
-// What one instance stores, the other one knows with its next answer.
+// The resources stored by one instance are known to the other one with its next answer.
 func TestInstancesShareResources(t *testing.T) {
 	t.Parallel()
 	url := storetest.New(t)

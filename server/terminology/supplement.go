@@ -10,10 +10,9 @@ import (
 	"kiln/server/outcome"
 )
 
-// A supplement is a CodeSystem with content "supplement": designations and
-// properties for the concepts of another one. It has no codes of its own, so it is
-// never used as a code system; the code system that it names is given what it adds.
-// It adds no concept, no place in the hierarchy and no status.
+// A supplement is a CodeSystem with content "supplement": designations and properties for the concepts of another code
+// system. It has no codes of its own, so it is never used as a code system; its additions belong to the code system that
+// it names. It adds no concept, no place in the hierarchy and no status.
 // Spec: https://hl7.org/fhir/R4/codesystem.html#supplements.
 
 const contentSupplement = "supplement"

@@ -37,7 +37,7 @@ func TestSupplements(t *testing.T) {
 			t.Errorf("$lookup has no %s: %s", want, said)
 		}
 	}
-	// What would change the code system itself, and what is said of another version.
+	// Changes of the code system itself, and texts for another version.
 	for _, no := range []string{"stone", "inactive", "chien"} {
 		if strings.Contains(said, no) {
 			t.Errorf("$lookup has %s: %s", no, said)

@@ -20,7 +20,7 @@ type TranslateParams struct {
 	Reverse                      bool // from target to source
 }
 
-// Translation is what a concept is in another system.
+// Translation is a concept in another system.
 type Translation struct {
 	Equivalence string // https://hl7.org/fhir/R4/valueset-concept-map-equivalence.html
 	Concept     Coding

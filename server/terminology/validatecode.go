@@ -17,8 +17,8 @@ type ValidateCodeParams struct {
 	URL      string // canonical of the value set
 	Version  string // valueSetVersion
 	ValueSet *ValueSet
-	// Coding are the code, or those of a CodeableConcept: one of them has to be
-	// valid. The display, where there is one, is checked.
+	// Coding is the code, or the codings of a CodeableConcept: one of them must be valid. A display is checked if it
+	// is present.
 	Coding []Coding
 	// InferSystem lets a coding without system stand for the same code in any
 	// system of the value set.
@@ -303,7 +303,7 @@ func (p *ValidateCodeParams) ofLanguage(d Designation) bool {
 	return strings.EqualFold(d.Language, p.DisplayLanguage) || strings.EqualFold(base, p.DisplayLanguage)
 }
 
-// judge compares a coding with what is known of the concept.
+// judge compares a coding with the known concept.
 func (p *ValidateCodeParams) judge(c, known Coding, abstract bool, designation []Designation, where string) ValidateCodeResult {
 	r := ValidateCodeResult{Result: true, Coding: known}
 	if abstract && !p.Abstract {
@@ -328,8 +328,8 @@ func (p *ValidateCodeParams) judge(c, known Coding, abstract bool, designation [
 	return r
 }
 
-// askValidate asks the server. where adds what the operation at path calls the value set or
-// code system, and the system of the code.
+// askValidate asks the server. where adds the operation's parameters for the value set or code system, and the system of
+// the code.
 func (sn *snapshot) askValidate(ctx context.Context, p *ValidateCodeParams, c Coding, path string, where func(*askedParameters)) (ValidateCodeResult, error) {
 	var in askedParameters
 	where(&in)
