@@ -4,7 +4,7 @@
 //
 //	packages.json                 manifest: name, version, source, digest
 //	NAME-VERSION.ndjson.gz        one package, one resource a line
-//	local/*.json                  our own types (App, SubscriptionStatus)
+//	local/*.json                  our own types (App, SubscriptionStatus), and wider extensions of HL7
 //	examples/                     HL7's example resources, for tests
 //
 // A type of our own is written as a StructureDefinition that has only a

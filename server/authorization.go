@@ -62,8 +62,8 @@ func (s *Server) oauthURIs() map[string]string {
 	discovery := a.Discovery()
 	uris := make(map[string]string)
 	for name, field := range map[string]string{
-		// The extension of R4 has no part for introspection and revocation.
 		"authorize": "authorization_endpoint", "token": "token_endpoint", "register": "registration_endpoint",
+		"introspect": "introspection_endpoint", "revoke": "revocation_endpoint",
 	} {
 		if uri, ok := discovery[field].(string); ok {
 			uris[name] = uri
