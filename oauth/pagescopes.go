@@ -161,10 +161,13 @@ const (
 	observationCategory = "http://terminology.hl7.org/CodeSystem/observation-category"
 	usCoreCategory      = "http://hl7.org/fhir/us/core/CodeSystem/us-core-category"
 	usCoreCondition     = "http://hl7.org/fhir/us/core/CodeSystem/condition-category"
+	usCoreObservation   = "http://hl7.org/fhir/us/core/CodeSystem/us-core-observation-category"
 )
 
-// defaultParts are the categories of US Core 6.1.0, SMART on FHIR obligations and
-// capabilities, granular scopes.
+// defaultParts are the parts that ONC's certification requires of a consent page, with the
+// category codes of US Core. US Core 4.0.0 and 5.0.1 define the code for clinical tests;
+// later versions have no code of their own for them.
+// Spec: 45 CFR 170.315(g)(10); http://hl7.org/fhir/us/core/STU7/scopes.html
 func defaultParts() []map[string]any {
 	var out []map[string]any
 	for _, x := range [][5]string{
@@ -176,7 +179,7 @@ func defaultParts() []map[string]any {
 		{"Observation", observationCategory, "social-history", "Social history", "Lebensumstände"},
 		{"Observation", observationCategory, "survey", "Surveys and questionnaires", "Umfragen und Fragebögen"},
 		{"Observation", usCoreCategory, "sdoh", "Social determinants of health", "Soziale Einflüsse auf die Gesundheit"},
-		{"Observation", usCoreCategory, "clinical-test", "Clinical tests", "Klinische Untersuchungen"},
+		{"Observation", usCoreObservation, "clinical-test", "Clinical tests", "Klinische Untersuchungen"},
 	} {
 		out = append(out, map[string]any{"type": x[0], "search": "category=" + x[1] + "|" + x[2], "name": x[3], "name_de": x[4]})
 	}
