@@ -3,7 +3,7 @@
 -- ParametersState is the row of search_registry, with the number of parts of a new type, and those of the
 -- types that have more, as type << 48 | parts.
 -- name: ParametersState :one
-SELECT g.version, g.progress, g.definitions, g.fingerprint, g.epoch, p.parts::bigint AS usual_parts, ARRAY(
+SELECT g.version, g.progress, g.definitions, g.fingerprint, g.epoch, g.moment, p.parts::bigint AS usual_parts, ARRAY(
     SELECT (n.typ::bigint << 48) | (n.announced >> 20)
     FROM rid_next n
     WHERE n.announced >> 20 > p.parts
@@ -23,10 +23,12 @@ LEFT JOIN (SELECT unnest(@known_rids::bigint[]) AS rid, unnest(@known_versions::
 ORDER BY r.rid;
 
 -- CheckPrepared divides by zero when the writes of a transaction were prepared in another
--- epoch, or when one of the versions that their index entries were made by is not the current
--- one: the cheapest way for a statement of a pipeline to end the transaction.
+-- epoch, when one of the versions that their index entries were made by is not the current one,
+-- or when one of their last updates is not later than the moment of every export: the cheapest
+-- way for a statement of a pipeline to end the transaction.
 -- name: CheckPrepared :exec
-SELECT 1 / (g.epoch = ALL (@epochs::bigint[]) AND g.version = ALL (@versions::bigint[]))::integer
+SELECT 1 / (g.epoch = ALL (@epochs::bigint[]) AND g.version = ALL (@versions::bigint[])
+    AND g.moment < ALL (@last_updateds::timestamptz[]))::integer
 FROM search_registry g;
 
 -- LockParameters locks the row until the transaction ends: those who write

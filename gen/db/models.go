@@ -188,6 +188,62 @@ type InstalledResource struct {
 	ResourceVersion int32
 }
 
+type Job struct {
+	ID        string
+	Type      string
+	State     string
+	Client    string
+	Username  string
+	Principal []byte
+	Request   string
+	Base      string
+	Spec      []byte
+	Shared    []byte
+	Reason    string
+	Created   time.Time
+	Started   pgtype.Timestamptz
+	Finished  pgtype.Timestamptz
+	Expires   pgtype.Timestamptz
+	Removed   pgtype.Timestamptz
+	Total     int64
+	Done      int64
+	Failed    int64
+	Code      string
+	Failure   string
+}
+
+type JobDirectory struct {
+	One  bool
+	Mark string
+}
+
+type JobFile struct {
+	Job    string
+	Name   string
+	Kind   string
+	Type   string
+	Number int32
+	Lines  int64
+	Bytes  int64
+	Path   string
+	Input  string
+}
+
+type JobPart struct {
+	Job         string
+	Number      int32
+	Stage       int32
+	Spec        []byte
+	State       string
+	Lease       int64
+	Holder      string
+	LeasedUntil time.Time
+	NotBefore   time.Time
+	Attempts    int32
+	Done        int64
+	Result      []byte
+}
+
 type NotificationDelivery struct {
 	ID           pgtype.UUID
 	Subscriber   string
@@ -494,6 +550,7 @@ type SearchRegistry struct {
 	Definitions int64
 	Fingerprint int64
 	Epoch       int64
+	Moment      time.Time
 }
 
 type SearchShape struct {

@@ -95,20 +95,23 @@ func (q *Queries) BumpDefinitions(ctx context.Context) error {
 }
 
 const CheckPrepared = `-- name: CheckPrepared :exec
-SELECT 1 / (g.epoch = ALL ($1::bigint[]) AND g.version = ALL ($2::bigint[]))::integer
+SELECT 1 / (g.epoch = ALL ($1::bigint[]) AND g.version = ALL ($2::bigint[])
+    AND g.moment < ALL ($3::timestamptz[]))::integer
 FROM search_registry g
 `
 
 type CheckPreparedParams struct {
-	Epochs   []int64
-	Versions []int64
+	Epochs       []int64
+	Versions     []int64
+	LastUpdateds []time.Time
 }
 
 // CheckPrepared divides by zero when the writes of a transaction were prepared in another
-// epoch, or when one of the versions that their index entries were made by is not the current
-// one: the cheapest way for a statement of a pipeline to end the transaction.
+// epoch, when one of the versions that their index entries were made by is not the current one,
+// or when one of their last updates is not later than the moment of every export: the cheapest
+// way for a statement of a pipeline to end the transaction.
 func (q *Queries) CheckPrepared(ctx context.Context, arg CheckPreparedParams) error {
-	_, err := q.db.Exec(ctx, CheckPrepared, arg.Epochs, arg.Versions)
+	_, err := q.db.Exec(ctx, CheckPrepared, arg.Epochs, arg.Versions, arg.LastUpdateds)
 	return err
 }
 
@@ -454,7 +457,7 @@ func (q *Queries) LockResourceTypes(ctx context.Context) error {
 
 const ParametersState = `-- name: ParametersState :one
 
-SELECT g.version, g.progress, g.definitions, g.fingerprint, g.epoch, p.parts::bigint AS usual_parts, ARRAY(
+SELECT g.version, g.progress, g.definitions, g.fingerprint, g.epoch, g.moment, p.parts::bigint AS usual_parts, ARRAY(
     SELECT (n.typ::bigint << 48) | (n.announced >> 20)
     FROM rid_next n
     WHERE n.announced >> 20 > p.parts
@@ -468,6 +471,7 @@ type ParametersStateRow struct {
 	Definitions int64
 	Fingerprint int64
 	Epoch       int64
+	Moment      time.Time
 	UsualParts  int64
 	MoreParts   []int64
 }
@@ -484,6 +488,7 @@ func (q *Queries) ParametersState(ctx context.Context) (ParametersStateRow, erro
 		&i.Definitions,
 		&i.Fingerprint,
 		&i.Epoch,
+		&i.Moment,
 		&i.UsualParts,
 		&i.MoreParts,
 	)

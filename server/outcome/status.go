@@ -26,6 +26,8 @@ var statusOf = map[Code]int{
 	CodeLogin:        http.StatusUnauthorized,
 	CodeForbidden:    http.StatusForbidden,
 	CodeException:    http.StatusInternalServerError,
+	CodeTransient:    http.StatusServiceUnavailable,
+	CodeNoStore:      http.StatusInternalServerError,
 }
 
 // HTTPStatus is the status that answers e, save version conflicts: StatusWith.

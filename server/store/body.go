@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/klauspost/compress/s2"
@@ -148,4 +149,21 @@ func decodeBody(stored []byte) ([]byte, error) {
 		return json, nil
 	}
 	return nil, errBody
+}
+
+// decodeBodyInto is decodeBody into the memory of dst, where that suffices.
+func decodeBodyInto(dst, stored []byte) ([]byte, error) {
+	if len(stored) == 0 || stored[0] != dictionaryNumber {
+		json, err := decodeBody(stored)
+		return append(dst[:0], json...), err
+	}
+	size, err := s2.DecodedLen(stored[1:])
+	if err != nil || size > maxCompressed {
+		return nil, errBody
+	}
+	json, err := bodyDictionary.Decode(slices.Grow(dst[:0], size), stored[1:])
+	if err != nil {
+		return nil, fmt.Errorf("decompress body: %w", err)
+	}
+	return json, nil
 }

@@ -57,7 +57,7 @@ func (s *Store) prepare(ctx context.Context, ws []*Write) ([]entry, error) {
 	epoch := s.memory.Load().epoch
 	entries := make([]entry, len(ws))
 	indexes := make([]*fhir.Index, len(ws))
-	now := s.now() // one for all: last updates are remembered in runs of one value
+	now := s.clock() // one for all: last updates are remembered in runs of one value
 	trace := telemetry.Traceparent(ctx)
 	for i, w := range ws {
 		e := &entries[i]
@@ -117,8 +117,9 @@ func (e *entry) finish() {
 
 // resolve locks the current versions of everything that may exist and decides
 // what each write does. A write that cannot be done goes to fail, which returns
-// nil to go on without it.
-func (s *Store) resolve(ctx context.Context, q *db.Queries, entries []*entry, fail func(*entry, error) error) error {
+// nil to go on without it. All versions get one last update: from, or a later one where a
+// resource was last updated at from or later.
+func (s *Store) resolve(ctx context.Context, q *db.Queries, entries []*entry, from time.Time, fail func(*entry, error) error) error {
 	var refs []int64
 	byRef := make(map[int64]*entry, len(entries))
 	withBody := false
@@ -131,7 +132,9 @@ func (s *Store) resolve(ctx context.Context, q *db.Queries, entries []*entry, fa
 		byRef[e.ref] = e
 		withBody = withBody || e.w.Modify != nil || e.w.Guard != nil
 	}
+	at := from.UTC().Truncate(time.Microsecond)
 	if len(refs) == 0 {
+		stampCreates(entries, at)
 		return nil
 	}
 	slices.Sort(refs)
@@ -139,43 +142,58 @@ func (s *Store) resolve(ctx context.Context, q *db.Queries, entries []*entry, fa
 	if err != nil {
 		return fmt.Errorf("lock resources: %w", err)
 	}
-	now := s.now()
-	for _, r := range current {
-		e := byRef[r.Ref]
+	existing := make([]*entry, len(current))
+	for i, r := range current {
+		at = later(at, r.LastUpdated)
+		existing[i] = byRef[r.Ref]
 		delete(byRef, r.Ref)
+	}
+	history := make(map[int64]db.LastVersionsRow)
+	if len(byRef) > 0 {
+		refs = refs[:0]
+		for ref := range byRef {
+			refs = append(refs, ref)
+		}
+		last, err := q.LastVersions(ctx, refs)
+		if err != nil {
+			return fmt.Errorf("last versions: %w", err)
+		}
+		for _, h := range last {
+			at = later(at, h.LastUpdated)
+			history[h.Ref] = h
+		}
+	}
+	stampCreates(entries, at)
+	for i, r := range current {
+		e := existing[i]
 		e.rid = r.Rid
-		if err := s.decideExisting(ctx, e, r, now); err != nil {
+		if err := s.decideExisting(ctx, e, r, at); err != nil {
 			if err := fail(e, err); err != nil {
 				return err
 			}
 		}
 	}
-	if len(byRef) == 0 {
-		return nil
-	}
-	refs = refs[:0]
-	for ref := range byRef {
-		refs = append(refs, ref)
-	}
-	last, err := q.LastVersions(ctx, refs)
-	if err != nil {
-		return fmt.Errorf("last versions: %w", err)
-	}
-	history := make(map[int64]db.LastVersionsRow, len(last))
-	for _, h := range last {
-		history[h.Ref] = h
-	}
 	for _, e := range entries { // in their own order, so that the first error is the first
 		if byRef[e.ref] != e {
 			continue
 		}
-		if err := s.decideAbsent(ctx, q, e, history[e.ref], now); err != nil {
+		if err := s.decideAbsent(ctx, q, e, history[e.ref], at); err != nil {
 			if err := fail(e, err); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
+}
+
+// stampCreates gives the creates among entries another last update, where they have an
+// earlier one.
+func stampCreates(entries []*entry, at time.Time) {
+	for _, e := range entries {
+		if e.action == inserted && !e.lastUpdated.Equal(at) {
+			e.make(1, at, e.w.Body)
+		}
+	}
 }
 
 // later returns now, or the next microsecond after last when that is later: the
@@ -229,8 +247,9 @@ func (st *statement) reset() {
 type group struct {
 	insert, move, update, remove, deletion, unindex, date, number, quantity, text, narrative, change, events, check statement
 
-	epoch              EpochID // of the entry that was added last
-	parametersVersions []int64 // versions that the indexes were made by
+	epoch              EpochID     // of the entry that was added last
+	parametersVersions []int64     // versions that the indexes were made by
+	lastUpdates        []time.Time // of the versions, without repetition
 
 	copied  []byte // reused by copyInserts
 	params  [][]byte
@@ -259,7 +278,7 @@ var groups = sync.Pool{New: func() any {
 		narrative: newStatement("narrative", db.InsertNarratives, oidInt8, oidInt8, oidText),
 		change:    newStatement("change", db.InsertChanges, oidInt8, oidInt8, oidInt4, oidText, oidText),
 		events:    newStatement("events", db.InsertAuditOfWrites, oidBytea),
-		check:     newStatement("check", db.CheckPrepared, oidInt8, oidInt8),
+		check:     newStatement("check", db.CheckPrepared, oidInt8, oidInt8, oidTimestamptz),
 	}
 }}
 
@@ -274,6 +293,7 @@ func (g *group) statements() [14]*statement {
 
 func (g *group) reset() {
 	g.epoch, g.parametersVersions = 0, g.parametersVersions[:0]
+	g.lastUpdates = g.lastUpdates[:0]
 	for _, st := range g.statements() {
 		st.reset()
 	}
@@ -358,6 +378,7 @@ func (g *group) add(e *entry) {
 		c[4].text(e.w.ID)
 	}
 	g.logChange(e)
+	g.checkUpdated(e.lastUpdated)
 	if e.fhirIndex != nil && e.action != deleted {
 		g.checkIndex(e.fhirIndex)
 		if !unchanged {

@@ -40,7 +40,7 @@ type Indexer interface {
 }
 
 // IndexBy makes the Store ask i for index entries from now on; until then, and with nil,
-// writes whose index is outdated are refused.
+// writes whose index is outdated are refused after some attempts.
 func (s *Store) IndexBy(i Indexer) {
 	if i == nil {
 		s.indexer.Store(nil)
@@ -94,10 +94,7 @@ func (s *Store) refresh(ctx context.Context, prepared EpochID) error {
 		return err
 	}
 	if s.Indexer() == nil {
-		if prepared != s.Epoch() {
-			return nil
-		}
-		return errOutdated
+		return nil // a new epoch or a raised moment; else the write fails again
 	}
 	return s.Indexer().Refresh(ctx)
 }
@@ -169,6 +166,7 @@ func (s *Store) ParametersState(ctx context.Context) (ParametersState, error) {
 		return ParametersState{}, translate(err)
 	}
 	if m := s.memory.Load(); m.epoch == EpochID(r.Epoch) {
+		s.raiseFloor(r.Moment)
 		m.announced.note(asked, r.UsualParts, r.MoreParts)
 	}
 	return ParametersState{Version: r.Version, Progress: r.Progress, Definitions: r.Definitions, Fingerprint: r.Fingerprint}, nil

@@ -288,9 +288,11 @@ func (s *Store) tryUnits(ctx context.Context, units []*unit) (err error) {
 			}
 			return nil
 		}
-		if err := s.resolve(ctx, q, entries, fail); err != nil {
+		if err := s.resolve(ctx, q, entries, s.clock(), fail); err != nil {
 			return err
 		}
+	} else if floor := s.floor(); slices.ContainsFunc(entries, func(e *entry) bool { return !e.lastUpdated.After(floor) }) {
+		stampCreates(entries, s.clock().UTC().Truncate(time.Microsecond))
 	}
 	return s.commitEntries(ctx, conn.Conn(), entries, !creates)
 }

@@ -62,6 +62,9 @@ type Store struct {
 
 	log *slog.Logger
 	now func() time.Time
+	// latestMoment is the latest moment of an export that this server knows of, in microseconds
+	// since 1970.
+	latestMoment atomic.Int64
 
 	memory atomic.Pointer[memory] // of the present epoch; nil before the first connection
 	epochs epochs

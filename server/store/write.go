@@ -234,7 +234,7 @@ func (t *Tx) Write(ctx context.Context, ws []*Write) error {
 	}
 	q := db.New(t.tx)
 	fail := func(e *entry, err error) error { return &WriteError{e.index, translate(err)} }
-	if err := t.store.resolve(ctx, q, sorted, fail); err != nil {
+	if err := t.store.resolve(ctx, q, sorted, t.store.clock(), fail); err != nil {
 		return translate(err)
 	}
 	// Every writer inserts in the same order, as it locks in the same order.

@@ -1,0 +1,193 @@
+-- Long work in the background, and its parts.
+
+-- name: LockJobClient :exec
+SELECT pg_advisory_xact_lock(hashtextextended('job client ' || @client::text, 0));
+
+-- name: CountUnfinishedJobs :one
+SELECT count(*)
+FROM job j
+WHERE j.finished IS NULL AND j.client = @client;
+
+-- name: AddJob :exec
+INSERT INTO job (id, type, state, client, username, principal, request, base, spec, reason, created)
+VALUES (@id, @type, 'waiting', @client, @username, @principal, @request, @base, @spec, @reason, clock_timestamp());
+
+-- name: AddJobPart :exec
+INSERT INTO job_part (job, number, stage, spec)
+SELECT sqlc.arg(job)::text, coalesce(max(p.number), 0) + 1, sqlc.arg(stage)::integer, sqlc.arg(spec)::jsonb
+FROM job_part p
+WHERE p.job = sqlc.arg(job)::text;
+
+-- ClaimJobPart leases a part that waits, or whose lease is over, to a server.
+-- name: ClaimJobPart :one
+WITH next AS (
+    SELECT p.job, p.number, p.state = 'running' AS lost
+    FROM job_part p
+    JOIN job j ON j.id = p.job
+    WHERE j.finished IS NULL AND j.type = ANY (@types::text[])
+        AND (p.state = 'waiting' AND p.not_before <= clock_timestamp() OR p.state = 'running' AND p.leased_until < clock_timestamp())
+        AND NOT EXISTS (SELECT FROM job_part q WHERE q.job = p.job AND q.stage < p.stage AND q.state <> 'done')
+    ORDER BY j.created, p.number
+    LIMIT 1
+    FOR UPDATE OF p SKIP LOCKED
+), started AS (
+    UPDATE job j
+    SET state = 'running', started = coalesce(j.started, clock_timestamp())
+    FROM next n
+    WHERE j.id = n.job AND j.state = 'waiting'
+)
+UPDATE job_part p
+SET state = 'running', lease = p.lease + 1, holder = @holder, leased_until = clock_timestamp() + sqlc.arg(lease_ms)::bigint * interval '1 millisecond',
+    attempts = p.attempts + n.lost::integer, done = 0
+FROM next n
+WHERE p.job = n.job AND p.number = n.number
+RETURNING p.job, p.number, p.stage, p.spec, p.lease, p.attempts, n.lost;
+
+-- RenewJobPart keeps a lease, and says how far the part is.
+-- name: RenewJobPart :execrows
+UPDATE job_part p
+SET leased_until = clock_timestamp() + sqlc.arg(lease_ms)::bigint * interval '1 millisecond', done = @done
+FROM job j
+WHERE p.job = @job AND p.number = @number AND p.lease = @lease AND p.state = 'running' AND j.id = p.job AND j.finished IS NULL;
+
+-- ReturnJobPart gives a part back.
+-- name: ReturnJobPart :execrows
+UPDATE job_part p
+SET state = 'waiting', holder = '', leased_until = 'epoch', done = 0, attempts = p.attempts + sqlc.arg(failed)::integer,
+    not_before = clock_timestamp() + sqlc.arg(pause_ms)::bigint * interval '1 millisecond'
+WHERE p.job = @job AND p.number = @number AND p.lease = @lease AND p.state = 'running';
+
+-- LockJob locks a job that has not ended until the transaction ends.
+-- name: LockJob :one
+SELECT j.id
+FROM job j
+WHERE j.id = @id AND j.finished IS NULL
+FOR UPDATE;
+
+-- name: FinishJobPart :execrows
+UPDATE job_part p
+SET state = 'done', holder = '', done = @done, result = sqlc.arg(result)::jsonb
+WHERE p.job = @job AND p.number = @number AND p.lease = @lease AND p.state = 'running';
+
+-- name: AddJobProgress :exec
+UPDATE job j
+SET total = j.total + @total, done = j.done + @done, failed = j.failed + @failed, shared = j.shared || sqlc.arg(shared)::jsonb
+WHERE j.id = @id;
+
+-- name: AddJobFile :exec
+INSERT INTO job_file (job, name, kind, type, number, lines, bytes, path, input)
+SELECT sqlc.arg(job)::text, sqlc.arg(prefix)::text || sqlc.arg(type)::text || '.' || (coalesce(max(f.number), 0) + 1) || '.ndjson', sqlc.arg(kind)::text,
+    sqlc.arg(type)::text, coalesce(max(f.number), 0) + 1, sqlc.arg(lines)::bigint, sqlc.arg(bytes)::bigint, sqlc.arg(path)::text, sqlc.arg(input)::text
+FROM job_file f
+WHERE f.job = sqlc.arg(job)::text AND f.kind = sqlc.arg(kind)::text AND f.type = sqlc.arg(type)::text;
+
+-- FinishJob ends a job whose parts are all done.
+-- name: FinishJob :execrows
+UPDATE job j
+SET state = 'done', finished = clock_timestamp(), expires = clock_timestamp() + sqlc.arg(retention_ms)::bigint * interval '1 millisecond'
+WHERE j.id = @id AND j.finished IS NULL AND NOT EXISTS (SELECT FROM job_part p WHERE p.job = j.id AND p.state <> 'done');
+
+-- EndJob ends a job as failed or cancelled.
+-- name: EndJob :execrows
+UPDATE job j
+SET state = @state, finished = clock_timestamp(), code = @code, failure = @failure,
+    expires = clock_timestamp() + sqlc.arg(retention_ms)::bigint * interval '1 millisecond'
+WHERE j.id = @id AND j.finished IS NULL;
+
+-- name: ExpireJob :execrows
+UPDATE job j
+SET expires = clock_timestamp()
+WHERE j.id = @id AND j.expires > clock_timestamp();
+
+-- name: GetJob :one
+SELECT j.id, j.type, j.state, j.client, j.username, j.principal, j.request, j.base, j.spec, j.shared, j.reason, j.created, j.started, j.finished, j.expires,
+    j.total, j.done, j.failed, j.code, j.failure, coalesce(j.expires <= clock_timestamp(), false)::boolean AS expired,
+    (SELECT count(*) FROM job_part p WHERE p.job = j.id) AS parts,
+    (SELECT count(*) FROM job_part p WHERE p.job = j.id AND p.state = 'done') AS parts_done,
+    (SELECT coalesce(sum(p.done), 0) FROM job_part p WHERE p.job = j.id AND p.state = 'running')::bigint AS under_way,
+    (SELECT coalesce(max(p.attempts), 0) FROM job_part p WHERE p.job = j.id)::integer AS attempts
+FROM job j
+WHERE j.id = @id;
+
+-- name: ListJobs :many
+SELECT j.id, j.type, j.state, j.client, j.username, j.request, j.reason, j.created, j.started, j.finished, j.expires,
+    j.total, j.done, j.failed, j.code, j.failure,
+    (SELECT count(*) FROM job_part p WHERE p.job = j.id) AS parts,
+    (SELECT count(*) FROM job_part p WHERE p.job = j.id AND p.state = 'done') AS parts_done,
+    (SELECT coalesce(sum(p.done), 0) FROM job_part p WHERE p.job = j.id AND p.state = 'running')::bigint AS under_way,
+    (SELECT coalesce(max(p.attempts), 0) FROM job_part p WHERE p.job = j.id)::integer AS attempts
+FROM job j
+ORDER BY j.created DESC;
+
+-- name: CountJobs :many
+SELECT j.type, j.state, count(*) AS jobs
+FROM job j
+GROUP BY j.type, j.state;
+
+-- name: JobFiles :many
+SELECT f.name, f.kind, f.type, f.number, f.lines, f.bytes, f.path, f.input
+FROM job_file f
+WHERE f.job = @job
+ORDER BY f.kind, f.type, f.number;
+
+-- name: JobFileByName :one
+SELECT f.name, f.kind, f.type, f.lines, f.bytes, f.path
+FROM job_file f
+WHERE f.job = @job AND f.name = @name;
+
+-- name: JobFileBytes :one
+SELECT coalesce(sum(f.bytes), 0)::bigint AS bytes
+FROM job_file f
+JOIN job j ON j.id = f.job
+WHERE j.removed IS NULL;
+
+-- name: JobPartResults :many
+SELECT p.number, p.stage, p.result
+FROM job_part p
+WHERE p.job = @job AND p.state = 'done'
+ORDER BY p.number;
+
+-- JobsToClean are the jobs that have ended and whose files are still there to be removed.
+-- name: JobsToClean :many
+SELECT j.id
+FROM job j
+WHERE j.finished IS NOT NULL AND j.removed IS NULL AND (j.expires <= clock_timestamp() OR j.state <> 'done');
+
+-- name: SetJobRemoved :exec
+UPDATE job j
+SET removed = clock_timestamp()
+WHERE j.id = @id;
+
+-- name: TrimJobs :exec
+DELETE FROM job j
+WHERE j.finished < clock_timestamp() - sqlc.arg(keep_ms)::bigint * interval '1 millisecond' AND j.removed IS NOT NULL;
+
+-- name: UnfinishedJobOwners :many
+SELECT DISTINCT j.client, j.username
+FROM job j
+WHERE j.finished IS NULL;
+
+-- name: UnfinishedJobsOf :many
+SELECT j.id
+FROM job j
+WHERE j.finished IS NULL AND j.client = @client AND j.username = @username;
+
+-- MarkJobDirectory returns the mark of the folder that the servers share, which is this one where
+-- there was none.
+-- name: MarkJobDirectory :one
+WITH added AS (
+    INSERT INTO job_directory (mark) VALUES (@mark) ON CONFLICT DO NOTHING RETURNING mark
+)
+SELECT a.mark FROM added a
+UNION ALL
+SELECT d.mark FROM job_directory d
+LIMIT 1;
+
+-- name: JobDirectoryMark :one
+SELECT coalesce(max(d.mark), '')::text AS mark
+FROM job_directory d;
+
+-- JobOwnerActive reports whether neither the client nor the user of a job is disabled.
+-- name: JobOwnerActive :one
+SELECT (NOT EXISTS (SELECT FROM oauth_client c WHERE c.id = @client AND NOT c.active)
+    AND NOT EXISTS (SELECT FROM oauth_user u WHERE u.username = @username AND NOT u.active))::boolean AS active;
