@@ -1,0 +1,306 @@
+package jobs
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"kiln/gen/db"
+	"kiln/server/outcome"
+)
+
+// The times of a Core.
+const (
+	lookForParts  = time.Second            // between two looks for parts that others have added or lost
+	cleanEvery    = 2 * time.Second        // between two looks for results to remove and owners that are gone
+	retryPause    = 500 * time.Millisecond // before the next attempt of a part that failed
+	renewEach     = 4                      // a lease is renewed when a part of it, one in so many, is over
+	mostBetween   = time.Second            // the longest time between two renewals, which tell the progress too
+	keepEnded     = 7 * 24 * time.Hour     // jobs are listed so long after their end
+	returnTimeout = 3 * time.Second        // a stopping server gives a part back within this time
+)
+
+// errLost ends the work on a part whose lease is over, or whose job has ended.
+var errLost = errors.New("jobs: the lease is lost or the job has ended")
+
+// Run works on parts until ctx ends, and gives back those that are under way then.
+func (c *Core) Run(ctx context.Context) {
+	var working sync.WaitGroup
+	defer working.Wait()
+	working.Go(func() { c.clean(ctx) })
+	busy := 0
+	ended := make(chan struct{}, 1024)
+	for ctx.Err() == nil {
+		for busy < c.Settings().Workers && ctx.Err() == nil {
+			t, err := c.claim(ctx)
+			if err != nil && ctx.Err() == nil {
+				c.Logger.Error("look for parts of jobs", slog.Any("error", err))
+			}
+			if t == nil {
+				break
+			}
+			busy++
+			working.Go(func() {
+				defer func() { ended <- struct{}{} }()
+				c.work(ctx, t)
+			})
+		}
+		timer := time.NewTimer(lookForParts)
+		select {
+		case <-ctx.Done():
+		case <-c.wake:
+		case <-ended:
+			busy--
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
+
+// claim leases the next part; nil where there is none.
+func (c *Core) claim(ctx context.Context) (*Task, error) {
+	var types []string
+	for _, k := range c.Kinds {
+		if k.Ready == nil || k.Ready() {
+			types = append(types, k.Type)
+		}
+	}
+	if len(types) == 0 {
+		return nil, nil
+	}
+	s := c.Settings()
+	r, err := db.New(c.Pool).ClaimJobPart(ctx, db.ClaimJobPartParams{Holder: c.holder, LeaseMs: s.Lease.Milliseconds(), Types: types})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	j, err := c.Get(ctx, r.Job)
+	if err != nil || j == nil {
+		return nil, err
+	}
+	if r.Lost {
+		c.parts.WithLabelValues(j.Type, "lost").Inc()
+	}
+	if int(r.Attempts) >= s.MaxAttempts {
+		_, err := c.end(ctx, j.ID, Failed, string(outcome.CodeException), fmt.Sprintf("a part was given up after %d attempts", r.Attempts))
+		return nil, err
+	}
+	return &Task{Job: j, Number: int(r.Number), Stage: int(r.Stage), Spec: r.Spec, Lease: r.Lease}, nil
+}
+
+// work runs one part, with its lease renewed beside it, and stores the result.
+func (c *Core) work(ctx context.Context, t *Task) {
+	under, stop := context.WithCancelCause(ctx)
+	var renewing sync.WaitGroup
+	renewing.Go(func() { c.renew(under, t, stop) })
+	result, err := c.run(under, t)
+	cause := context.Cause(under)
+	stop(nil)
+	renewing.Wait()
+	if err == nil {
+		err = c.finish(ctx, t, result)
+	}
+	if err == nil {
+		c.parts.WithLabelValues(t.Job.Type, "done").Inc()
+		c.resources.WithLabelValues(t.Job.Type).Add(float64(result.Done))
+		c.Wake() // the next stage
+		return
+	}
+	if errors.Is(err, errLost) || errors.Is(cause, errLost) {
+		c.parts.WithLabelValues(t.Job.Type, "lost").Inc()
+		return
+	}
+	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), returnTimeout)
+	defer cancel()
+	if ctx.Err() != nil { // a clean stop
+		if err := c.giveBack(after, t, false); err != nil {
+			c.Logger.Warn("give a part of a job back", slog.String("job", t.Job.ID), slog.Any("error", err))
+		}
+		return
+	}
+	c.parts.WithLabelValues(t.Job.Type, "failed").Inc()
+	if e, ok := outcome.From(err); ok {
+		_, err := c.end(after, t.Job.ID, Failed, string(e.Issues[0].Code), e.Error())
+		if err != nil {
+			c.Logger.Error("end a job", slog.String("job", t.Job.ID), slog.Any("error", err))
+		}
+		return
+	}
+	c.Logger.Error("a part of a job failed", slog.String("job", t.Job.ID), slog.Int("part", t.Number), slog.Any("error", err))
+	if err := c.giveBack(after, t, true); err != nil {
+		c.Logger.Error("give a part of a job back", slog.String("job", t.Job.ID), slog.Any("error", err))
+	}
+}
+
+// run is Kind.Run; a panic is an error.
+func (c *Core) run(ctx context.Context, t *Task) (result Result, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v", p)
+		}
+	}()
+	return c.kind(t.Job.Type).Run(ctx, t)
+}
+
+// renew renews the lease of a part until ctx ends, and stops the work where the lease is lost.
+func (c *Core) renew(ctx context.Context, t *Task, stop context.CancelCauseFunc) {
+	lease := c.Settings().Lease
+	renewed := time.Now()
+	tick := time.NewTicker(min(lease/renewEach, mostBetween))
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		bounded, cancel := context.WithTimeout(ctx, lease/2)
+		began := time.Now()
+		n, err := db.New(c.Pool).RenewJobPart(bounded, db.RenewJobPartParams{Job: t.Job.ID, Number: int32(t.Number), Lease: t.Lease,
+			LeaseMs: lease.Milliseconds(), Done: t.progress()})
+		cancel()
+		switch {
+		case err == nil && n > 0:
+			renewed = began
+		case err == nil, time.Since(renewed) > lease:
+			stop(errLost)
+			return
+		}
+	}
+}
+
+// finish stores the result of a part, and ends the job with its last part. It stores nothing where
+// the lease is no longer that of the task.
+func (c *Core) finish(ctx context.Context, t *Task, r Result) error {
+	data, err := json.Marshal(r.Data)
+	if err != nil {
+		return err
+	}
+	shared := []byte("{}")
+	if len(r.Shared) > 0 {
+		if shared, err = json.Marshal(r.Shared); err != nil {
+			return err
+		}
+	}
+	ended := false
+	err = pgx.BeginFunc(ctx, c.Pool, func(tx pgx.Tx) error {
+		q := db.New(tx)
+		if _, err := q.LockJob(ctx, t.Job.ID); errors.Is(err, pgx.ErrNoRows) {
+			return errLost
+		} else if err != nil {
+			return err
+		}
+		n, err := q.FinishJobPart(ctx, db.FinishJobPartParams{Job: t.Job.ID, Number: int32(t.Number), Lease: t.Lease, Done: r.Done, Result: data})
+		if err == nil && n == 0 {
+			err = errLost
+		}
+		if err != nil {
+			return err
+		}
+		for _, f := range r.Files {
+			prefix := ""
+			if f.Kind != Output {
+				prefix = f.Kind + "."
+			}
+			if err := q.AddJobFile(ctx, db.AddJobFileParams{Job: t.Job.ID, Prefix: prefix, Kind: f.Kind, Type: f.Type, Lines: f.Lines, Bytes: f.Bytes,
+				Path: f.Path, Input: f.Input}); err != nil {
+				return err
+			}
+		}
+		if err := q.AddJobProgress(ctx, db.AddJobProgressParams{ID: t.Job.ID, Total: r.Total, Done: r.Done, Failed: r.Failed, Shared: shared}); err != nil {
+			return err
+		}
+		if err := addParts(ctx, q, t.Job.ID, r.Parts); err != nil {
+			return err
+		}
+		m, err := q.FinishJob(ctx, db.FinishJobParams{ID: t.Job.ID, RetentionMs: c.Settings().Retention.Milliseconds()})
+		ended = m > 0
+		return err
+	})
+	if err == nil && ended {
+		c.ended(context.WithoutCancel(ctx), t.Job.ID)
+	}
+	return err
+}
+
+// giveBack lets another server, or another attempt, have a part.
+func (c *Core) giveBack(ctx context.Context, t *Task, failed bool) error {
+	p := db.ReturnJobPartParams{Job: t.Job.ID, Number: int32(t.Number), Lease: t.Lease}
+	if failed {
+		p.Failed, p.PauseMs = 1, retryPause.Milliseconds()
+	}
+	_, err := db.New(c.Pool).ReturnJobPart(ctx, p)
+	return err
+}
+
+// clean removes results that have expired, jobs that ended long ago, and the jobs of owners that
+// are gone.
+func (c *Core) clean(ctx context.Context) {
+	tick := time.NewTicker(cleanEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if err := c.cleanOnce(ctx); err != nil && ctx.Err() == nil {
+			c.Logger.Error("clean up after jobs", slog.Any("error", err))
+		}
+	}
+}
+
+func (c *Core) cleanOnce(ctx context.Context) error {
+	q := db.New(c.Pool)
+	ids, err := q.JobsToClean(ctx)
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		if c.Remove != nil {
+			if err := c.Remove(ctx, id); err != nil {
+				return err
+			}
+		}
+		if err := q.SetJobRemoved(ctx, id); err != nil {
+			return err
+		}
+	}
+	if err := q.TrimJobs(ctx, keepEnded.Milliseconds()); err != nil {
+		return err
+	}
+	if !c.Authorization {
+		return nil
+	}
+	owners, err := q.UnfinishedJobOwners(ctx)
+	if err != nil {
+		return err
+	}
+	for _, o := range owners {
+		active, err := q.JobOwnerActive(ctx, db.JobOwnerActiveParams{Client: o.Client, Username: o.Username})
+		if err != nil {
+			return err
+		}
+		if active {
+			continue
+		}
+		jobs, err := q.UnfinishedJobsOf(ctx, db.UnfinishedJobsOfParams{Client: o.Client, Username: o.Username})
+		if err != nil {
+			return err
+		}
+		for _, id := range jobs {
+			if _, err := c.end(ctx, id, Cancelled, "", "the client or user of the job is disabled"); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
