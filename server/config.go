@@ -27,6 +27,8 @@ type Config struct {
 	Telemetry   TelemetryConfig   `koanf:"telemetry"`
 
 	Notifications NotificationsConfig `koanf:"notifications"`
+	Jobs          JobsConfig          `koanf:"jobs"`
+	Bulk          BulkConfig          `koanf:"bulk"`
 }
 
 // ServerConfig is about HTTP.
@@ -114,6 +116,8 @@ func Default() Config {
 		Log:         LogConfig{Level: "info", Format: "text", Access: "errors", SlowSearchMS: 1000},
 
 		Notifications: defaultNotifications(),
+		Jobs:          defaultJobs,
+		Bulk:          defaultBulk,
 	}
 }
 
@@ -158,6 +162,8 @@ func (c Config) Check() error {
 	}
 	p.join(c.Notifications.check())
 	p.join(c.Server.TLS.check())
+	c.Jobs.check(&p)
+	c.Bulk.check(&p)
 	p.join(c.Audit.check())
 	c.Telemetry.check(&p)
 	p.join(c.Auth.Check())

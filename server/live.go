@@ -8,8 +8,10 @@ import (
 	"time"
 
 	"kiln/server/access"
+	"kiln/server/bulk"
 	"kiln/server/fhir"
 	"kiln/server/interaction"
+	"kiln/server/jobs"
 	"kiln/server/notify"
 	"kiln/server/ratelimit"
 	"kiln/server/settings"
@@ -30,6 +32,7 @@ var flags = []settings.Flag{
 	{Name: "notifications.webhook", Key: "notifications.webhook.enabled", Doc: "deliver notifications by webhook"},
 	{Name: "apps", Key: "apps.enabled", Doc: "serve the operations of Apps"},
 	{Name: "apps.javascript", Key: "apps.javascript.enabled", Doc: "run the JavaScript handlers of Apps"},
+	{Name: "bulk.export", Key: "bulk.export.enabled", Doc: "serve $export"},
 	{Name: "auth.dynamic_registration", Key: "auth.smart.dynamic_registration_enabled", Doc: "clients may register themselves (RFC 7591)"},
 }
 
@@ -40,6 +43,8 @@ type derived struct {
 	limits      ratelimit.Limits
 	// notifications are those of package notify.
 	notifications notify.Config
+	jobs          jobs.Settings
+	bulk          bulk.Settings
 }
 
 // now is the configuration in force.
@@ -88,6 +93,8 @@ func (s *Server) derive(c Config, o Options) {
 			SearchTimeout: time.Duration(c.Search.TimeoutSeconds) * time.Second, VersionConflictStatus: c.FHIR.VersionConflictStatus},
 		limits:        limits(c.Auth.RateLimiting),
 		notifications: c.notifications(),
+		jobs:          c.Jobs.settings(),
+		bulk:          c.bulk(),
 	})
 	s.Store.SetSearchMemory(searchMemory(c.Search))
 	if err := s.tracing.Configure(context.Background(), c.Telemetry.tracing(o.Version)); err != nil {

@@ -24,6 +24,7 @@ import (
 	"kiln/server/admin"
 	"kiln/server/app"
 	"kiln/server/audit"
+	"kiln/server/bulk"
 	"kiln/server/fhir"
 	"kiln/server/interaction"
 	"kiln/server/notify"
@@ -69,6 +70,7 @@ type Server struct {
 	recorder          *searchshape.Recorder
 	policies          *access.PolicySource
 	notifier          *notify.Service
+	bulk              *bulk.Service
 	admin             *admin.Part
 	version           string
 	served            atomic.Int64 // requests
@@ -156,6 +158,7 @@ func New(ctx context.Context, c Config, o Options) (_ *Server, err error) {
 	if s.Operations, err = s.operations(); err != nil {
 		return nil, err
 	}
+	s.bulk = s.bulkData()
 	fhir := s.fhir()
 	s.notifier = s.notifications(fhir)
 	s.Apps = s.apps(o)
@@ -169,7 +172,7 @@ func New(ctx context.Context, c Config, o Options) (_ *Server, err error) {
 	if s.authorizationServer != nil {
 		parts = append(parts, s.authorizationServer)
 	}
-	parts = append(parts, s.notifier, s.Apps, fhir)
+	parts = append(parts, s.notifier, s.Apps, s.bulk, fhir)
 	mux := s.mux()
 	for _, p := range parts {
 		p.Mount(mux)
@@ -179,6 +182,7 @@ func New(ctx context.Context, c Config, o Options) (_ *Server, err error) {
 		mux.ServeHTTP(w, r)
 	})
 	s.Store.ReadAhead()
+	s.background(s.bulk.Jobs.Run)
 	s.background(s.keepUp)
 	s.onClose(s.endStreams)
 	return s, nil
@@ -338,7 +342,7 @@ func (s *Server) administration() *admin.Part {
 	admin.RegisterPools(s.Metrics, s.Store.Pools)
 	s.registerEpochMetrics()
 	return &admin.Part{Ready: s.ready, Health: s.databaseHealth, Metrics: s.Metrics, Pprof: func() bool { return s.now().Server.Pprof },
-		Searches: s.searches(), SortIndexes: s.Parameters, Jobs: []admin.JobSource{reindexJobs{s.Store}, indexBuilds{s.Store}},
+		Searches: s.searches(), SortIndexes: s.Parameters, Jobs: []admin.JobSource{reindexJobs{s.Store}, indexBuilds{s.Store}, bulkJobs{s.bulk.Jobs}},
 		Settings: s.Settings, Caches: s.caches(), Pools: s.Store.Pools, Database: s.Store.Statistics,
 		ClearEverywhere: func(ctx context.Context, names string) error {
 			return s.Store.RaiseSignal(ctx, store.SignalCaches, names)
@@ -391,6 +395,7 @@ func (s *Server) fhir() *rest.Handler {
 		Audit:               s.audit,
 		Attribute:           func(ctx context.Context) context.Context { return s.Apps.Attribute(ctx) },
 		Enter:               s.limiter.Enter,
+		Background:          s.bulk,
 	}
 }
 

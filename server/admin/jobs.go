@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"net/http"
@@ -16,7 +17,7 @@ import (
 // Total a second; Remaining is nil where nobody can tell.
 type Job struct {
 	ID           string     `json:"id"`
-	Type         string     `json:"type"`  // reindex or index-build
+	Type         string     `json:"type"`  // export, search, import, reindex or index-build
 	State        string     `json:"state"` // waiting, running, done, failed or cancelled
 	ResourceType string     `json:"resource_type,omitempty"`
 	Reason       string     `json:"reason"`
@@ -30,6 +31,14 @@ type Job struct {
 	Remaining    *int64     `json:"remaining_seconds"`
 	Failure      string     `json:"failure,omitempty"`
 	Detail       string     `json:"detail,omitempty"`
+	// Of jobs that clients start, and of the parts of a job.
+	Client    string     `json:"client,omitempty"`
+	User      string     `json:"user,omitempty"`
+	Request   string     `json:"request,omitempty"`
+	Expires   *time.Time `json:"expires,omitempty"`
+	Parts     int64      `json:"parts"`
+	PartsDone int64      `json:"parts_done"`
+	Attempts  int        `json:"attempts"` // the most of a part
 }
 
 // The states of a job.
@@ -72,6 +81,12 @@ func (j *Job) Measure(now time.Time) {
 func (p *Part) mountJobs(m *web.Mux) {
 	m.HandleFunc(web.Admin, "GET /admin/jobs", func(w http.ResponseWriter, r *http.Request) {
 		list, err := p.jobs(r.Context())
+		if typ := r.URL.Query().Get("type"); typ != "" {
+			list = slices.DeleteFunc(list, func(j Job) bool { return j.Type != typ })
+		}
+		if state := r.URL.Query().Get("state"); state != "" {
+			list = slices.DeleteFunc(list, func(j Job) bool { return j.State != state })
+		}
 		answer(w, r, list, err)
 	})
 	m.HandleFunc(web.Admin, "GET /admin/jobs/{id}", func(w http.ResponseWriter, r *http.Request) {
@@ -91,7 +106,7 @@ func (p *Part) jobs(ctx context.Context) ([]Job, error) {
 		}
 		all = append(all, list...)
 	}
-	slices.SortStableFunc(all, func(a, b Job) int { return strings.Compare(b.ID, a.ID) })
+	slices.SortStableFunc(all, func(a, b Job) int { return cmp.Or(b.Created.Compare(a.Created), strings.Compare(b.ID, a.ID)) })
 	return all, nil
 }
 

@@ -122,6 +122,12 @@ func (e *Event) JSON() ([]byte, error) {
 		a.Type = coding{dicom, "110100", "Application Activity"}
 		a.Subtype[0].System = "urn:kiln:audit"
 	}
+	for job, code := range map[string]coding{"export": {dicom, "110106", "Export"}, "import": {dicom, "110107", "Import"}} {
+		if strings.HasPrefix(e.Interaction, job+"-") {
+			a.Type = code
+			a.Subtype[0].System = "urn:kiln:audit"
+		}
+	}
 	if e.Purpose != "" {
 		a.Purpose = []concept{{[]coding{{"http://terminology.hl7.org/CodeSystem/v3-ActReason", e.Purpose, ""}}}}
 	}

@@ -61,6 +61,7 @@ func withAuthorizationOn(t testing.TB, database string, change ...func(*server.C
 	cfg := server.Default()
 	cfg.Database.URL, cfg.Server.Listen, cfg.Log.Level = database, l.Addr().String(), "error"
 	cfg.Auth.Enabled = true
+	cfg.Bulk.Directory = bulkDirectory(t, database)
 	cfg.Auth.Signing.Algorithm = "ES384" // made in no time
 	cfg.Auth.RateLimiting.Auth, cfg.Auth.RateLimiting.Token = 0, 0
 	cfg.Auth.Bootstrap.Clients = []map[string]any{
@@ -621,7 +622,7 @@ func TestConfigurationThatWaitsForAStart(t *testing.T) {
 		// Beside those of the page: server.base_url, by which what is stored is indexed and
 		// from which the issuer is made; a pool size; the key that seals what the database holds.
 		waits := strings.HasPrefix(key, "database.") || slices.Contains([]string{"server.listen", "auth.enabled", "auth.issuer", "fhir.version",
-			"server.base_url", "apps.sandbox.workers", "auth.signing.encryption_key"}, key)
+			"server.base_url", "bulk.directory", "apps.sandbox.workers", "auth.signing.encryption_key"}, key)
 		if m["restart_required"] != waits {
 			t.Errorf("%s: restart_required is %v, want %v", key, m["restart_required"], waits)
 		}

@@ -5,10 +5,13 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"hash/fnv"
 	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -46,6 +49,7 @@ func startWith(t testing.TB, url string, o server.Options, change ...func(*serve
 	cfg := server.Default()
 	cfg.Database.URL = url
 	cfg.Log.Level = "error"
+	cfg.Bulk.Directory = bulkDirectory(t, url)
 	for _, c := range change {
 		c(&cfg)
 	}
@@ -63,6 +67,15 @@ func startWith(t testing.TB, url string, o server.Options, change ...func(*serve
 	})
 	t.Cleanup(stop)
 	return &service{t: t, base: web.URL + "/fhir", stop: stop}
+}
+
+// bulkDirectory is the folder that the servers of a database share.
+func bulkDirectory(t testing.TB, url string) string {
+	h := fnv.New64a()
+	h.Write([]byte(url))
+	root := filepath.Join(os.TempDir(), fmt.Sprintf("kiln-bulk-%x", h.Sum64()))
+	t.Cleanup(func() { os.RemoveAll(root) })
+	return root
 }
 
 // failureLog keeps the first errors that a server logs, and tells them where the test fails:

@@ -26,6 +26,7 @@ func otherValue(key string, now any) string {
 		"auth.oauth.grant_types": `["client_credentials"]`, "auth.smart.supported_scopes": `["openid"]`, "auth.signing.algorithm": `"ES384"`,
 		"auth.issuer": `"https://auth.example.org"`, "auth.enabled": `true`, "notifications.webhook.retry_backoff_seconds": `[1,2]`,
 		"notifications.webhook.allow_private_networks": `"true"`, "notifications.webhook.signing_secret": `"a-secret-that-is-long-enough-for-a-key"`,
+		"jobs.lease": `"11s"`, "jobs.retention": `"25h"`, "bulk.snapshot_wait": `"61s"`,
 		"auth.signing.encryption_key": ``, "server.tls.cert_file": ``, "server.tls.key_file": ``, "server.tls.client_ca_file": ``,
 	}
 	if strings.Contains(key, "requests_per_") || strings.Contains(key, ".concurrent_") {

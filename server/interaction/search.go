@@ -78,66 +78,85 @@ func (s *Service) searchOptions(ctx context.Context, lenient bool, warnings *[]o
 	return opt
 }
 
+// CheckSearch fails where a search would, and runs nothing. It returns what the search would warn of.
+func (s *Service) CheckSearch(ctx context.Context, p SearchParams) (warnings []outcome.Issue, err error) {
+	q, _, _, err := s.prepareSearch(ctx, s.Store, p)
+	if err != nil {
+		return nil, err
+	}
+	return q.Ignored, nil
+}
+
 func (s *Service) search(ctx context.Context, from Reader, p SearchParams) (Response, error) {
-	typ := p.ResourceType
-	if typ == "*" {
-		typ = ""
-	}
-	if err := s.mayFind(ctx, access.Search, typ, ""); err != nil {
-		return Response{}, err
-	}
-	if err := s.SettleAudit(ctx, from, typ, p.Values); err != nil {
-		return Response{}, err
-	}
-	from, err := s.Seen(ctx, from)
+	q, from, path, err := s.prepareSearch(ctx, from, p)
 	if err != nil {
 		return Response{}, err
-	}
-	path := typ
-	reg := s.Parameters.Current()
-	if p.Compartment != "" {
-		if _, err := searchedInside(reg, p, nil); err != nil {
-			return Response{}, err
-		}
-		path = p.Compartment + "/" + p.CompartmentID + "/" + p.ResourceType
-	}
-	var warnings []outcome.Issue
-	q, err := search.Parse(reg, typ, p.Values, s.searchOptions(ctx, p.Lenient, &warnings))
-	if err != nil {
-		return Response{}, err
-	}
-	q.Ignored = append(q.Ignored, warnings...)
-	if typ == "" && len(q.Types) == 0 {
-		if err := s.mayAny(ctx, access.Search); err != nil {
-			return Response{}, err
-		}
-	}
-	if typ == "" {
-		for _, t := range q.Types { // those that the client names
-			if err := s.mayFind(ctx, access.Search, t, ""); err != nil {
-				return Response{}, err
-			}
-		}
-	}
-	if p.Compartment != "" {
-		inside, err := searchedInside(reg, p, q.Types)
-		if err != nil {
-			return Response{}, err
-		}
-		q.Inside(reg, inside, p.Compartment, p.CompartmentID)
-	}
-	if p.Compartment == "" && !oneURL(p.Values["url"]) {
-		notices, err := s.unlisted(ctx, from, reg, q)
-		if err != nil {
-			return Response{}, err
-		}
-		q.Notices = append(q.Notices, notices...)
 	}
 	answer, err := s.page(ctx, from, q, WithQuery(path, q.Applied()))
 	if err == nil && p.Compartment == "" {
 		err = s.addDefinition(ctx, from, q, p.Values["url"], &answer)
 	}
 	return answer, err
+}
+
+// prepareSearch reads a search and checks that the request may run it. It returns the query, what
+// the query is run on, and the path of the search.
+func (s *Service) prepareSearch(ctx context.Context, from Reader, p SearchParams) (*search.Query, Reader, string, error) {
+	typ := p.ResourceType
+	if typ == "*" {
+		typ = ""
+	}
+	if err := s.mayFind(ctx, access.Search, typ, ""); err != nil {
+		return nil, nil, "", err
+	}
+	if err := s.SettleAudit(ctx, from, typ, p.Values); err != nil {
+		return nil, nil, "", err
+	}
+	from, err := s.Seen(ctx, from)
+	if err != nil {
+		return nil, nil, "", err
+	}
+	path := typ
+	reg := s.Parameters.Current()
+	if p.Compartment != "" {
+		if _, err := searchedInside(reg, p, nil); err != nil {
+			return nil, nil, "", err
+		}
+		path = p.Compartment + "/" + p.CompartmentID + "/" + p.ResourceType
+	}
+	var warnings []outcome.Issue
+	q, err := search.Parse(reg, typ, p.Values, s.searchOptions(ctx, p.Lenient, &warnings))
+	if err != nil {
+		return nil, nil, "", err
+	}
+	q.Ignored = append(q.Ignored, warnings...)
+	if typ == "" && len(q.Types) == 0 {
+		if err := s.mayAny(ctx, access.Search); err != nil {
+			return nil, nil, "", err
+		}
+	}
+	if typ == "" {
+		for _, t := range q.Types { // those that the client names
+			if err := s.mayFind(ctx, access.Search, t, ""); err != nil {
+				return nil, nil, "", err
+			}
+		}
+	}
+	if p.Compartment != "" {
+		inside, err := searchedInside(reg, p, q.Types)
+		if err != nil {
+			return nil, nil, "", err
+		}
+		q.Inside(reg, inside, p.Compartment, p.CompartmentID)
+	}
+	if p.Compartment == "" && !oneURL(p.Values["url"]) {
+		notices, err := s.unlisted(ctx, from, reg, q)
+		if err != nil {
+			return nil, nil, "", err
+		}
+		q.Notices = append(q.Notices, notices...)
+	}
+	return q, from, path, nil
 }
 
 // page runs q and makes a searchset of the result; self is its URL without what

@@ -36,6 +36,9 @@ type Handler struct {
 	// Attribute has what a request writes known as the work of an App; nil does not ask.
 	Attribute func(ctx context.Context) context.Context
 
+	// Background answers requests later; nil answers every request at once.
+	Background Background
+
 	root   *web.Mux
 	routes *http.ServeMux
 	bodies *bodyLimit

@@ -223,6 +223,10 @@ func (c *call) search(r *http.Request, p interaction.SearchParams) {
 		return
 	}
 	p.Lenient = pref.lenient
+	if pref.async && c.h.Background != nil {
+		c.kickOff(r, KickOff{Search: p, Lenient: pref.lenient})
+		return
+	}
 	resp, err := c.h.Service.Search(c.ctx, p)
 	c.answer(r, pref, resp, err)
 }
@@ -296,6 +300,10 @@ func (h *Handler) Operation(w http.ResponseWriter, r *http.Request, typ string) 
 		h.unrouted(w, r)
 		return
 	}
+	if c.h.Background != nil && c.h.Background.Serves(name, typ, id) {
+		c.kickOff(r, KickOff{Operation: name, ResourceType: typ, ID: id, Lenient: preferences(r).lenient})
+		return
+	}
 	p := interaction.OperationParams{Name: name, ResourceType: typ, ID: id, Method: r.Method, Read: r.Method == http.MethodGet || r.Method == http.MethodHead}
 	_, err := c.asked(r)
 	if err == nil {
@@ -308,6 +316,10 @@ func (h *Handler) Operation(w http.ResponseWriter, r *http.Request, typ string) 
 	}
 	if err != nil {
 		c.fail(r, err)
+		return
+	}
+	if name == "$everything" && c.h.Background != nil && preferences(r).async {
+		c.kickOff(r, KickOff{Operation: name, ResourceType: typ, ID: id, Values: p.Values, Body: p.Body, Lenient: preferences(r).lenient})
 		return
 	}
 	caller := interaction.Caller{RequestID: c.ID, Traceparent: r.Header.Get("Traceparent")}

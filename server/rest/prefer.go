@@ -11,6 +11,7 @@ import (
 type prefer struct {
 	ret     interaction.Return
 	lenient bool
+	async   bool // respond-async
 }
 
 // preferences reads Prefer. What is unknown is no preference, and no error.
@@ -27,6 +28,8 @@ func preferences(r *http.Request) prefer {
 				case interaction.ReturnMinimal, interaction.ReturnRepresentation, interaction.ReturnOutcome:
 					p.ret = ret
 				}
+			case "respond-async":
+				p.async = true
 			case "handling":
 				p.lenient = value == "lenient"
 			}

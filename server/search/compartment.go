@@ -36,6 +36,22 @@ func (q *Query) Inside(r *Registry, types []string, code, id string) {
 // CompartmentNotice returns the warning for a search in a compartment for resources of typ, "" for none.
 func (r *Registry) CompartmentNotice(typ string) string { return r.notices[typ] }
 
+// CompartmentKeys are the keys of the references that put resources of typ into a compartment, as
+// CompartmentMatches reads them. self says that a resource named by the compartment is in it.
+func (r *Registry) CompartmentKeys(typ, code string) (keys []fhir.Key, self bool) {
+	for _, m := range r.CompartmentMatches(typ, code, "") {
+		switch m := m.(type) {
+		case match.IDs:
+			self = true
+		case match.Terms:
+			for _, term := range m.Values {
+				keys = append(keys, fhir.Key(uint64(term)^uint64(fhir.ValueReference(code, ""))))
+			}
+		}
+	}
+	return keys, self
+}
+
 // CompartmentMatches are the matches of which one holds for every resource of typ in
 // one of the compartments code/id: by R4's definition of the compartment, and for a
 // type that it forgets (Device, Task, …) by a search parameter named like the

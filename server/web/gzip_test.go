@@ -12,7 +12,7 @@ func TestWantsGzip(t *testing.T) {
 		if header != "" {
 			r.Header.Set("Accept-Encoding", header)
 		}
-		if got := wantsGzip(r); got != want {
+		if got := WantsGzip(r); got != want {
 			t.Errorf("%q: %v, want %v", header, got, want)
 		}
 	}

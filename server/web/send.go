@@ -48,7 +48,7 @@ func (x *Exchange) SendContent(r *http.Request, status int, contentType string, 
 	header["Content-Type"] = []string{contentType}
 	if len(body) >= minGzip {
 		header["Vary"] = append(header["Vary"], "Accept-Encoding")
-		if wantsGzip(r) {
+		if WantsGzip(r) {
 			x.sendGzip(r, status, body)
 			return
 		}

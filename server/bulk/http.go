@@ -1,0 +1,315 @@
+package bulk
+
+import (
+	"cmp"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"strconv"
+	"time"
+
+	"kiln/server/access"
+	"kiln/server/jobs"
+	"kiln/server/outcome"
+	"kiln/server/rest"
+	"kiln/server/web"
+)
+
+// instant is the form of times in manifests: milliseconds, UTC.
+const instant = "2006-01-02T15:04:05.000Z07:00"
+
+// Serves reports whether an operation is one of this package's.
+func (s *Service) Serves(name, typ, id string) bool {
+	return name == "$export" && (typ == "" || typ == "Patient" && id == "" || typ == "Group" && id != "")
+}
+
+// KickOff checks a request, adds its job, and answers 202 with the status URL.
+func (s *Service) KickOff(ctx context.Context, x *web.Exchange, r *http.Request, k rest.KickOff) {
+	x.Route = "kick-off"
+	var j *jobs.Job
+	var parts []jobs.Part
+	err := s.ready(ctx)
+	if err == nil {
+		if k.Operation == "$export" {
+			j, parts, err = s.exportJob(ctx, r, k)
+		} else {
+			j, parts, err = s.searchJob(ctx, k)
+		}
+	}
+	if err == nil {
+		err = s.addJob(ctx, x, r, k, j, parts)
+	}
+	if err != nil {
+		if e, ok := outcome.From(err); ok && e.Issues[0].Code == outcome.CodeThrottled {
+			x.Header().Set("Retry-After", "10")
+		}
+		x.Fail(r, err)
+		return
+	}
+	x.Header().Set("Content-Location", j.Base+"/$job/"+j.ID)
+	x.Header().Set("Cache-Control", "no-store")
+	x.Send(r, http.StatusAccepted, "application/fhir+json; charset=utf-8",
+		outcome.JSON([]outcome.Issue{{Severity: outcome.Information, Code: outcome.CodeInformational, Diagnostics: "the request is a job now; Content-Location is its status URL"}}), false)
+}
+
+// ready fails where this server cannot store results.
+func (s *Service) ready(ctx context.Context) error {
+	if err := s.compareStorage(ctx, true); err != nil {
+		return err
+	}
+	if !s.shared.Load() {
+		return outcome.New(outcome.CodeTransient, "bulk.directory of this server is not the folder of the other servers of its database")
+	}
+	return nil
+}
+
+func (s *Service) addJob(ctx context.Context, x *web.Exchange, r *http.Request, k rest.KickOff, j *jobs.Job, parts []jobs.Part) error {
+	p := access.From(ctx)
+	address := s.Address(r).String()
+	var err error
+	if j.Principal, err = storedOwner(p, address); err != nil {
+		return err
+	}
+	j.Client, j.User = clientOf(p, address), p.User()
+	j.Base = k.Base
+	j.Request = k.Base + r.URL.EscapedPath()
+	if r.URL.RawQuery != "" {
+		j.Request += "?" + r.URL.RawQuery
+	}
+	if err := s.Jobs.Add(ctx, j, parts...); err != nil {
+		return err
+	}
+	if s.Audit != nil {
+		s.auditJob(s.Audit.Of(ctx, x, r), j, "kickoff")
+	}
+	return nil
+}
+
+// clientOf names the client of a job; without authorization its address.
+func clientOf(p *access.Principal, address string) string {
+	if p.IsOpen() {
+		return address
+	}
+	return cmp.Or(p.ClientID, p.Subject)
+}
+
+// job returns the job of a request. It fails with not-found for one that is cancelled, expired,
+// unknown or of another owner.
+func (s *Service) job(r *http.Request, adminToo bool) (*jobs.Job, error) {
+	id := r.PathValue("id")
+	absent := outcome.New(outcome.CodeNotFound, "there is no job %s", outcome.Clip(id))
+	if len(id) > 64 {
+		return nil, absent
+	}
+	j, err := s.Jobs.Get(r.Context(), id)
+	if err != nil {
+		return nil, err
+	}
+	p := access.From(r.Context())
+	switch {
+	case j == nil, j.Expired, j.State == jobs.Cancelled, j.Type == "reindex", j.Type == "index-build":
+		return nil, absent
+	case p.IsOpen():
+		return j, nil // without authorization everybody is one client
+	case adminToo && p.Admin:
+		return j, nil
+	case clientOf(p, "") != j.Client || p.User() != j.User:
+		return nil, absent
+	}
+	return j, nil
+}
+
+func (s *Service) status(w http.ResponseWriter, r *http.Request) {
+	x := web.Of(w)
+	x.Header().Set("Cache-Control", "no-store")
+	j, err := s.job(r, true)
+	if err == nil {
+		if wait := s.polls.allow(j.ID, s.Settings().PollsPerMinute, s.Now()); wait > 0 {
+			x.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(wait.Seconds()))))
+			err = outcome.New(outcome.CodeThrottled, "the status of this job was asked for more often than jobs.polls_per_minute allows")
+		}
+	}
+	if err != nil {
+		x.Fail(r, err)
+		return
+	}
+	switch j.State {
+	case jobs.Done:
+		s.sendManifest(x, r, j)
+	case jobs.Failed:
+		s.sendFailure(x, r, j)
+	default:
+		x.Header().Set("X-Progress", progress(j))
+		x.Header().Set("Retry-After", strconv.Itoa(retryAfter(s.Now().Sub(j.Created))))
+		x.Header().Set("Content-Length", "0")
+		x.WriteHeader(http.StatusAccepted)
+	}
+}
+
+func progress(j *jobs.Job) string {
+	switch {
+	case j.State == jobs.Waiting:
+		return "waiting"
+	case j.Total > 0:
+		return fmt.Sprintf("%d%%, %d resources", min(99, 100*j.Done/j.Total), j.Done)
+	}
+	return fmt.Sprintf("%d of %d parts, %d resources", j.PartsDone, j.Parts, j.Done)
+}
+
+// retryAfter is when to ask again, in seconds: the longer a job runs, the later.
+func retryAfter(age time.Duration) int { return int(min(max(age.Seconds()/10, 1), 60)) }
+
+// sendFailure answers with the reason why a job failed. The answer is 500 for every reason.
+func (s *Service) sendFailure(x *web.Exchange, r *http.Request, j *jobs.Job) {
+	code := outcome.Code(j.Code)
+	switch code {
+	case outcome.CodeTooCostly, outcome.CodeNoStore, outcome.CodeTransient:
+	default:
+		code = outcome.CodeException
+	}
+	x.Send(r, http.StatusInternalServerError, "application/fhir+json; charset=utf-8",
+		outcome.JSON([]outcome.Issue{{Severity: outcome.Failure, Code: code, Diagnostics: j.Failure}}), false)
+}
+
+// manifest is the answer of a job that is done.
+// Spec: https://hl7.org/fhir/uv/bulkdata/STU2/export.html#response---complete-status.
+type manifest struct {
+	TransactionTime     string          `json:"transactionTime"`
+	Request             string          `json:"request"`
+	RequiresAccessToken bool            `json:"requiresAccessToken"`
+	Output              []manifestFile  `json:"output"`
+	Deleted             *[]manifestFile `json:"deleted,omitempty"`
+	Error               []manifestFile  `json:"error"`
+}
+
+type manifestFile struct {
+	Type  string `json:"type"`
+	URL   string `json:"url"`
+	Count int64  `json:"count"`
+}
+
+// sharedState is what the parts of a job have found out for later ones.
+type sharedState struct {
+	Moment  time.Time `json:"moment"`
+	Since   bool      `json:"since"` // the manifest lists deletions
+	Members []string  `json:"members,omitempty"`
+}
+
+func (s *Service) sendManifest(x *web.Exchange, r *http.Request, j *jobs.Job) {
+	files, err := s.Jobs.Files(r.Context(), j.ID)
+	if err != nil {
+		x.Fail(r, err)
+		return
+	}
+	var shared sharedState
+	if err := json.Unmarshal(j.Shared, &shared); err != nil {
+		x.Fail(r, err)
+		return
+	}
+	m := manifest{TransactionTime: shared.Moment.UTC().Format(instant), Request: j.Request, RequiresAccessToken: s.Authorization,
+		Output: []manifestFile{}, Error: []manifestFile{}}
+	if shared.Since {
+		m.Deleted = &[]manifestFile{}
+	}
+	for _, f := range files {
+		u := j.Base + "/$job/" + j.ID + "/" + f.Name
+		signed, err := s.Storage.SignedURL(r.Context(), f.Path, ndjson)
+		if err != nil {
+			x.Fail(r, err)
+			return
+		}
+		if signed != "" {
+			u, m.RequiresAccessToken = signed, false
+		}
+		entry := manifestFile{Type: f.Type, URL: u, Count: f.Lines}
+		switch f.Kind {
+		case jobs.Output:
+			m.Output = append(m.Output, entry)
+		case jobs.Deleted:
+			if m.Deleted != nil {
+				*m.Deleted = append(*m.Deleted, entry)
+			}
+		default:
+			m.Error = append(m.Error, entry)
+		}
+	}
+	body, err := json.Marshal(m)
+	if err != nil {
+		x.Fail(r, err)
+		return
+	}
+	x.Header().Set("Expires", j.Expires.Format(http.TimeFormat))
+	x.Send(r, http.StatusOK, "application/json", body, false)
+}
+
+// remove cancels a job that has not ended, and removes the results of one that has.
+func (s *Service) remove(w http.ResponseWriter, r *http.Request) {
+	x := web.Of(w)
+	x.Header().Set("Cache-Control", "no-store")
+	j, err := s.job(r, true)
+	if err != nil {
+		x.Fail(r, err)
+		return
+	}
+	if _, err = s.Jobs.Cancel(r.Context(), j.ID); err == nil {
+		err = s.Jobs.Expire(r.Context(), j.ID)
+	}
+	if err != nil {
+		x.Fail(r, err)
+		return
+	}
+	x.Header().Set("Content-Length", "0")
+	x.WriteHeader(http.StatusAccepted)
+}
+
+const ndjson = "application/fhir+ndjson"
+
+// download sends a file of a job to the job's owner.
+func (s *Service) download(w http.ResponseWriter, r *http.Request) {
+	x := web.Of(w)
+	x.Header().Set("Cache-Control", "no-store")
+	j, err := s.job(r, false)
+	var f *jobs.File
+	if err == nil {
+		f, err = s.Jobs.File(r.Context(), j.ID, r.PathValue("file"))
+	}
+	if err == nil && (f == nil || j.State != jobs.Done) {
+		err = outcome.New(outcome.CodeNotFound, "job %s has no file %s", j.ID, outcome.Clip(r.PathValue("file")))
+	}
+	if err == nil && f.Kind == jobs.Output {
+		err = s.May(r.Context(), access.Read, f.Type, "")
+	}
+	var content io.ReadSeekCloser
+	if err == nil {
+		content, err = s.Storage.Open(r.Context(), f.Path)
+	}
+	if err != nil {
+		x.Fail(r, err)
+		return
+	}
+	defer content.Close()
+	if s.Audit != nil && r.Method == http.MethodGet {
+		s.auditJob(s.Audit.Of(r.Context(), x, r), j, "download")
+	}
+	h := x.Header()
+	h.Set("Content-Type", ndjson)
+	h.Set("ETag", `"`+j.ID+"-"+f.Name+`"`)
+	h.Add("Vary", "Accept-Encoding")
+	if r.Header.Get("Range") == "" && web.WantsGzip(r) {
+		h.Set("Content-Encoding", "gzip")
+		x.WriteHeader(http.StatusOK)
+		if r.Method == http.MethodHead {
+			return
+		}
+		out := gzip.NewWriter(x)
+		if _, err := io.Copy(out, content); err == nil {
+			out.Close()
+		}
+		return
+	}
+	http.ServeContent(x, r, "", time.Time{}, content)
+}

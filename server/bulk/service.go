@@ -1,0 +1,163 @@
+package bulk
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"kiln/server/audit"
+	"kiln/server/interaction"
+	"kiln/server/jobs"
+	"kiln/server/operation"
+	"kiln/server/web"
+)
+
+// Settings are what administrators choose; they can change at run time.
+type Settings struct {
+	PollsPerMinute int           // of one job
+	Retention      time.Duration // of results
+	MaxFileBytes   int64
+	QuotaBytes     int64 // of all files; 0 means none
+	SnapshotWait   time.Duration
+}
+
+// Service is Bulk Data. Its fields are set before Mount.
+type Service struct {
+	*interaction.Service
+	Operations *operation.Set
+	Jobs       *jobs.Core
+	Storage    Storage
+	Settings   func() Settings
+	// ExportEnabled and ImportEnabled report whether the client of a request may export and import.
+	ExportEnabled, ImportEnabled func(ctx context.Context) bool
+	// Authorization says that downloads need an access token.
+	Authorization bool
+	Audit         *audit.Recorder
+	Address       func(r *http.Request) netip.Addr // of the client
+	Log           *slog.Logger
+
+	comparing sync.Mutex // held by compareStorage
+	compared  bool
+	shared    atomic.Bool // Storage is that of the other servers of the database
+	polls     pollCounter
+	sets      patientSets
+}
+
+// compareStorage compares the storage with that of the other servers, once. Before the first
+// kick-off there is none: create makes it.
+func (s *Service) compareStorage(ctx context.Context, create bool) error {
+	s.comparing.Lock()
+	defer s.comparing.Unlock()
+	if s.compared {
+		return nil
+	}
+	known, err := s.Jobs.DirectoryMark(ctx)
+	if err != nil || known == "" && !create {
+		return err
+	}
+	own, err := s.Storage.Mark(ctx)
+	if err != nil {
+		return err
+	}
+	if known, err = s.Jobs.MarkDirectory(ctx, own); err != nil {
+		return err
+	}
+	s.compared = true
+	s.shared.Store(own == known)
+	if own != known {
+		s.Log.Error("bulk.directory is not the folder of the other servers of this database: this server runs no bulk jobs")
+	}
+	return nil
+}
+
+// runsJobs reports whether this server can run parts of jobs.
+func (s *Service) runsJobs() bool {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	if err := s.compareStorage(ctx, false); err != nil {
+		s.Log.Warn("compare bulk.directory with that of other servers", slog.Any("error", err))
+	}
+	return s.shared.Load()
+}
+
+// Kinds are the types of jobs that the service runs.
+func (s *Service) Kinds() []jobs.Kind {
+	ready := s.runsJobs
+	return []jobs.Kind{
+		{Type: "export", Run: s.runExport, Ready: ready, Ended: s.jobEnded},
+		{Type: "search", Run: s.runSearch, Ready: ready},
+	}
+}
+
+// Mount serves the status URLs and files.
+func (s *Service) Mount(m *web.Mux) {
+	m.HandleFunc(web.FHIR, "GET /$job/{id}", s.status)
+	m.HandleFunc(web.FHIR, "DELETE /$job/{id}", s.remove)
+	m.HandleFunc(web.FHIR, "GET /$job/{id}/{file}", s.download)
+}
+
+// pollCounter counts the requests for the status of each job.
+type pollCounter struct {
+	mu   sync.Mutex
+	seen map[string][]time.Time
+}
+
+// allow counts a request, and returns how long to wait where there are more than most in a minute.
+func (c *pollCounter) allow(job string, most int, now time.Time) (wait time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.seen == nil {
+		c.seen = make(map[string][]time.Time)
+	}
+	if len(c.seen) > 10_000 {
+		for id, list := range c.seen {
+			if now.Sub(list[len(list)-1]) > time.Minute {
+				delete(c.seen, id)
+			}
+		}
+	}
+	list := c.seen[job]
+	for len(list) > 0 && now.Sub(list[0]) >= time.Minute {
+		list = list[1:]
+	}
+	if len(list) >= most {
+		c.seen[job] = list
+		return time.Minute - now.Sub(list[0])
+	}
+	c.seen[job] = append(list, now)
+	return 0
+}
+
+// auditJob records an export or import. what is kickoff, end, cancel or download.
+func (s *Service) auditJob(e audit.Event, job *jobs.Job, what string) {
+	if s.Audit == nil || s.Audit.Rest() == audit.Off || job.Type != "export" && job.Type != "import" {
+		return
+	}
+	e.Interaction, e.Action = job.Type+"-"+what, "E"
+	if what == "download" {
+		e.Action = "R"
+	}
+	_, path, _ := strings.Cut(job.Request, "://")
+	if at := strings.IndexByte(path, '/'); at >= 0 {
+		e.Query = path[at:]
+	}
+	s.Audit.Record(e)
+}
+
+// jobEnded records the end of a job.
+func (s *Service) jobEnded(_ context.Context, j *jobs.Job) {
+	e := audit.Event{Time: s.Now(), Outcome: audit.Success, Client: j.Client, Subject: j.User, Description: j.Failure}
+	what := "end"
+	switch j.State {
+	case jobs.Failed:
+		e.Outcome = audit.Serious
+	case jobs.Cancelled:
+		what = "cancel"
+	}
+	s.auditJob(e, j, what)
+}

@@ -1,0 +1,56 @@
+package server
+
+import (
+	"context"
+	"crypto/rand"
+	"net/http"
+	"net/netip"
+	"time"
+
+	"kiln/server/admin"
+	"kiln/server/bulk"
+	"kiln/server/jobs"
+)
+
+// bulkData builds Bulk Data and the jobs that it runs.
+func (s *Server) bulkData() *bulk.Service {
+	b := &bulk.Service{
+		Service:       s.Service,
+		Operations:    s.Operations,
+		Storage:       bulk.Directory(s.Config.bulkDirectory()),
+		Settings:      func() bulk.Settings { return s.derived.Load().bulk },
+		ExportEnabled: func(ctx context.Context) bool { return s.enabled(ctx, "bulk.export") },
+		Authorization: s.Config.Auth.Enabled,
+		Audit:         s.audit,
+		Address:       func(r *http.Request) netip.Addr { return s.derived.Load().web.Proxies.Client(r) },
+		Log:           s.Logger,
+	}
+	b.Jobs = &jobs.Core{Pool: s.Store.Pool(), Settings: func() jobs.Settings { return s.derived.Load().jobs }, NewID: rand.Text, Logger: s.Logger,
+		Remove: func(ctx context.Context, job string) error { return b.Storage.RemoveJob(ctx, job) }, Authorization: s.Config.Auth.Enabled}
+	b.Jobs.Kinds = b.Kinds()
+	b.Jobs.Open(s.Metrics)
+	return b
+}
+
+// bulkJobs are the jobs that clients start.
+type bulkJobs struct{ core *jobs.Core }
+
+// Jobs lists them.
+func (b bulkJobs) Jobs(ctx context.Context) ([]admin.Job, error) {
+	list, err := b.core.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]admin.Job, len(list))
+	for i, j := range list {
+		a := admin.Job{ID: j.ID, Type: j.Type, State: j.State, Reason: j.Reason, Created: j.Created, Started: moment(j.Started), Finished: moment(j.Finished),
+			Total: j.Total, Done: j.Done, Failed: j.Failed, Failure: j.Failure, Client: j.Client, User: j.User, Request: j.Request, Expires: moment(j.Expires),
+			Parts: j.Parts, PartsDone: j.PartsDone, Attempts: j.Attempts}
+		a.Measure(time.Now())
+		out[i] = a
+	}
+	return out, nil
+}
+
+// Cancel ends a job.
+func (b bulkJobs) Cancel(ctx context.Context, id string) (bool, error) { return b.core.Cancel(ctx, id) }
