@@ -45,7 +45,7 @@ func (p *Platform) Hook() store.Hook {
 	}
 }
 
-// after makes the client of an App that is new, and removes what a deleted one had.
+// after makes the client of a new App, and removes the data of a deleted one.
 func (p *Platform) after(ctx context.Context, tx *store.Tx, ws []*store.Write) (changed bool, err error) {
 	for _, w := range ws {
 		current, err := tx.Read(ctx, "App", w.ID)
@@ -145,7 +145,7 @@ func (t together) take(id string, a *r4.App) error {
 	return nil
 }
 
-// checkedModify checks what a patch makes.
+// checkedModify checks the result of a patch.
 func (p *Platform) checkedModify(ctx context.Context, tx *store.Tx, id string, modify func(fhir.Version) (*fhir.Body, *fhir.Index, error), together together) func(fhir.Version) (*fhir.Body, *fhir.Index, error) {
 	return func(current fhir.Version) (*fhir.Body, *fhir.Index, error) {
 		body, x, err := modify(current)
@@ -241,8 +241,7 @@ func (p *Platform) check(ctx context.Context, tx *store.Tx, id string, a *r4.App
 // maxSubscriptions bounds the subscriptions of one App.
 const maxSubscriptions = 100
 
-// reservedNames are operations of the server beside those of FHIR, by resource type; ""
-// are those of every type.
+// reservedNames are operations of the server beside FHIR's, by resource type; "" is every type.
 var reservedNames = map[string][]string{
 	"":             {"events", "events-history", "notify"},
 	"App":          {"log"},

@@ -6,7 +6,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// handlerContext is what a handler is told. The contract, Apps section 3.
+// handlerContext is the context of a handler. The contract, Apps section 3.
 type handlerContext struct {
 	Operation    string
 	Type         string
@@ -38,9 +38,8 @@ type user struct {
 
 type appName struct{ ID, Version string }
 
-// json is the JSON that a handler gets, with the same members for all: what there is not is
-// null, and parameters, query and roles are never. Those of an event are left out elsewhere.
-// Resources are in it as they are stored.
+// json returns the context as JSON, with the same members for all handlers: an absent member is null, but parameters,
+// query and roles never are. Only events have the members of events. Resources are included as stored.
 func (c *handlerContext) json(resource json.RawMessage) ([]byte, error) {
 	o := jsonObject{b: make([]byte, 0, 512+len(resource)+len(c.Parameters)+len(c.RawParameters)+len(c.Previous))}
 	o.text("operation", c.Operation)

@@ -30,7 +30,7 @@ type hostArgs struct {
 	Options  hostOptions     `json:"options"`
 }
 
-// hostOptions are those of fhir.operation and of fetch.
+// hostOptions are the options of fhir.operation and of fetch.
 type hostOptions struct {
 	Method     string            `json:"method"`
 	Parameters json.RawMessage   `json:"parameters"`
@@ -115,7 +115,7 @@ func (p *Platform) operation(ctx context.Context, e *entry, a hostArgs) (json.Ra
 	case "", http.MethodPost:
 		q.Method, q.Body = http.MethodPost, p.plainParameters(q, a.Options.Parameters)
 		if p.Own.Has(q.Name) {
-			// Plain values are what a URL can have; FHIR Parameters and resources are a body.
+			// Plain values go into the URL; FHIR Parameters and resources are a body.
 			if more, err := searchValues(q.Body); err == nil && len(more) > 0 && !more.Has("resourceType") {
 				q.Values, q.Body = merged(q.Values, more), nil
 			}

@@ -18,7 +18,7 @@ import (
 type identity struct {
 	number  int
 	name    string // "" for none
-	content string // digest of what the subscription is for and of its handler
+	content string // digest of the subscription's conditions and handler
 	current bool   // the App has it now
 }
 

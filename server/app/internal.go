@@ -72,7 +72,7 @@ func findInternal(text string) (h *internalHandler, fixed map[string]any, err er
 	return h, fixed, nil
 }
 
-// fix puts the parameters that the url of an internal handler fixes over those of a call.
+// fix overrides parameters of a call by those in the url of an internal handler.
 func (e *entry) fix(hc *handlerContext) error {
 	if len(e.fixed) == 0 {
 		return nil
@@ -168,15 +168,15 @@ func (p *Platform) notifyUsers(ctx context.Context, e *entry, hc *handlerContext
 	return interaction.Response{Status: http.StatusAccepted, Body: body, ContentType: "application/json"}, err
 }
 
-// summaryType is what a summary says of a resource type.
+// summaryType is the summary of a resource type.
 type summaryType struct {
 	Type  string `json:"type"`
 	Count int    `json:"count"`
 	Last  string `json:"last,omitempty"` // meta.lastUpdated of the one that was updated last
 }
 
-// summary counts the resources of a patient's record, with the rights of whom the handler
-// acts for: types that may not be searched are left out.
+// summary counts the resources of a patient's record, with the rights of the handler's principal: types that may not be
+// searched are left out.
 func (p *Platform) summary(ctx context.Context, e *entry, hc *handlerContext, _ interaction.OperationParams) (interaction.Response, error) {
 	if hc.ResourceID == "" {
 		return interaction.Response{}, outcome.New(outcome.CodeRequired, "%s needs a patient: call it on one", e.label())
@@ -197,7 +197,7 @@ func (p *Platform) summary(ctx context.Context, e *entry, hc *handlerContext, _ 
 	}
 	for _, typ := range interaction.CompartmentTypes(compartment) {
 		if typ == "AuditEvent" {
-			continue // who looked at the record is not of it
+			continue // reads of the record are not part of it
 		}
 		one, err := p.summaryOf(ctx, typ, hc.ResourceID)
 		if outcome.Is(err, outcome.CodeForbidden) {

@@ -68,7 +68,7 @@ func clean(s string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(s, "?"), "\x00", "")
 }
 
-// record is what is to be kept of a run of a handler.
+// record is the stored record of a run of a handler.
 type record struct {
 	audit      *auditEvent // nil for none
 	invocation *invocation
@@ -82,8 +82,8 @@ type addedLine struct {
 	sandbox.Line
 }
 
-// journal keeps the runs of handlers: AuditEvents, and the log of Apps. It writes many in
-// one transaction; those who change data wait for it.
+// journal stores the runs of handlers: AuditEvents, and the log of Apps. It writes many in one transaction; runs that
+// change data wait for it.
 type journal struct {
 	store  *store.Store
 	audit  notify.Audit
@@ -303,7 +303,7 @@ func appendInvocation(p *db.AddAppInvocationsParams, v *invocation) error {
 // keptInvocations bounds the log of one App.
 const keptInvocations = 100_000
 
-// retain deletes what is older than its retention, until ctx ends.
+// retain deletes records older than their retention, until ctx ends.
 func (p *Platform) retain(ctx context.Context) {
 	tick := time.NewTicker(10 * time.Minute)
 	defer tick.Stop()
@@ -319,8 +319,8 @@ func (p *Platform) retain(ctx context.Context) {
 	}
 }
 
-// Retain deletes the log of Apps from before Config.LogRetention, what is more than 100,000
-// entries of an App, and who wrote versions that are no longer events.
+// Retain deletes log entries from before Config.LogRetention, entries of an App beyond 100,000, and the authors of
+// versions that are no longer events.
 func (p *Platform) Retain(ctx context.Context) error {
 	q := db.New(p.Store.Pool())
 	if _, err := q.TrimAppInvocations(ctx, db.TrimAppInvocationsParams{Before: p.Now().Add(-p.Config().LogRetention), Keep: keptInvocations}); err != nil {

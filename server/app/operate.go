@@ -29,7 +29,7 @@ type call struct {
 	end context.CancelFunc
 }
 
-// cancel ends what the call holds.
+// cancel releases the resources of the call.
 func (c *call) cancel() {
 	if c != nil {
 		c.end()
@@ -68,7 +68,7 @@ func (p *Platform) operate(c *call) (interaction.Response, error) {
 	c.log = p.begin(e, c.context)
 	resp, err := p.invoke(ctx, &c.invoking)
 	p.end(c.log, resp, err)
-	// Who changes data waits until it is recorded that it did.
+	// An operation that changes data waits until it is recorded.
 	failed := p.journal.add(&record{audit: p.audit(ctx, e, q, resp.Status, err), invocation: c.log}, e.affects)
 	if failed != nil {
 		p.Logger.Error("record an App's operation", "app", e.app, "operation", e.name, "error", failed)
@@ -191,9 +191,9 @@ func clientOf(ctx context.Context) string {
 	return c.Subject
 }
 
-// response answers with what a handler returned: a resource, checked to be FHIR, or any
-// other JSON. An object that tells of a resource or an operation, like the context itself,
-// names a resourceType too and is no resource: none has these elements.
+// response answers with the result of a handler: a resource, checked to be FHIR, or other JSON. An object that
+// describes a resource or an operation, like the context itself, also has a resourceType. These elements show that it is
+// no resource.
 func (p *Platform) response(result json.RawMessage) (interaction.Response, error) {
 	var head struct {
 		ResourceType *string         `json:"resourceType"`
@@ -452,7 +452,7 @@ func whoAsks(c *access.Principal) reference {
 	return reference{Display: "anonymous"}
 }
 
-// auditEvent is what is told of an operation.
+// auditEvent is the input of an operation's AuditEvent.
 type auditEvent struct {
 	ResourceType string        `json:"resourceType"`
 	Type         coding        `json:"type"`

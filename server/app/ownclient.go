@@ -20,8 +20,7 @@ type Clients interface {
 	Make(ctx context.Context, conn pgx.Tx, app, name string) error
 	// Remove deletes it in a transaction; its tokens end.
 	Remove(ctx context.Context, conn pgx.Tx, app string) error
-	// Scopes are what the client was granted, "" for nothing and for a client that is
-	// disabled.
+	// Scopes returns the granted scopes of the client, "" for none and for a disabled client.
 	Scopes(ctx context.Context, app string) (string, error)
 	// Grant gives the client scopes in place of those that it had.
 	Grant(ctx context.Context, app, name string, scopes []string) error
@@ -29,7 +28,7 @@ type Clients interface {
 	Token(ctx context.Context, app string) (string, error)
 }
 
-// principal is whom an App itself runs as.
+// principal returns the principal of an App itself.
 func (p *Platform) principal(ctx context.Context, app string) (*access.Principal, error) {
 	if p.Clients == nil {
 		return access.Open, nil
@@ -48,8 +47,7 @@ func (p *Platform) principal(ctx context.Context, app string) (*access.Principal
 	return &access.Principal{Subject: clientPrefix + app, ClientID: clientPrefix + app, Scopes: scopes}, nil
 }
 
-// as is the context of what a handler does by fhir.*: with the caller's rights, or with
-// those of its App.
+// as returns the context of a handler's fhir.* calls: with the rights of the caller, or of its App.
 func (p *Platform) as(ctx context.Context, e *entry) (context.Context, error) {
 	if e.auth != "app" {
 		return ctx, nil

@@ -94,7 +94,7 @@ func (p *Platform) Start() {
 // Reconfigured tells that Outbound may have become stricter.
 func (p *Platform) Reconfigured() { p.http.CloseIdleConnections() }
 
-// Close writes what is still to be recorded.
+// Close writes the pending records.
 func (p *Platform) Close() {
 	p.work()
 	p.done.Wait()
@@ -260,7 +260,7 @@ func (p *Platform) handle(e *entry, h *r4.AppOperationsHandler, secrets map[stri
 	}
 }
 
-// latest is now, or what was in force last when the database does not say.
+// latest returns the present snapshot, or the last one if the database does not answer.
 func (p *Platform) latest() *snapshot {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
@@ -321,7 +321,7 @@ func (p *Platform) Accepts(name string) []string {
 	return formTypes
 }
 
-// Methods are those of an App's operation, empty where it is not called on that level.
+// Methods returns the methods of an App's operation, none on a level without the operation.
 func (p *Platform) Methods(q interaction.OperationParams) []string {
 	if isLog(q) || p.Own.Has(q.Name) || !p.Config().Enabled {
 		return nil
@@ -401,7 +401,7 @@ func (p *Platform) find(ctx context.Context, apps *snapshot, q interaction.Opera
 	return e, nil
 }
 
-// definitionBase is what the canonicals of OperationDefinitions begin with.
+// definitionBase begins the canonicals of OperationDefinitions.
 const definitionBase = "http://kiln/fhir/OperationDefinition/"
 
 // definitionURL is the canonical of the OperationDefinition of an App's operation.
@@ -521,5 +521,5 @@ func (e *entry) rights() []access.Interaction {
 	return []access.Interaction{access.Update}
 }
 
-// clip bounds what an error repeats of its input.
+// clip limits the input that an error repeats.
 func clip(s string) string { return outcome.Clip(s) }

@@ -19,13 +19,13 @@ const maxDepth = 8
 
 type chainKey struct{}
 
-// chainOf are the Apps whose handlers led to what a context is for, the latest last.
+// chainOf returns the Apps whose handlers led to a context, the latest last.
 func chainOf(ctx context.Context) []string {
 	c, _ := ctx.Value(chainKey{}).([]string)
 	return c
 }
 
-// withChain has what is written in a context known as the work of a chain.
+// withChain marks the writes of a context as the work of a chain.
 func withChain(ctx context.Context, chain []string) context.Context {
 	ctx = context.WithValue(ctx, chainKey{}, chain)
 	return store.WithFollower(ctx, func(ctx context.Context, t *store.Tx, ws []*store.Write) error {
@@ -57,8 +57,8 @@ func (p *Platform) enter(ctx context.Context, e *entry, requestID string) (conte
 	return withChain(ctx, append(slices.Clone(chain), e.app)), nil
 }
 
-// Attribute has what a request writes known as the work of an App, where its token is that
-// of the App's own client: an http handler that calls back.
+// Attribute marks the writes of a request as the work of an App if its token belongs to the App's own client: an http
+// handler that calls back.
 func (p *Platform) Attribute(ctx context.Context) context.Context {
 	c := access.From(ctx)
 	if c == nil {

@@ -22,7 +22,7 @@ import (
 
 type dryKey struct{}
 
-// dryRun collects what a handler would have done.
+// dryRun collects the writes that a handler would have made.
 type dryRun struct {
 	newID  func() string
 	writes []dryWrite
@@ -34,7 +34,7 @@ type dryWrite struct {
 	Args     json.RawMessage `json:"args"`
 }
 
-// instead answers in place of a function: with what was to be written, as if it were.
+// instead answers a call in place of the function, as if the write had been made.
 func (d *dryRun) instead(function string, args json.RawMessage, a *hostArgs) (json.RawMessage, error) {
 	if len(d.writes) >= 1000 {
 		return nil, outcome.New(outcome.CodeTooCostly, "a replay has at most 1000 writes")
@@ -124,7 +124,7 @@ func (p *Platform) replay(w http.ResponseWriter, r *http.Request) error {
 	return sendJSON(w, r, http.StatusOK, out)
 }
 
-// subscriptionOf is a subscription of an App, whatever the App's status.
+// subscriptionOf returns a subscription of an App of any status.
 func (p *Platform) subscriptionOf(ctx context.Context, id string, number int) (*entry, error) {
 	a, err := p.read(ctx, id)
 	if err != nil {
@@ -208,7 +208,7 @@ func (p *Platform) replayOne(ctx context.Context, e *entry, caller *access.Princ
 	dry := &dryRun{newID: func() string { return uuid.NewString() }}
 	switch {
 	case e.remote != nil || e.internal != nil && e.internal.Name == "notify":
-		// Not called: what it would have been sent is shown.
+		// The handler is not called: its request is shown.
 		hc.RequestID = ""
 		text, err := hc.json(hc.Resource)
 		if err == nil {

@@ -37,7 +37,7 @@ func sealer(key string) (cipher.AEAD, error) {
 	return cipher.NewGCM(block)
 }
 
-// bound is what a sealed secret belongs to: it opens nowhere else.
+// bound is the owner of a sealed secret: it opens nowhere else.
 func bound(app, name string) []byte { return []byte(app + "\n" + name) }
 
 // putSecret stores a secret, effective at once on every server.

@@ -36,7 +36,7 @@ type Events interface {
 // App/<id>/<number>. docs/contract.md, Apps, section 5.
 type Subscribers struct {
 	Platform *Platform
-	// Rights decide what an App may see; nil lets it see everything.
+	// Rights decides which resources an App may see; nil lets it see everything.
 	Rights notify.Rights
 }
 
@@ -334,7 +334,7 @@ func message(e *entry, body []byte) []byte {
 	return append(append(out, appName{e.app, e.version}.json()...), '}')
 }
 
-// eventContext is what a handler is told of an event.
+// eventContext is the context of a handler for an event.
 func (p *Platform) eventContext(e *entry, c *access.Principal, event *notify.Event, id uuid.UUID) *handlerContext {
 	hc := &handlerContext{Type: "event", ResourceType: e.typ, ResourceID: event.Version.ID, Resource: event.Version.Body, App: appName{e.app, e.version},
 		Event: event.Kind.String(), VersionID: strconv.Itoa(event.Version.VersionID), Previous: event.Previous.Body, Notification: id.String(), Subscription: e.subscription,
@@ -348,7 +348,7 @@ func (p *Platform) eventContext(e *entry, c *access.Principal, event *notify.Eve
 	return hc
 }
 
-// index is what a version leaves in the search index, nil where it cannot be told.
+// index returns the index entries of a version, nil if they cannot be determined.
 func (p *Platform) index(v fhir.Version) *fhir.Index {
 	if len(v.Body) == 0 {
 		return nil

@@ -16,7 +16,7 @@ type Event struct {
 	Interaction string    `json:"i,omitempty"` // of FHIR: read, search-type, create; or one of ours: login, configure
 	Action      string    `json:"a,omitempty"` // C, R, U, D or E
 	Outcome     string    `json:"o,omitempty"` // 0 success, 4 the request's fault, 8 the server's
-	Description string    `json:"d,omitempty"` // of a failure, or of what was configured
+	Description string    `json:"d,omitempty"` // of a failure, or of a changed setting
 	Subject     string    `json:"s,omitempty"` // user
 	Client      string    `json:"c,omitempty"`
 	FHIRUser    string    `json:"f,omitempty"` // reference

@@ -33,8 +33,8 @@ func TestPatientOfSearch(t *testing.T) {
 	}
 }
 
-// Contract, Operations: audit by the BALP patterns: what is written names its patient,
-// however its JSON is escaped.
+// Contract, Operations: audit by the BALP patterns: an event of a write names the patient, with any escapes in the
+// JSON.
 func TestPatientOf(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ resource, body, want string }{

@@ -21,7 +21,7 @@ import (
 	"kiln/server/web"
 )
 
-// What is recorded of REST (audit.rest).
+// The values of audit.rest.
 const (
 	Off    = "off"
 	Writes = "writes"
@@ -45,7 +45,7 @@ type Recorder struct {
 	closed  bool
 	kept    chan struct{} // has an element when groups were kept for later
 	closing chan struct{} // closed when the last group was kept
-	// ofWrite is how many events a row of those of writes had of late; makeKept's own.
+	// ofWrite is the recent number of events of a row of audit_of_write; only makeKept uses it.
 	ofWrite int64
 }
 
@@ -64,21 +64,19 @@ const (
 	gathered = 1024
 	// pause lets events gather.
 	pause = 50 * time.Millisecond
-	// While more than one group of events comes within a pause, to whichever server,
-	// making AuditEvents of them, which costs several times what a read costs, waits: it
-	// has one part in share of the time until no more have come for calm.
+	// While more than one group of events arrives within a pause, on any server, making AuditEvents waits, because it
+	// costs several times as much as a read: it gets one part in share of the time until no more arrive for calm.
 	share = 30
 	calm  = 200 * time.Millisecond
 	// look is how often a server looks for groups that others have left.
 	look = 2 * time.Second
-	// ending bounds what Close makes of what was kept: the rest is made at the next
-	// start, or by another server.
+	// ending limits the time that Close spends on pending events: the next start, or another server, makes the rest.
 	ending = 10 * time.Second
 	// settling bounds how long a search waits for the AuditEvents of writes.
 	settling = 10 * time.Second
 )
 
-// Start begins to write what is recorded.
+// Start begins to write recorded events.
 func (a *Recorder) Start() {
 	a.waiting = make(chan pending, room)
 	a.kept, a.closing = make(chan struct{}, 1), make(chan struct{})
@@ -86,7 +84,7 @@ func (a *Recorder) Start() {
 	a.done.Go(a.makeKept)
 }
 
-// Close writes what waits. What is recorded later is lost.
+// Close writes the waiting events. Later ones are lost.
 func (a *Recorder) Close() {
 	a.mu.Lock()
 	if !a.closed {
@@ -116,7 +114,7 @@ func (a *Recorder) add(p pending) {
 	}
 }
 
-// run writes what few requests have left at once, and keeps what many have left.
+// run writes the events of few requests at once, and stores those of many for later.
 func (a *Recorder) run() {
 	defer close(a.closing)
 	for e := range a.waiting {
@@ -170,7 +168,7 @@ func (a *Recorder) keep(events []pending) bool {
 	return true
 }
 
-// Wake has AuditEvents made soon of what was kept.
+// Wake makes the recorder write the pending AuditEvents soon.
 func (a *Recorder) Wake() {
 	select {
 	case a.kept <- struct{}{}:
@@ -178,8 +176,7 @@ func (a *Recorder) Wake() {
 	}
 }
 
-// keptEvent is an event as it is kept for later: what makes the AuditEvent, or the whole
-// of it.
+// keptEvent is the stored form of a pending event: the input of the AuditEvent, or the whole of it.
 type keptEvent struct {
 	Event *Event          `json:"e,omitempty"`
 	At    int64           `json:"t,omitempty"` // Event.Time, in Unix milliseconds
@@ -199,7 +196,7 @@ func (a *Recorder) Keep(ctx context.Context, t *store.Tx, bodies [][]byte) error
 	return t.KeepAudit(ctx, groups)
 }
 
-// makeKept makes AuditEvents of what was kept, here or by a server that is gone.
+// makeKept makes AuditEvents of pending events, also of those of a server that has ended.
 func (a *Recorder) makeKept() {
 	tick := time.NewTicker(look)
 	defer tick.Stop()
@@ -249,8 +246,7 @@ type pressure struct {
 	many time.Time // when many events came last
 }
 
-// look takes how much was ever kept until now. ofWrite is how many events a row of those of
-// writes has.
+// look reads the number of events ever stored as pending. ofWrite is the number of events of a row of audit_of_write.
 func (p *pressure) look(now time.Time, kept store.AuditKept, ofWrite int64) {
 	came, within := group*(kept.Groups-p.kept.Groups)+ofWrite*(kept.OfWrites-p.kept.OfWrites), now.Sub(p.at)
 	if !p.at.IsZero() && came > group && came*int64(pause) > group*int64(within) {
@@ -262,7 +258,7 @@ func (p *pressure) look(now time.Time, kept store.AuditKept, ofWrite int64) {
 // high reports whether many events came a short time ago.
 func (p *pressure) high(now time.Time) bool { return now.Sub(p.many) < calm }
 
-// makeSome makes AuditEvents of some of what was kept, those of writes first.
+// makeSome makes AuditEvents of some pending events, those of writes first.
 func (a *Recorder) makeSome(ctx context.Context) (found bool, err error) {
 	var rows, events int
 	found, err = a.Store.WriteAuditOfWrites(ctx, func(row []byte) []*store.Write {
@@ -279,7 +275,7 @@ func (a *Recorder) makeSome(ctx context.Context) (found bool, err error) {
 	return a.Store.WriteAuditPending(ctx, a.writes)
 }
 
-// finish makes what was kept, as far as there is time.
+// finish makes AuditEvents of pending events while there is time.
 func (a *Recorder) finish(more bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), ending)
 	defer cancel()
@@ -293,7 +289,7 @@ func (a *Recorder) finish(more bool) {
 	}
 }
 
-// writes are those of a kept group.
+// writes returns the writes of a pending group.
 func (a *Recorder) writes(group []byte) []*store.Write {
 	var list []keptEvent
 	if err := json.Unmarshal(group, &list); err != nil {
@@ -324,9 +320,8 @@ func (a *Recorder) writes(group []byte) []*store.Write {
 	return ws
 }
 
-// make makes the write of an AuditEvent. It raises no event, so that nothing tells of its own
-// telling: that of a notification would lead to the next.
-// docs/contract.md, Notifications, section 7.
+// make returns the write of an AuditEvent. It raises no event: the notification of an AuditEvent would lead to
+// another one. docs/contract.md, Notifications, section 7.
 func (a *Recorder) make(body []byte) (*store.Write, error) {
 	w, err := a.Make(body)
 	if err == nil {
@@ -335,8 +330,7 @@ func (a *Recorder) make(body []byte) (*store.Write, error) {
 	return w, err
 }
 
-// version reads what an event was about, nil where it cannot be read: the event then
-// names no patient.
+// version reads the resource of an event, nil if it cannot be read: the event then names no patient.
 func (a *Recorder) version(resource string, version int, known map[string][]byte) []byte {
 	key := resource + "/" + strconv.Itoa(version)
 	body, ok := known[key]
@@ -412,8 +406,7 @@ type Request struct {
 	form     string      // parameters of a search by POST
 }
 
-// maxForm bounds what is recorded of the parameters of a search by POST, in bytes: as
-// much as a URL may have.
+// maxForm is the largest size in bytes of recorded parameters of a search by POST, the size of a URL.
 const maxForm = 64 << 10
 
 // Form records the parameters of a search by POST with the request.
@@ -421,8 +414,7 @@ func (q *Request) Form(parameters []byte) {
 	q.form = string(parameters[:min(len(parameters), maxForm)])
 }
 
-// Begin returns what is recorded of a request, nil where nothing is, and the context
-// in which its writes are recorded.
+// Begin returns the record of a request, nil for none, and the context in which its writes are recorded.
 func (a *Recorder) Begin(ctx context.Context, x *web.Exchange, r *http.Request) (context.Context, *Request) {
 	mode := a.Rest()
 	if mode == Off || mode == Writes && reads(r.Method, r.URL.Path) {
@@ -462,12 +454,12 @@ func (a *Recorder) WithApp(ctx context.Context, app, requestID string) context.C
 	})
 }
 
-// reads reports whether a request changes nothing, whatever it asks for: a search may come by POST.
+// reads reports whether a request changes nothing. A search may use POST.
 func reads(method, path string) bool {
 	return method == http.MethodGet || method == http.MethodHead || method == http.MethodPost && strings.HasSuffix("/"+path, "/_search")
 }
 
-// Of is an event with what is known of a request.
+// Of returns an event with the facts of a request.
 func (a *Recorder) Of(ctx context.Context, x *web.Exchange, r *http.Request) Event {
 	e := Event{Time: a.Now(), Outcome: Success, RequestID: x.ID, Address: a.Proxies().Client(r).String(), Purpose: purpose(r)}
 	if p := access.From(ctx); p != nil {
@@ -485,7 +477,7 @@ func purpose(r *http.Request) string {
 	return code
 }
 
-// events are what is kept of the writes of a transaction, nil where nothing is.
+// events returns the pending events of a transaction's writes, nil for none.
 func (q *Request) events(ws []store.Audited) ([]byte, error) {
 	events, err := eventsOf(q.base, ws)
 	if events != nil {
@@ -541,15 +533,13 @@ func (a *Recorder) Settle(ctx context.Context) error {
 	return err
 }
 
-// mayNamePatient is false for most resources that name no patient. What is escaped may be
-// a name.
+// mayNamePatient is false for most resources without a patient. Escaped text may be a name.
 func mayNamePatient(body []byte) bool {
 	return bytes.Contains(body, []byte("Patient/")) || bytes.IndexByte(body, '\\') >= 0
 }
 
-// End records a request that has been answered, unless its writes were recorded
-// with themselves. resource is what it was about, "" for nothing single; version
-// what was read, nil for nothing.
+// End records an answered request, unless its writes have recorded it. resource is the reference of its resource, ""
+// for none; version is the version read, nil for none.
 func (q *Request) End(x *web.Exchange, r *http.Request, resource string, version *fhir.Version) {
 	status := x.Status()
 	if q.written.Load() {
@@ -610,7 +600,7 @@ func interactionOf(route, method string) string {
 	return route
 }
 
-// actionOf is what an interaction does.
+// actionOf returns the action of an interaction.
 // Spec: https://hl7.org/fhir/R4/valueset-audit-event-action.html.
 func actionOf(interaction, method string) string {
 	switch {

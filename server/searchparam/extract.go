@@ -10,10 +10,9 @@ import (
 	"kiln/server/search"
 )
 
-// Index returns what r leaves in the search index under the id it is stored with:
-// a patient is in its own compartment, whatever id the body came with. It fails
-// with invalid, 422, when r breaks the expression of a search parameter, and then
-// returns what the others say.
+// Index returns the index entries of r under its stored id: a patient is in its own compartment, with any id in the
+// body. It fails with invalid, 422, if r breaks the expression of a search parameter, and then returns the entries of
+// the others.
 func (s *Service) Index(id string, r fhir.Resource) (*fhir.Index, error) {
 	r.Header().ID.Text = id
 	reg := s.Current()
@@ -36,8 +35,8 @@ func (s *Service) Index(id string, r fhir.Resource) (*fhir.Index, error) {
 	return x, err
 }
 
-// A resource has maxContained references to what it contains at most, those among the contained ones counted
-// for each way that leads to them. A way is maxWithin references long; chains find nothing beyond.
+// A resource has at most maxContained references to contained resources; references between those are counted for
+// each path to them. A path is at most maxWithin references long; chains find nothing beyond it.
 const (
 	maxContained = 2000
 	maxWithin    = 3
@@ -72,7 +71,7 @@ func (s *Service) addContained(x *fhir.Index, reg *search.Registry, depth int, n
 		}
 		y.Finish()
 		if c.Whole {
-			y.Targets = y.Targets[:0] // what it refers to stands beside it
+			y.Targets = y.Targets[:0] // its targets are stored beside it
 		}
 		x.AddContained(c.Key, depth, y)
 		s.Recycle(y)
@@ -83,7 +82,7 @@ func (s *Service) addContained(x *fhir.Index, reg *search.Registry, depth int, n
 	return failed
 }
 
-// addOrders leaves what r is sorted by, for the orders that the index keeps.
+// addOrders adds the sort values of r for the indexed orders.
 func (s *Service) addOrders(x *fhir.Index, reg *search.Registry, r fhir.Resource, orders []search.SortIndex) error {
 	sorters := make([]*fhir.Sorter, 0, 2*len(orders))
 	for i := range orders {
@@ -99,8 +98,7 @@ func (s *Service) addOrders(x *fhir.Index, reg *search.Registry, r fhir.Resource
 	return nil
 }
 
-// Sort gives the sorters what r is sorted by. What an expression of a search
-// parameter cannot be evaluated on has no value for it.
+// Sort passes the sort values of r to the sorters. An expression that cannot be evaluated on r gives no value.
 func (s *Service) Sort(r fhir.Resource, by []*fhir.Sorter) error {
 	return s.sortBy(s.Current(), r, by)
 }
@@ -120,8 +118,8 @@ func (s *Service) sortBy(reg *search.Registry, r fhir.Resource, by []*fhir.Sorte
 	return err
 }
 
-// searchable is r without what a stored search parameter may not find, whoever defines it: what
-// channel.header of a Subscription holds is for the owner alone.
+// searchable returns r without elements that no search parameter may index: the owner of a Subscription alone may read
+// its channel.header.
 func searchable(r fhir.Resource) fhir.Resource {
 	sub, ok := r.(*r4.Subscription)
 	if !ok || sub.Channel == nil || len(sub.Channel.Header) == 0 {

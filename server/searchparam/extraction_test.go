@@ -18,10 +18,9 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden file")
 
-// What HL7's examples leave in the index may not change while the fingerprints stay
-// the same: servers would search databases of the build before and miss what it has
-// indexed otherwise. The golden file has the fingerprint of all types and a hash of
-// the entries, with those of the orders that may be indexed.
+// The index entries of HL7's examples must not change while the fingerprints stay the same: servers would search
+// databases of the former build and miss differently indexed resources. The golden file has the fingerprint of all
+// types and a hash of the entries, including those of orders that may be indexed.
 func TestExtractionHasANumber(t *testing.T) {
 	const golden = "testdata/extraction.txt"
 	all, err := examples.All()

@@ -10,8 +10,7 @@ import (
 	"kiln/server/store"
 )
 
-// build makes the registry of what is stored, with what the jobs let searches warn
-// of.
+// build makes the registry of the stored parameters, with the warnings that the jobs cause.
 func (s *Service) build(at *snapshot, jobs []store.ReindexJob) *search.Registry {
 	var warn search.Notice
 	if len(jobs) > 0 {
@@ -49,9 +48,8 @@ func (s *Service) build(at *snapshot, jobs []store.ReindexJob) *search.Registry 
 	})
 }
 
-// notice is what a search warns of that uses the entries of a resource type under
-// keys, "" for nothing: by parameter code, or by "" a compartment. jobs are those
-// of the type, oldest first.
+// notice returns the warning of a search that uses the entries of a resource type under keys, "" for none. code is the
+// parameter code, or "" for a compartment. jobs are the jobs of the type, oldest first.
 func notice(typ, code string, keys []fhir.Key, jobs []store.ReindexJob) string {
 	if len(jobs) == 0 {
 		return ""
@@ -79,7 +77,7 @@ func building(typ, code string, j store.ReindexJob) string {
 		whatOf(typ, code), j.Created.UTC().Format(time.RFC3339))
 }
 
-// whatOf names the parameter of a type, or with code "" what has none.
+// whatOf names the parameter of a type, or, with code "", the references of a compartment.
 func whatOf(typ, code string) string {
 	if code == "" {
 		return "compartments and references of " + typ

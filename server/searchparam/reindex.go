@@ -16,8 +16,7 @@ func (s *Service) Wake() {
 	}
 }
 
-// How long Run rests: when there is nothing to do, when others do what there is or
-// transactions have to end first, and after an error.
+// The pauses of Run: without work, while other servers work or transactions must end first, and after an error.
 const (
 	idle    = 5 * time.Second
 	waiting = 50 * time.Millisecond
@@ -27,13 +26,12 @@ const (
 // removal is how often Run looks for orders whose entries may go.
 const removal = time.Second
 
-// Run works on the jobs until ctx ends; those of another build it leaves to the
-// servers of that build.
+// Run works on the jobs until ctx ends; it leaves jobs of another build to the servers of that build.
 func (s *Service) Run(ctx context.Context) {
 	var followed time.Time
 	for ctx.Err() == nil {
 		var worked, waits, removing bool
-		err := s.Refresh(ctx) // what searches warn of changes with every job that ends
+		err := s.Refresh(ctx) // the end of a job changes the warnings of searches
 		if err == nil {
 			due := store.Since(followed) >= removal
 			if removing, err = s.followSortIndexes(ctx, due); due {

@@ -72,9 +72,8 @@ func (s *Service) first() *snapshot {
 	return &snapshot{registry: s.Base, ParametersState: store.ParametersState{Version: -1}, stored: map[int64]*stored{}}
 }
 
-// Open reads the stored SearchParameters and makes the store ask the Service. An
-// index that another build has made becomes that of this one, with jobs to bring
-// it up to date.
+// Open reads the stored SearchParameters and makes the store use the Service. It takes over an index of another build,
+// with jobs that bring it up to date.
 func (s *Service) Open(ctx context.Context) error {
 	if s.MaxAge == 0 {
 		s.MaxAge = MaxAge
@@ -171,7 +170,7 @@ func (s *Service) Refresh(ctx context.Context) error {
 		if next.Version, next.Progress, list, err = s.Store.StoredParameters(ctx, at.versions()); err != nil {
 			return err
 		}
-		// Read after the version: what is newer than it makes writes fail once more, no worse.
+		// Read after the version: newer rows make a write fail once more, and do no other harm.
 		if next.sorts, err = s.Store.SortIndexes(ctx); err != nil {
 			return err
 		}

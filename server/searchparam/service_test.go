@@ -22,8 +22,7 @@ func newService() *Service {
 		Logger: slog.New(slog.DiscardHandler)}
 }
 
-// R4's own SearchParameters may all be stored: they are what the server was
-// compiled with, and change nothing.
+// R4's own SearchParameters may all be stored: they equal the compiled ones, and change nothing.
 func TestOwnDefinitionsChangeNothing(t *testing.T) {
 	lib, err := definitions.Open(definitions.FS)
 	if err != nil {

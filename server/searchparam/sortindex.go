@@ -101,12 +101,10 @@ func (s *Service) sortIndexState(ctx context.Context, at *snapshot, row store.So
 	return out, nil
 }
 
-// AddSortIndex makes the index keep the order of a search parameter of a resource
-// type, on every server: every write from now on leaves its entries, and a job makes
-// those of the resources that are stored. Searches use it when that job has ended. One
-// that is there already stays as it is; of one that is incomplete the job is done
-// again, and one that is being removed is used again. It fails with invalid for what
-// needs no index, or can have none.
+// AddSortIndex indexes the order of a search parameter of a resource type, on every server: from now on every write
+// adds its entries, and a job adds those of stored resources. Searches use it after the end of the job. An
+// existing index stays as it is; the job of an incomplete one runs again, and one being removed is used again. It
+// fails with invalid for an order that needs no index, or can have none.
 func (s *Service) AddSortIndex(ctx context.Context, typ, code string) (SortIndex, error) {
 	if err := s.Refresh(ctx); err != nil {
 		return SortIndex{}, err

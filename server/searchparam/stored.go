@@ -30,7 +30,7 @@ func (at *snapshot) versions() map[int64]int {
 	return out
 }
 
-// read compiles what is new in list, and takes the rest from at.
+// read compiles the new entries of list, and takes the others from at.
 func (s *Service) read(at *snapshot, list []store.StoredParameter) map[int64]*stored {
 	out := make(map[int64]*stored, len(list))
 	var fresh []*stored
@@ -51,7 +51,7 @@ func (s *Service) read(at *snapshot, list []store.StoredParameter) map[int64]*st
 		out[r.RID] = sp
 		fresh = append(fresh, sp)
 	}
-	// What a composite is made of may have come, changed or gone.
+	// The parts of a composite may have been added, changed or removed.
 	was, is := lookup(at.stored), lookup(out)
 	for rid, sp := range out {
 		if at.stored[rid] == sp && slices.ContainsFunc(sp.definition.Components, func(c search.Component) bool {
@@ -122,7 +122,7 @@ func (s *Service) compiled(d search.Definition) bool {
 	return false
 }
 
-// definition is what a SearchParameter resource defines.
+// definition returns the search parameter that a SearchParameter resource defines.
 func definition(p *r4.SearchParameter) search.Definition {
 	d := search.Definition{
 		URL: p.URL.Text, Code: p.Code.Text, Type: fhir.SearchType(p.Type_.Text),

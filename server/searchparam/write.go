@@ -35,12 +35,12 @@ func (s *Service) InTx(ctx context.Context, t *store.Tx, ws []*store.Write) (cha
 		return false, before.otherBuild
 	}
 
-	// 1. One at a time, on top of what this server knows.
+	// 1. One at a time, based on the state of this server.
 	if err := t.LockParameters(ctx, before.Version); err != nil {
 		return false, err
 	}
 
-	// 2. What is in force when this commits.
+	// 2. The parameters in force after the commit.
 	after := &snapshot{}
 	_, _, list, err := t.StoredParameters(ctx, before.versions())
 	if err != nil {
@@ -55,7 +55,7 @@ func (s *Service) InTx(ctx context.Context, t *store.Tx, ws []*store.Write) (cha
 
 	// 3. A job for each type whose index is to change.
 	if slices.Equal(before.customs(), after.customs()) {
-		return false, nil // a definition of what is compiled: nobody need know
+		return false, nil // the definition of a compiled parameter: nothing changes
 	}
 	if after.Version, err = t.RaiseParametersVersion(ctx); err != nil {
 		return false, err

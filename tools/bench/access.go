@@ -59,7 +59,7 @@ server, or for tokens the work that no server can leave out.`,
 	}
 }
 
-// record is what a patient's token reads.
+// record contains the resources that a patient's token reads.
 type record struct {
 	patient, token, bearer string   // bearer is the header with the token
 	observations           []string // references
@@ -196,7 +196,7 @@ func (t *target) access(ctx context.Context, s *settings, l Load, runs int) ([]R
 			"client_assertion_type": {"urn:ietf:params:oauth:client-assertion-type:jwt-bearer"}}.Encode())})
 		return nil
 	}
-	// What a grant by RS384 cannot leave out: one signature verified, one made.
+	// The necessary work of a grant by RS384: verify one signature, make one.
 	digest := sha512.Sum384([]byte("floor"))
 	signature, err := rsa.SignPKCS1v15(rand.Reader, key, crypto.SHA384, digest[:])
 	if err != nil {

@@ -20,11 +20,10 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// appWorkload sets operations of Apps beside plain reads of the same patients: a small
-// script, and a service on this machine that does nothing. Contract: Apps, section 7: a
-// script takes at most 150 us more than a read at the median and 3,000 a second on two
-// processors, a service 100 us more than its own time. That is what this tool waits for it,
-// with the requests that the server has sent it, by the client that the server has, too.
+// appWorkload compares operations of Apps with plain reads of the same patients: a small script, and a service on this
+// machine that does nothing. Contract: Apps, section 7: a script takes at most 150 us more than a read at the median and
+// reaches 3,000 a second on two processors, a service takes 100 us more than its own time. The tool measures that time
+// itself, with the requests that the server has sent, by the same HTTP client.
 var appWorkload = apps("app", "plain reads of patients beside operations of Apps: a small script, and an HTTP service that does nothing, called by the server and by this tool", 0, appOperation)
 
 // appScriptWorkload is the script of appWorkload alone.
@@ -127,7 +126,7 @@ func appOperation(r *rand.Rand) (kind, path string) {
 type idle struct {
 	url    string
 	client *http.Client
-	last   *received // what the server has sent it; nil until it is asked for
+	last   *received // the server's last request; nil until it is fetched
 }
 
 type received struct {
@@ -193,7 +192,7 @@ func idleService(ctx context.Context) (*idle, error) {
 	return &idle{url: strings.TrimSpace(url), client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 1000, DisableCompression: true}}}, err
 }
 
-// learn asks the service what the server has sent it.
+// learn fetches the server's last request from the service.
 func (i *idle) learn() error {
 	resp, err := i.client.Get(i.url)
 	if err != nil {
@@ -203,7 +202,7 @@ func (i *idle) learn() error {
 	return json.NewDecoder(resp.Body).Decode(&i.last)
 }
 
-// call sends the service what the server has sent it.
+// call sends that request to the service.
 func (i *idle) call(w *Worker) error {
 	start := w.start()
 	r, err := http.NewRequest(http.MethodPost, i.url, bytes.NewReader(i.last.Body))

@@ -39,8 +39,8 @@ measured among 1,000 Apps, in turns with one App.`,
 	}
 }
 
-// apps measures the rows of docs/contract.md, Apps, section 7. The floor of an operation is a
-// plain read of the same run: one client tells what it takes more, many how many there are.
+// apps measures the rows of docs/contract.md, Apps, section 7. The floor of an operation is a plain read of the same run:
+// one client measures the additional time, many clients the rate.
 func (t *target) apps(ctx context.Context, s *settings, l Load, runs int) ([]Goal, []Result, error) {
 	median := func(r Result, kind string) float64 {
 		for _, c := range r.Categories {

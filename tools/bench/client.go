@@ -12,9 +12,8 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// Client sends requests to one FHIR server over kept-alive connections. It is
-// safe for concurrent use. fasthttp, because the tool shares the machine with
-// what it measures: net/http spent three times the processor time on a read.
+// Client sends requests to one FHIR server over kept-alive connections. It is safe for concurrent use. It uses fasthttp,
+// because the tool shares the machine with the server: net/http spent three times the processor time on a read.
 type Client struct {
 	base   string // "http://host:port/fhir", without a trailing slash
 	prefix string // the path of base: "/fhir" or ""
@@ -62,8 +61,7 @@ type Request struct {
 	IfNoneExist string
 	// Minimal asks for no body in return.
 	Minimal bool
-	// Authorization is a header in place of the client's, ContentType what Body is in place
-	// of FHIR's JSON.
+	// Authorization replaces the client's header; ContentType replaces FHIR's JSON as type of Body.
 	Authorization, ContentType string
 }
 

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Volume is what PostgreSQL has written and keeps.
+// Volume is the amount of data that PostgreSQL has written and stored.
 type Volume struct {
 	WAL    int64            `json:"wal_bytes"`  // written since the server's beginning
 	Disk   int64            `json:"disk_bytes"` // of the database
@@ -18,7 +18,7 @@ type Volume struct {
 	Indexes map[string]int64 `json:"indexes"`
 }
 
-// querier is what a connection, a pool and a transaction have in common.
+// querier is a connection, a pool or a transaction.
 type querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
@@ -54,7 +54,7 @@ func readVolume(ctx context.Context, db querier) (Volume, error) {
 	return v, err
 }
 
-// Since is what was written after before was read.
+// Since returns the amount written after before was read.
 func (v Volume) Since(before Volume) Volume {
 	out := Volume{WAL: v.WAL - before.WAL, Disk: v.Disk - before.Disk, Tables: map[string]int64{}, Indexes: map[string]int64{}}
 	for name, size := range v.Tables {
@@ -100,7 +100,7 @@ func sortedKeys[V any](m map[string]V) []string {
 	return keys
 }
 
-// Statement is what one SQL statement has cost in a workload.
+// Statement is the cost of one SQL statement in a workload.
 type Statement struct {
 	SQL    string  `json:"sql"`
 	Calls  int64   `json:"calls"`

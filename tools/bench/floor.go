@@ -75,7 +75,7 @@ func (f *Floor) Run(ctx context.Context, p floorPart, l Load) (*Measured, error)
 	return m, nil
 }
 
-// bodyDictionary is what the server compresses bodies with.
+// bodyDictionary is the server's compression dictionary of bodies.
 var bodyDictionary = s2.MakeDictManual(queries.BodyDictionary, 0)
 
 // packBody is the form in which the server stores a body: the number of the

@@ -54,7 +54,7 @@ func upper(i int) time.Duration {
 	return time.Duration((uint64(sub+rest+1)<<(exp-1))-1) * time.Microsecond
 }
 
-// Merge adds what o has counted.
+// Merge adds the counts of o.
 func (h *Histogram) Merge(o *Histogram) {
 	if o.n == 0 {
 		return

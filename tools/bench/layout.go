@@ -35,7 +35,7 @@ type layout struct {
 	ddl []string
 	// terms is where equality terms are kept.
 	terms termPlace
-	// pack makes what is stored of a body; nil stores it as it is.
+	// pack returns the stored form of a body; nil stores it unchanged.
 	pack func(dictionaries map[string][]byte) func(kind string, body []byte) []byte
 }
 
@@ -106,8 +106,7 @@ func packZstd(dictionaries map[string][]byte) func(string, []byte) []byte {
 // dictionarySize is how much sample text a dictionary holds: what s2 can refer to.
 const dictionarySize = 60 << 10
 
-// dictionariesOf makes a dictionary for each type of what the first resources
-// look like, as a server would that has just begun to be filled.
+// dictionariesOf makes a dictionary for each type from the first resources, as in a server that begins to be filled.
 func dictionariesOf(corpus []transaction) map[string][]byte {
 	samples := map[string][][]byte{}
 	for _, t := range corpus[:max(1, len(corpus)/20)] {
@@ -134,7 +133,7 @@ func dictionariesOf(corpus []transaction) map[string][]byte {
 	return out
 }
 
-// LayoutResult is what a layout did with a corpus.
+// LayoutResult is the result of a layout with a corpus.
 type LayoutResult struct {
 	Layout    string             `json:"layout"`
 	About     string             `json:"about"`
@@ -354,7 +353,7 @@ func (l layout) copyRows(ctx context.Context, pool *pgxpool.Pool, t transaction,
 	})
 }
 
-// queueChange adds the row of the change log for what a transaction wrote.
+// queueChange adds the change log row of a transaction.
 func queueChange(b *pgx.Batch, t transaction, version int32, method byte) {
 	rids, refs, versions := make([]int64, len(t)), make([]int64, len(t)), make([]int32, len(t))
 	for i, r := range t {
@@ -408,7 +407,7 @@ func (l layout) queueInsert(b *pgx.Batch, r *row, body []byte, now time.Time) {
 	queueTyped(b, r)
 }
 
-// queueTyped adds the rows of what is ordered.
+// queueTyped adds the rows of ordered values.
 func queueTyped(b *pgx.Batch, r *row) {
 	if n := len(r.x.Dates); n > 0 {
 		key, low, high := make([]int64, n), make([]int64, n), make([]int64, n)

@@ -12,9 +12,8 @@ import (
 	"time"
 )
 
-// liveWorkload is what a server in use gets: reads, writes and searches of every kind
-// at the same time, with values drawn uniformly from the data. Each kind is told by
-// itself.
+// liveWorkload is the load of a server in use: reads, writes and searches of every kind at the same time, with values
+// drawn uniformly from the data. Each kind is reported separately.
 var liveWorkload = Workload{
 	Name:   "live",
 	About:  "45% read, 15% write (half of them updates), 40% searches of every kind, drawn uniformly",
@@ -25,7 +24,7 @@ var liveWorkload = Workload{
 			return Task{}, err
 		}
 		var mu sync.Mutex
-		var mine []string // ids of what the run has created
+		var mine []string // ids created by the run
 		return Task{Op: func(_ context.Context, w *Worker) error {
 			switch draw := w.Rand.IntN(200); {
 			case draw < 90:
@@ -59,7 +58,7 @@ var liveWorkload = Workload{
 	},
 }
 
-// observation is a new one like those of the data; id is a member or "".
+// observation returns a new Observation like those of the data; id is a member or "".
 func (s *Samples) observation(r *rand.Rand, id string) []byte {
 	q := pick(r, s.Quantities)
 	codeSystem, code, _ := strings.Cut(q.Code, "|")
@@ -82,7 +81,7 @@ var broadWorkload = Workload{
 		if err != nil {
 			return Task{}, err
 		}
-		var last string // id of what the writer created
+		var last string // id created by the writer
 		next := time.Now()
 		return Task{Op: func(ctx context.Context, w *Worker) error {
 			if w.Number == 0 {
@@ -134,8 +133,8 @@ func (s *Samples) broad(r *rand.Rand) (kind, path string) {
 	}
 }
 
-// firstWorkload is what a broad search of each kind takes that nobody has asked before: each is
-// asked some times with other values, none twice, one behind the other.
+// firstWorkload measures broad searches of each kind that were never asked before: each is asked some times with other
+// values, never twice, one after the other.
 var firstWorkload = Workload{
 	Name:   "first",
 	About:  "one client, nobody writing: broad searches of each kind, none asked twice",
@@ -229,8 +228,7 @@ func code(systemAndCode string) string {
 // importers are the clients of besideWorkload that import; the others search.
 const importers = 4
 
-// besideWorkload shows what searches take while others import as fast as they can. It is for more clients than
-// importers.
+// besideWorkload measures searches while other clients import as fast as they can. It needs more clients than importers.
 var besideWorkload = Workload{
 	Name:   "beside",
 	About:  "four clients import copies of the corpus, the others search: one half broad, one half for a patient or a name",

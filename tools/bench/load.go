@@ -29,7 +29,7 @@ type Load struct {
 // and is not Op's error; another error ends the run.
 type Op func(ctx context.Context, w *Worker) error
 
-// Worker is one client: what it sends is recorded in memory of its own.
+// Worker is one client: it records its requests in memory of its own.
 type Worker struct {
 	Number int
 	Rand   *rand.Rand
@@ -42,7 +42,7 @@ type Worker struct {
 	collect *atomic.Bool // false during warm-up
 }
 
-// recorder is what one worker has seen.
+// recorder contains the measurements of one worker.
 type recorder struct {
 	series    map[string]*Series
 	resources int64
@@ -117,7 +117,7 @@ func (w *Worker) Moved(n int) {
 	}
 }
 
-// Measured is what a run of a workload gave.
+// Measured is the result of a run of a workload.
 type Measured struct {
 	Elapsed   time.Duration
 	Series    map[string]*Series // by category
@@ -162,8 +162,7 @@ func drive(ctx context.Context, l Load, watched Watched, newExchange func() *Exc
 	}
 
 	if l.Rate > 0 {
-		// Waiting for what is due takes less than a processor, and looking for work on
-		// a second one would take it from the server.
+		// One processor is enough to wait for due operations; a second one would compete with the server.
 		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	}
 	collect.Store(l.WarmUp == 0)

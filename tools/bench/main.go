@@ -142,7 +142,7 @@ func defaultClients(w Workload) int {
 	return 32
 }
 
-// report prints the table and writes what else was asked for.
+// report prints the table and writes the other requested files.
 func (s *settings) report(out io.Writer, results []Result) error {
 	if s.jsonFile != "-" {
 		if err := writeResults(out, results); err != nil {

@@ -131,7 +131,7 @@ func (t *target) operations(ctx context.Context, s *settings, l Load, runs int) 
 	return append(results, limited...), append(goals, more...), err
 }
 
-// drive measures op on a server, and waits for what it leaves behind.
+// drive measures op on a server, and waits for the end of the work behind its answers.
 func (t *target) drive(ctx context.Context, l Load, k *Kiln, op Op) (*Measured, error) {
 	client, err := NewClient(k.URL, "")
 	if err != nil {
@@ -182,16 +182,15 @@ func (t *target) audited(ctx context.Context) error {
 	}
 }
 
-// The rates of flooded, in requests a second. What is allowed is small, so that it is the
-// limit that is measured, and not the machine.
+// The rates of flooded, in requests a second. They are small, so that the limit is measured and not the machine.
 const (
 	allowedRate = 100              // of one address
-	othersRate  = 80               // of those who keep to it
+	othersRate  = 80               // of well-behaved clients
 	floodRate   = 10 * allowedRate // of one who does not
 )
 
-// flooded measures those who keep to their rate, alone and beside an address that asks for
-// ten times its own, and how soon that is refused.
+// flooded measures well-behaved clients, alone and beside an address that sends ten times its limit, and the time of a
+// refusal.
 func flooded(ctx context.Context, s *settings, t *target, l Load, samples *Samples, runs int) ([]Result, []Goal, error) {
 	server, err := startKiln(ctx, s.kiln, t.url, []string{fmt.Sprint(requestsPerMinute, 60*allowedRate)})
 	if err != nil {

@@ -15,9 +15,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// A pair of runs is so many pairs of short ones: the pace of a machine changes within
-// seconds, and neighbours have the same. What the first has warmed up the others warm up
-// but little.
+// A pair of runs consists of several pairs of short ones: the speed of the machine changes within seconds, and neighbours
+// have the same. The first run warms up little for the others.
 const (
 	pairs     = 8
 	rewarming = 300 * time.Millisecond
@@ -29,14 +28,14 @@ type pair struct {
 	watched     []Watched // of both
 }
 
-// measure drives both sides in turns: each begins when what the other has left to do is done.
+// measure drives both sides in turns: each begins after the remaining work of the other.
 func (p pair) measure(ctx context.Context, l Load, runs int) (this, floor []*Measured, err error) {
 	l.Duration /= pairs
 	for i := range pairs * runs {
 		if l.Seed++; i > 0 {
 			l.WarmUp = min(l.WarmUp, rewarming)
 		}
-		// Who is first has the machine as the other has left it.
+		// The first side gets the machine as the other left it.
 		sides := []func() error{
 			func() error { m, err := p.floor(ctx, l); floor = append(floor, m); return err },
 			func() error { m, err := p.this(ctx, l); this = append(this, m); return err },
@@ -51,9 +50,8 @@ func (p pair) measure(ctx context.Context, l Load, runs int) (this, floor []*Mea
 	return this, floor, nil
 }
 
-// pairedGoal asks for a rate of ratio times that of the floor at least. Each run is compared
-// with the floor that was measured beside it: the machine changes more from pair to pair than
-// within one.
+// pairedGoal requires a rate of at least ratio times the floor. Each run is compared with its neighbouring run of the
+// floor: the machine changes more between pairs than within one.
 func pairedGoal(name string, this, floor []*Measured, ratio float64) Goal {
 	var rates, floors, ratios []float64
 	for i := range this {
@@ -68,7 +66,7 @@ func pairedGoal(name string, this, floor []*Measured, ratio float64) Goal {
 	return g
 }
 
-// inProcess measures what is too small to be seen beside a request.
+// inProcess measures work that is too small to be seen beside a request.
 func inProcess() []Goal {
 	l := &ratelimit.Limiter{Limits: func() ratelimit.Limits { return ratelimit.Limits{Requests: 1 << 30} }, Proxies: func() web.Proxies { return nil }, Now: time.Now}
 	app := &access.Principal{ClientID: "app", Subject: "user"}

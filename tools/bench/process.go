@@ -17,7 +17,7 @@ import (
 // ticksPerSecond is USER_HZ, which Linux fixes at 100 for everything in /proc.
 const ticksPerSecond = 100
 
-// Usage is what a group of processes has used.
+// Usage is the use of resources by a group of processes.
 type Usage struct {
 	CPU     float64 `json:"cpu_seconds"`
 	PeakRSS int64   `json:"peak_rss_bytes"`
@@ -115,8 +115,8 @@ const (
 	quietWithin = 15 * time.Second
 )
 
-// quiet waits until the servers watched, on one PostgreSQL, and that have ended what they do behind their
-// answers: their AuditEvents, autovacuum.
+// quiet waits until the watched servers on one PostgreSQL have finished the work behind their answers: AuditEvents,
+// autovacuum.
 func quiet(ctx context.Context, all ...Watched) {
 	used := func() (seconds float64) {
 		for i, w := range all {

@@ -232,7 +232,7 @@ func group(digits string) string {
 	return sign + digits
 }
 
-// dash prints a number, or a dash for what was not measured.
+// dash prints a number, or a dash for a value that was not measured.
 func dash(v float64) string {
 	if v == 0 {
 		return "–"

@@ -60,7 +60,7 @@ func rowsOf(ctx context.Context, c Corpus) ([]transaction, *rowTypes, error) {
 	err := c.Each(ctx, func(b Bundle) error {
 		i := len(out)
 		out = append(out, nil)
-		// Numbers follow the order of the bundles, whoever is done first.
+		// Numbers follow the order of the bundles, independent of the order of completion.
 		var resources [][]byte
 		var kinds, ids []string
 		if err := b.Resources(func(kind, id string, json []byte) error {

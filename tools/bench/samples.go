@@ -138,7 +138,7 @@ func coding(c gjson.Result) string {
 	return c.Get("system").Str + "|" + c.Get("code").Str
 }
 
-// short keeps at most four digits after the point: what somebody would search for.
+// short keeps at most four digits after the point, as a person would search for.
 func short(decimal string) string {
 	whole, part, ok := strings.Cut(decimal, ".")
 	if !ok || strings.ContainsAny(decimal, "eE") || len(part) <= 4 {

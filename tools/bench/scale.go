@@ -46,8 +46,7 @@ const (
 	uuidLength      = 36
 )
 
-// copyBundle is a bundle with other UUIDs: those of its resources and identifiers. The
-// same UUID becomes the same other one.
+// copyBundle returns a bundle with other UUIDs of resources and identifiers. Equal UUIDs stay equal.
 func copyBundle(bundle []byte, n int) []byte {
 	if n == 0 {
 		return bundle
@@ -145,7 +144,7 @@ type scaleRow struct {
 	unit string
 }
 
-// bounds are what is asked of a server with so many resources.
+// bounds are the goals for a server with a number of resources.
 type bounds struct {
 	upTo                    int     // resources
 	live                    float64 // requests a second
@@ -162,7 +161,7 @@ var scaleBounds = []bounds{
 	{upTo: 1 << 60, live: 1500, one: 40, broad: 200, broadMedian: 8, broadWorst: 150, first: 800, part: 0.8, memory: 450, start: 0.5},
 }
 
-// scaled is what was measured with so many resources.
+// scaled is the measurement at a number of resources.
 type scaled struct {
 	resources int
 	of        map[string]Result // by workload
@@ -170,7 +169,7 @@ type scaled struct {
 	beside    []Goal // rates as a part of a small server's
 }
 
-// goals are what is asked of a server of this size.
+// goals returns the goals for a server of this size.
 func (m scaled) goals() []Goal {
 	b := scaleBounds[slices.IndexFunc(scaleBounds, func(b bounds) bool { return m.resources <= b.upTo })]
 	live := m.of["live"]
@@ -226,8 +225,8 @@ func (t *target) start(ctx context.Context, binary string) (time.Duration, error
 	return k.Started, nil
 }
 
-// beside compares a large server with another small one: reads and CRUD of both in turns, and the rate of
-// the long import with those of the corpus, before and after it.
+// beside compares a large server with a small one: reads and CRUD of both in turns, and the rate of the long import with
+// the rates of the corpus, before and after it.
 func (s *settings) beside(ctx context.Context, large *target, at [2]scaled, out io.Writer) ([]Goal, error) {
 	own := *s
 	own.databaseURL = ""
@@ -243,7 +242,7 @@ func (s *settings) beside(ctx context.Context, large *target, at [2]scaled, out 
 	if err := small.settle(ctx, out); err != nil {
 		return nil, err
 	}
-	// It is searched and written as the large one was: what a server remembers follows what is written.
+	// It is searched and written as the large one was: the search cache follows the writes.
 	for _, w := range []Workload{searchWorkload, liveWorkload, crudWorkload} {
 		if _, err := small.measure(ctx, w, Load{Clients: 32, Duration: s.duration, WarmUp: s.warmUp, Seed: s.seed}, 1); err != nil {
 			return nil, err
@@ -255,7 +254,7 @@ func (s *settings) beside(ctx context.Context, large *target, at [2]scaled, out 
 			return func(ctx context.Context, l Load) (*Measured, error) { return t.bench.Run(ctx, w, l) }
 		}
 		this, floor, err := pair{on(large), on(small), []Watched{large.bench.Watched, small.bench.Watched}}.measure(ctx,
-			Load{Clients: 32, Duration: 4 * s.duration, WarmUp: s.warmUp, Seed: s.seed + 2}, 1) // what neither has been asked
+			Load{Clients: 32, Duration: 4 * s.duration, WarmUp: s.warmUp, Seed: s.seed + 2}, 1) // searches that are new to both
 		if err != nil {
 			return nil, err
 		}

@@ -18,7 +18,7 @@ func TestCopyBundle(t *testing.T) {
 	}
 }
 
-// A goal is missed by what was measured alone, and by the bounds of the size.
+// A goal is missed by a measurement, by the goals of the size.
 func TestScaleGoals(t *testing.T) {
 	at := func(resources int, rate, ms float64) scaled {
 		m := scaled{resources: resources, of: map[string]Result{}, started: 400 * time.Millisecond, beside: []Goal{{Workload: "read", Ratio: rate / 4000}}}

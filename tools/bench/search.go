@@ -125,7 +125,7 @@ func (b *Bench) searchSamples(ctx context.Context) (*Samples, error) {
 	return s, err
 }
 
-// enough says what is missing for the search workloads.
+// enough names the samples that the search workloads lack.
 func (s *Samples) enough() error {
 	for _, need := range []struct {
 		what string

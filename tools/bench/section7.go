@@ -246,7 +246,7 @@ func goals(m, floors map[string]Result, idle int64, busy, beside Result, validat
 	return append(out, atMost("errors in all workloads", 0, float64(errs), ""))
 }
 
-// slowest is the category of a result with the longest p99 among those of some names.
+// slowest returns the category with the longest p99 among some names.
 func slowest(r Result, of func(name string) bool) (c Category, ok bool) {
 	for _, some := range r.Categories {
 		if of(some.Name) && (!ok || some.Latency.P99.Median > c.Latency.P99.Median) {
@@ -295,9 +295,8 @@ func (t *target) besideTransactions(ctx context.Context, s *settings) (Result, e
 	return summarise("read beside transactions", Load{Clients: readers}, []*Measured{m}), err
 }
 
-// settle waits until PostgreSQL has looked at what was imported, as it does by
-// itself within a minute or two; it does not hurry it. Kiln's tables are analysed
-// when a fifth of them has changed.
+// settle waits until PostgreSQL has vacuumed and analysed the imported tables, as it does by itself within a minute or
+// two; it does not hurry it. Kiln's tables are analysed after a fifth of them has changed.
 func (t *target) settle(ctx context.Context, out io.Writer) error {
 	if t.db == nil {
 		return nil
@@ -349,7 +348,7 @@ func writeGoals(out io.Writer, s Section7) error {
 	return w.Flush()
 }
 
-// machine says what the figures were measured on.
+// machine describes the machine of the measurements.
 func machine() string {
 	model := "unknown processor"
 	if b, err := os.ReadFile("/proc/cpuinfo"); err == nil {

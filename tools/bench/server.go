@@ -93,7 +93,7 @@ func startKiln(ctx context.Context, binary, databaseURL string, environment []st
 	}
 }
 
-// Log is the end of what the server has printed.
+// Log returns the end of the server's output.
 func (k *Kiln) Log() string {
 	b, _ := os.ReadFile(k.log)
 	if len(b) > 4000 {

@@ -99,6 +99,6 @@ func peakOf(closed, most float64, p99 func(rate float64) (float64, error)) (floa
 	return 0, fmt.Errorf("half the rate of a closed loop is not kept up with: p99 above %.1f ms", most)
 }
 
-// soakClients are the most requests under way at a time; what is due while all wait
-// waits with them, and its time counts.
+// soakClients is the largest number of concurrent requests. Operations that become due while all clients are busy wait,
+// and their waiting time counts.
 const soakClients = 300

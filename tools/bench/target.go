@@ -13,8 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// target is what the commands measure: a server that runs, or one started for
-// them, with its database where that is known.
+// target is the measured server: one that runs, or one started for the command, with its database if that is known.
 type target struct {
 	bench   *Bench
 	db      *pgxpool.Pool // nil where the database is not known
@@ -27,8 +26,8 @@ type target struct {
 	profiles string
 }
 
-// serverSettings are what a private cluster runs with: as the PostgreSQL that Kiln starts by itself an eighth
-// of the memory for buffers, few checkpoints, and commits as durable as ever.
+// serverSettings are the settings of a private cluster, as of the PostgreSQL that Kiln starts: an eighth of the memory for
+// buffers, few checkpoints, durable commits.
 func serverSettings() []string {
 	const mb = 1 << 20
 	memory := max(memoryBytes(), 1<<30)

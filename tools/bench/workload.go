@@ -113,5 +113,5 @@ func (b *Bench) Samples(ctx context.Context) (*Samples, error) {
 	return b.samples, b.failed
 }
 
-// forgetSamples lets the next workload draw samples anew, from what is there by then.
+// forgetSamples makes the next workload draw samples from the data present then.
 func (b *Bench) forgetSamples() { b.once, b.samples, b.failed = sync.Once{}, nil, nil }

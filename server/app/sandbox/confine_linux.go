@@ -16,8 +16,7 @@ const Supported = true
 // nobody is the user and the group that a worker of root becomes.
 const nobody = 65534
 
-// confine gives up what a script might want: privileges, files, memory beyond the
-// process's present size and twice memory, in bytes.
+// confine drops privileges, files, and memory beyond the process's present size and twice memory, in bytes.
 func confine(memory int64) error {
 	if os.Getuid() == 0 {
 		if err := syscall.Setgroups(nil); err != nil {
@@ -58,15 +57,15 @@ func confine(memory int64) error {
 	return nil
 }
 
-// niceness is what threads of a worker leave to those of requests: about nine tenths of a
-// processor that both want. slice is how long, in nanoseconds, such a thread may go on when
-// another wants its processor: the least that Linux knows. Before 6.12 all threads have one.
+// niceness is the priority of a worker's threads: it leaves about nine tenths of a contested processor to the threads of
+// requests. slice is the time in nanoseconds that such a thread may continue when another wants its processor: the
+// smallest value of Linux. Before 6.12 all threads have the same slice.
 const (
 	niceness = 10
 	slice    = 100_000
 )
 
-// comeBehind has the present thread, and what it starts, come behind the threads of requests.
+// comeBehind gives the present thread, and its children, a lower priority than the threads of requests.
 // sched_setattr(2), setpriority(2).
 func comeBehind() error {
 	now, err := syscall.Getpriority(syscall.PRIO_PROCESS, 0) // 20 less the niceness
@@ -93,8 +92,8 @@ func processorTime() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// processAttributes are those of a worker: it ends with the thread that started it,
-// in a group of its own and, with isolate, without network.
+// processAttributes returns the attributes of a worker: it ends with the thread that started it, in a group of its own
+// and, with isolate, without network.
 func processAttributes(isolate bool) *syscall.SysProcAttr {
 	a := &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	if isolate && os.Getuid() == 0 {

@@ -26,13 +26,13 @@ func (e *frameSizeError) failure(what string) *Failure {
 		Message: fmt.Sprintf("%s is too large for a script: it has %d bytes, at most %d are possible", what, e.size, e.most)}
 }
 
-// frameKind is what a frame is for.
+// frameKind is the kind of a frame.
 type frameKind uint8
 
 const (
 	frameCheck  frameKind = iota + 1 // to the worker: does code parse
 	frameCall                        // to the worker: run code
-	frameAnswer                      // to the worker: what the host answered
+	frameAnswer                      // to the worker: the answer of the host
 	frameHost                        // to the host: a function of it is called
 	frameLine                        // to the host: a line of the console
 	frameWait                        // to the host: the script waits for answers

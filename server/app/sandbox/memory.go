@@ -68,8 +68,8 @@ func (d *watchdog) look() {
 	d.timer.Reset(watchEvery)
 }
 
-// holds reports whether more is in use than most, in bytes: what a script has made since
-// the last collection is mostly garbage, or another collection says that it is not.
+// holds reports whether more than most bytes are in use. Memory allocated since the last collection is mostly garbage;
+// if it would exceed most, another collection decides.
 func holds(most uint64) bool {
 	for range 2 {
 		if runtime.GC(); marked() <= most {

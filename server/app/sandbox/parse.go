@@ -59,13 +59,12 @@ func (r *run) later(o *goja.Object, name string, text []byte) error {
 	return o.DefineAccessorProperty(name, r.vm.ToValue(get), r.vm.ToValue(set), goja.FLAG_TRUE, goja.FLAG_TRUE)
 }
 
-// define gives an object a property like those of JSON.parse.
+// define gives an object a property as JSON.parse does.
 func define(o *goja.Object, name string, v goja.Value) error {
 	return o.DefineDataProperty(name, v, goja.FLAG_TRUE, goja.FLAG_TRUE, goja.FLAG_TRUE)
 }
 
-// jsonReader reads JSON. Its functions report whether they could; what they could not is no
-// JSON, or is rare.
+// jsonReader reads JSON. Its functions report success; they fail on text that is no JSON, and on rare JSON.
 type jsonReader struct {
 	vm    *goja.Runtime
 	text  []byte
@@ -79,7 +78,7 @@ type jsonReader struct {
 // takes as long.
 const readLater = 160
 
-// maxDepth is how deeply what a jsonReader reads may be nested.
+// maxDepth is the largest nesting depth of a jsonReader.
 const maxDepth = 200
 
 // space skips white space and returns the byte behind it, 0 at the end.

@@ -49,10 +49,10 @@ var parsed = []string{
 	`{"resourceType":"Patient","id":"1","multipleBirthInteger":2,"name":[{"family":"Ångström","given":["Ada","B."]}],"extension":[{"url":"x","valueDecimal":1.0}]}`,
 }
 
-// What is no JSON.
+// Texts that are no JSON.
 var broken = []string{``, ` `, `{`, `}`, `[1,]`, `[,1]`, `{"a":1,}`, `{"a"}`, `{a:1}`, `01`, `+1`, `.5`, `1.`, `1e`, `--1`, `tru`, `nul`, `truex`, `"a`, "\"a\nb\"", `"\x"`, `"\u12"`, `1 2`, `{} {}`, `[1`, `'a'`, `NaN`, `Infinity`, `0x1`, `1_000`}
 
-// parse is JSON.parse, in what it makes and in what it refuses.
+// parse equals JSON.parse in its results and its errors.
 func TestParse(t *testing.T) {
 	t.Parallel()
 	r := parsing(t)
@@ -91,7 +91,7 @@ func parsedOtherwise(t testing.TB, r *run, differ goja.Callable, text string) st
 	return why.String()
 }
 
-// A member that is read later is, to a script, one like those of JSON.parse.
+// To a script, a member that is read later equals one of JSON.parse.
 func TestParseResource(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("x", readLater)

@@ -38,11 +38,11 @@ type Call struct {
 	// and context.raw.parameters; nil for none.
 	Resource, Parameters json.RawMessage
 	Fetch                bool // there is a function fetch
-	// App and Client share the workers fairly with others (turn.go); "" is not counted. A call
-	// whose ctx belongs to another script is nested: it counts for those of the first call.
+	// App and Client share the workers fairly with others (turn.go); "" is not counted. A call whose ctx belongs to another
+	// script is nested and counts for the App and Client of the first call.
 	App, Client string
-	// Host carries out what the script asks for; it may be called by several
-	// goroutines. Its failure is what the script catches as OperationOutcomeError.
+	// Host runs the host functions of the script; several goroutines may call it. The script catches its failure as
+	// OperationOutcomeError.
 	Host func(ctx context.Context, function string, args json.RawMessage) (json.RawMessage, *Failure)
 	// Log gets each line of the console; nil drops them.
 	Log func(Line)
@@ -163,9 +163,8 @@ func (p *Pool) Check(ctx context.Context, code string) error {
 	return err
 }
 
-// Run runs a script and returns the JSON of what it returned, nil for undefined and
-// null. It fails with a *Failure where the script does, and with the error of ctx
-// where that ends first.
+// Run runs a script and returns its result as JSON, nil for undefined and null. It fails with a *Failure if the script
+// does, and with the error of ctx if that ends first.
 func (p *Pool) Run(ctx context.Context, c *Call) (json.RawMessage, error) {
 	return p.use(ctx, &frame{Kind: frameCall, Fetch: c.Fetch, texts: texts{Code: []byte(c.Code), Context: c.Context, Resource: c.Resource, Parameters: c.Parameters}}, c)
 }
@@ -267,8 +266,8 @@ func (p *Pool) keepWarm() {
 	})
 }
 
-// process is a worker as its host sees it. Who has taken it reads its frames: there is no
-// goroutine between the worker and its caller.
+// process is a worker as seen by its host. The caller itself reads the frames: there is no goroutine between the worker
+// and its caller.
 type process struct {
 	command *exec.Cmd
 	limits  Limits // that it was started with
@@ -335,8 +334,8 @@ func (p *Pool) exec(isolate bool) (*process, error) {
 	return w, nil
 }
 
-// pipes makes the pipes of a worker, and returns its own ends. Those of exec.Cmd would be
-// closed when the worker has ended, with what it had said.
+// pipes makes the pipes of a worker, and returns the worker's ends. exec.Cmd would close its own pipes at the worker's
+// end, with unread output.
 func (w *process) pipes() (in, out *os.File, err error) {
 	if in, w.in, err = os.Pipe(); err != nil {
 		return nil, nil, err
@@ -485,7 +484,7 @@ func (w *process) death(limits Limits) *Failure {
 	return &Failure{Kind: KindWorker, Message: "the process that the script ran in has ended"}
 }
 
-// bounded keeps the first bytes of what is written to it.
+// bounded keeps the first written bytes.
 type bounded struct {
 	mu sync.Mutex
 	b  bytes.Buffer

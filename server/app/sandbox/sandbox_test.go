@@ -43,7 +43,7 @@ func pool(t testing.TB, execution time.Duration) *Pool {
 }
 
 func TestRun(t *testing.T) {
-	p := pool(t, time.Minute) // workers come behind whatever else the machine does
+	p := pool(t, time.Minute) // workers have a lower priority than other work of the machine
 	host := func(_ context.Context, function string, args json.RawMessage) (json.RawMessage, *Failure) {
 		if strings.Contains(string(args), "missing") {
 			return nil, &Failure{Status: 404, Code: "not-found", Message: "Patient/missing does not exist", Outcome: json.RawMessage(`{"resourceType":"OperationOutcome","issue":[{"code":"not-found"}]}`)}
@@ -262,7 +262,7 @@ func TestWaitingForTheHostIsNotTheScriptsTime(t *testing.T) {
 	if err != nil || string(got) != `"done"` {
 		t.Errorf("got %s, %v", got, err)
 	}
-	// The caller's own time ends a call that waits, and what it has asked for.
+	// The caller's own timeout ends a waiting call and the host calls of its script.
 	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
 	defer cancel()
 	ended := make(chan struct{})
@@ -603,8 +603,8 @@ func TestKilledWorker(t *testing.T) {
 	}
 }
 
-// A worker that is killed while it starts is replaced; where none starts, that is told apart from
-// what a script did.
+// A worker that is killed during its start is replaced. If none starts, the error differs from an error of the
+// script.
 func TestWorkersThatDoNotStart(t *testing.T) {
 	t.Parallel()
 	p := pool(t, 5*time.Second)
@@ -653,8 +653,8 @@ func BenchmarkRun(b *testing.B) {
 	}
 }
 
-// The contract, Apps section 4: a limit that is reached in what is called for the worker,
-// not by the script, is told as that limit, too.
+// The contract, Apps section 4: a limit reached in a function that the worker calls, and not the script, is reported as
+// that limit, too.
 func TestLimitsInWhatTheWorkerCalls(t *testing.T) {
 	t.Parallel()
 	p := pool(t, 200*time.Millisecond)

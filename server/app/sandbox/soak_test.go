@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// more are further scripts that want what they must not have.
+// more are further scripts that try to reach forbidden things.
 var more = []struct{ name, code string }{
 	{"a prototype of every object", `async () => { Object.defineProperty(Object.prototype, "then", { get() { while (true) {} } }); return {} }`},
 	{"a prototype whose setter loops", `() => { Object.defineProperty(Object.prototype, "raw", { set() { while (true) {} } }); return ({}).raw = 1 }`},

@@ -93,7 +93,7 @@ func Work(in io.Reader, out io.Writer, memory int64) error {
 			return err
 		}
 		if result.Demoted || result.Failure.breach() {
-			return nil // this process may hold what the script has left behind
+			return nil // this process may contain data of the script
 		}
 		if w.next == nil {
 			if w.next, err = w.fresh(); err != nil {
@@ -228,8 +228,8 @@ func (w *worker) call(f *frame) (value json.RawMessage, failure *Failure) {
 	return value, nil
 }
 
-// broken says why a script has ended that the runtime did not return from: a limit that is
-// reached in a getter, or in what else is called for the worker itself, is a panic.
+// broken returns the reason why the runtime did not return from a script: a limit reached in a getter, or in another
+// function called by the worker itself, is a panic.
 func (r *run) broken(p any) *Failure {
 	var interrupted *goja.InterruptedError
 	var overflow *goja.StackOverflowError
@@ -355,7 +355,7 @@ func (r *run) json(v goja.Value) (json.RawMessage, error) {
 	return nil, fmt.Errorf("the result is larger than %d bytes", maxResult)
 }
 
-// globals gives the script what it may use.
+// globals sets the global objects of the script.
 func (r *run) globals() error {
 	vm := r.vm
 	// The source map comment of a program would be a path to read.
@@ -442,7 +442,7 @@ func cut(s string, n int) string {
 	return strings.ToValidUTF8(s[:n], "") + "…"
 }
 
-// host calls a function of the host and returns a promise of what it answers.
+// host calls a function of the host and returns a promise of its answer.
 func (r *run) host(c goja.FunctionCall) goja.Value {
 	p, resolve, reject := r.vm.NewPromise()
 	if len(r.pending) >= maxHostCalls {
@@ -516,7 +516,7 @@ func (r *run) answered(f *frame) error {
 	return p.reject(e)
 }
 
-// thrown is what a promise was rejected with.
+// thrown is the reason of a rejected promise.
 type thrown struct{ value goja.Value }
 
 func (t *thrown) Error() string { return "rejected" }
@@ -567,7 +567,7 @@ func (r *run) failure(err error) *Failure {
 	return &Failure{Kind: KindError, Message: cut(err.Error(), 1000)}
 }
 
-// thrown reads what a script has thrown. Getters of it run within the limits.
+// thrown reads a value thrown by a script. Its getters run within the limits.
 func (r *run) thrown(v goja.Value) *Failure {
 	f := &Failure{Kind: KindError}
 	var limit *goja.InterruptedError
