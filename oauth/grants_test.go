@@ -1,15 +1,22 @@
 package oauth_test
 
 import (
+	"bytes"
+	"encoding/json"
+	"log/slog"
 	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"kiln/oauth"
+	"kiln/server/ratelimit"
+	"kiln/server/web"
 )
 
 // Contract, Authorization 3: a user lists and withdraws grants on `/auth/grants`; a withdrawal ends tokens
@@ -346,6 +353,132 @@ func TestAnotherPatientBeforeConsent(t *testing.T) {
 	if q := s.walk(b, consent, ""); s.exchange(q.Get("code")).text("patient") != "p2" {
 		t.Error("the token is of another patient than the page")
 	}
+}
+
+// 200 people of one address sign in within a minute: each loads the page with its style sheet, signs in,
+// picks a patient and consents. One more than the bound is refused, with a page.
+// Contract, Operations: `auth_requests_per_minute` 300 for each address; style sheets are not counted;
+// `/auth/authorize` and the other pages answer with a page.
+func TestManySignInsOfOneAddress(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	s.mux.Limiter = &ratelimit.Limiter{
+		Limits: func() ratelimit.Limits {
+			return ratelimit.Limits{Authorization: oauth.DefaultConfig().RateLimiting.Auth}
+		},
+		Proxies: func() web.Proxies { return web.Proxies{} }, Now: time.Now,
+	}
+	s.app()
+	get := func(path string, header ...string) *answer {
+		b := newBrowser(t)
+		for i := 0; i+1 < len(header); i += 2 {
+			b.header.Set(header[i], header[i+1])
+		}
+		return b.do("GET", s.base+path, nil)
+	}
+	signIn := func() bool {
+		b := newBrowser(t)
+		page := s.authorize(b, s.request())
+		if page.status != 200 || get("/auth/style.css").status != 200 || get("/auth/favicon.svg").status != 200 {
+			t.Errorf("the sign-in page: %d", page.status)
+			return false
+		}
+		return s.walk(b, page, "doctor").Get("code") != ""
+	}
+	const people, lanes = 200, 4
+	var passed atomic.Int64
+	var all sync.WaitGroup
+	for range lanes {
+		all.Go(func() {
+			for range people / lanes {
+				if signIn() {
+					passed.Add(1)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if passed.Load() != people {
+		t.Fatalf("%d of %d people have signed in", passed.Load(), people)
+	}
+	path := "/auth/authorize?" + s.request().Encode()
+	a := get(path, "Accept-Language", "de")
+	for n := 0; a.status == 200 && n < 1000; n++ {
+		a = get(path, "Accept-Language", "de")
+	}
+	text := string(a.body)
+	sheet := regexp.MustCompile(`<link rel="stylesheet" href="([^"]+)">`).FindStringSubmatch(text)
+	if a.status != 429 || a.header.Get("Retry-After") == "" || !strings.Contains(text, `<html lang="de">`) || !strings.Contains(text, "Warten Sie "+a.header.Get("Retry-After")+" Sekunden") || sheet == nil {
+		t.Fatalf("more than the bound: %d %v %s", a.status, a.header, text)
+	}
+	if style := get(sheet[1]); style.status != 200 || !strings.Contains(style.header.Get("Content-Type"), "text/css") {
+		t.Errorf("the style of the 429 page: %d %s", style.status, style.header.Get("Content-Type"))
+	}
+}
+
+// Contract, Operations: `/auth/authorize` and the other pages answer with a page, other endpoints with JSON.
+func TestThrottledPages(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	for _, tt := range []struct {
+		method, path, accept string
+		page                 bool
+	}{
+		{"GET", "/auth/authorize", "", true}, {"POST", "/auth/authorize", "", true}, {"GET", "/auth/callback", "", true}, {"GET", "/auth", "", true},
+		{"GET", "/auth/grants", "", true}, {"POST", "/auth/grants", "", true}, {"GET", "/auth/logout", "", true},
+		{"POST", "/auth/logout", "text/html,*/*", true}, {"POST", "/auth/logout", "*/*", false}, {"POST", "/auth/token", "text/html", false},
+		{"POST", "/auth/revoke", "", false}, {"POST", "/auth/introspect", "", false},
+	} {
+		s.mux.Limiter = refuseAll(tt.path)
+		b := newBrowser(t)
+		b.header.Set("Accept", tt.accept)
+		a := b.do(tt.method, s.base+tt.path, nil)
+		page := strings.Contains(a.header.Get("Content-Type"), "text/html") && strings.Contains(string(a.body), "Wait 42 seconds")
+		if a.status != 429 || page != tt.page || !tt.page && a.text("error") != "temporarily_unavailable" {
+			t.Errorf("%s %s, Accept %q: %d %s %s", tt.method, tt.path, tt.accept, a.status, a.header.Get("Content-Type"), a.body)
+		}
+	}
+}
+
+// A short state is logged as a warning that names the client.
+// Contract, Authorization 3: with an S256 challenge a shorter state is accepted, and logged with the client's name.
+func TestShortStateIsLogged(t *testing.T) {
+	t.Parallel()
+	var log lockedBuffer
+	s := start(t, func(o *oauth.Options) { o.Logger = slog.New(slog.NewJSONHandler(&log, nil)) })
+	s.app()
+	if s.tokens(); strings.Contains(log.String(), "122 bits") {
+		t.Errorf("a long state is logged: %s", log.String())
+	}
+	s.tokens("state", "0123456789abcdef")
+	line := ""
+	for l := range strings.SplitSeq(log.String(), "\n") {
+		if strings.Contains(l, "122 bits") {
+			line += l
+		}
+	}
+	var said struct{ Level, Client, Name string }
+	if err := json.Unmarshal([]byte(line), &said); err != nil || said.Level != "WARN" || said.Client != "app" || said.Name != "Growth <Chart>" {
+		t.Errorf("the warning is %q, %v", line, err)
+	}
+}
+
+// lockedBuffer is a buffer that goroutines write to.
+type lockedBuffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
 }
 
 // Contract, Operations: failed sign-ins of an address have a third of `auth_requests_per_minute`; many people

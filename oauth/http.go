@@ -257,6 +257,15 @@ func (s *Server) throttledPage(w http.ResponseWriter, r *http.Request, e *outcom
 	s.errorPage(w, r, e.HTTPStatus(), "Too many requests came from here. Wait %s seconds, then load this page again.", "", w.Header().Get("Retry-After"))
 }
 
+// throttledLogout answers a browser by a page and other clients by JSON.
+func (s *Server) throttledLogout(w http.ResponseWriter, r *http.Request, e *outcome.Error) {
+	if wantsPage(r) {
+		s.throttledPage(w, r, e)
+		return
+	}
+	s.throttled(w, r, e)
+}
+
 // throttled tells an OAuth client that there were too many requests, in the words of RFC
 // 6749 §5.2 and, beside them, of an OperationOutcome, as every limited answer has them.
 func (s *Server) throttled(w http.ResponseWriter, _ *http.Request, e *outcome.Error) {

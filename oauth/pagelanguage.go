@@ -160,6 +160,10 @@ var germanTexts = map[string]string{
 	"Choose one of these patients, or search for another.": "Wählen Sie jemanden aus dieser Liste oder suchen Sie weiter.",
 	"Choose one of these encounters.":                      "Wählen Sie einen dieser Besuche.",
 	"The date of birth is no date: expected YYYY-MM-DD.":   "Das Geburtsdatum ist kein Datum: erwartet wird JJJJ-MM-TT.",
+	// Statuses of an encounter
+	"planned": "geplant", "arrived": "angekommen", "triaged": "eingeschätzt", "in-progress": "läuft", "onleave": "beurlaubt", "finished": "beendet",
+	"cancelled": "abgesagt", "entered-in-error": "irrtümlich eingetragen",
+	// Genders, and the status unknown
 	"male": "männlich", "female": "weiblich", "other": "divers", "unknown": "unbekannt",
 
 	// Apps with access

@@ -76,7 +76,11 @@ func describeEnglish(r smart.Scope) string {
 	words := verbsOf(r, english, " and ")
 	words = strings.ToUpper(words[:1]) + words[1:]
 	what := "everything"
-	if r.Type != "*" {
+	switch {
+	case r.Type == "*":
+	case r.Type == "Patient" && r.Context == smart.Patient:
+		what = "the personal details"
+	default:
 		what = "the " + spaced(r.Type) + " records"
 	}
 	words += " " + what

@@ -267,6 +267,8 @@ func (s *Server) readChanges(ctx context.Context) error {
 func (s *Server) Mount(m *web.Mux) {
 	pages, endpoints := web.Public, web.Public
 	pages.Throttled, endpoints.Throttled = s.throttledPage, s.throttled
+	logout := endpoints
+	logout.Throttled = s.throttledLogout
 	for _, path := range []string{"/.well-known/smart-configuration", "/.well-known/openid-configuration", "/.well-known/oauth-authorization-server"} {
 		m.HandleFunc(web.Public, "GET "+path, s.discovery)
 	}
@@ -286,7 +288,7 @@ func (s *Server) Mount(m *web.Mux) {
 	m.HandleFunc(pages, "GET "+grantsPath, s.grantsPage)
 	m.HandleFunc(pages, "POST "+grantsPath, s.withdraw)
 	m.HandleFunc(pages, "GET /auth/logout", s.logoutPage)
-	m.HandleFunc(web.Public, "POST /auth/logout", s.logout)
+	m.HandleFunc(logout, "POST /auth/logout", s.logout)
 	m.HandleFunc(web.FHIR, "POST /auth/launch", s.createLaunch)
 	m.HandleFunc(web.FHIR, "GET /auth/userinfo", s.userinfo)
 	m.HandleFunc(web.FHIR, "POST /auth/userinfo", s.userinfo)
