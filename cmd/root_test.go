@@ -101,3 +101,14 @@ func TestMigrationsAsJSON(t *testing.T) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 }
+
+// The version is the one that CHANGELOG.md begins with, and the chart's.
+func TestVersionIsTheChangelogs(t *testing.T) {
+	t.Parallel()
+	if !strings.HasPrefix(softwareVersion(), release) || !strings.Contains(document(t, "CHANGELOG.md"), "\n## "+release+" ") {
+		t.Errorf("kiln is %s; CHANGELOG.md has no section of that version", softwareVersion())
+	}
+	if !strings.Contains(document(t, "deploy/helm/Chart.yaml"), `appVersion: "`+release+`"`) {
+		t.Errorf("the chart's appVersion is not %s", release)
+	}
+}

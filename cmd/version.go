@@ -8,8 +8,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// release is set by the build; a build without it is named after its commit.
-var release string
+// release is the version of this tree; CHANGELOG.md describes it.
+const release = "0.1.0"
 
 // version is `kiln version`.
 func version() *cobra.Command {
@@ -28,26 +28,23 @@ func version() *cobra.Command {
 	}
 }
 
-// softwareVersion is the release, or the commit that was built.
+// softwareVersion returns the version and, if it is known, the commit of the build: "0.1.0+4f2a…".
 func softwareVersion() string {
-	if release != "" {
-		return release
-	}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
-		return "unknown"
+		return release
 	}
-	commit, dirty := "", ""
+	commit, changed := "", ""
 	for _, s := range info.Settings {
 		switch {
 		case s.Key == "vcs.revision" && len(s.Value) >= 12:
 			commit = s.Value[:12]
 		case s.Key == "vcs.modified" && s.Value == "true":
-			dirty = "+changes"
+			changed = ".changed"
 		}
 	}
 	if commit == "" {
-		return "0-dev"
+		return release
 	}
-	return "0-" + commit + dirty
+	return release + "+" + commit + changed
 }
