@@ -161,6 +161,7 @@ func (f *findings) checkDatabase(ctx context.Context, url string) {
 	defer conn.Close(context.WithoutCancel(ctx))
 	f.checkSettings(ctx, conn)
 	f.checkWritable(ctx, conn)
+	f.checkTransactions(ctx, conn)
 	if err := store.CheckSchema(ctx, url); err != nil {
 		f.add("schema", "", err)
 		return
@@ -173,6 +174,19 @@ func (f *findings) checkDatabase(ctx context.Context, url string) {
 	if f.add("schema", good, err) && len(plan) == 0 {
 		f.checkEpochs(ctx, url)
 	}
+}
+
+// oldTransaction is how old a transaction may be before it is a finding: as old as Kiln's own may get
+// while they wait.
+const oldTransaction = 10 * time.Second
+
+// checkTransactions looks for a transaction in the cluster for which notifications and streams wait.
+func (f *findings) checkTransactions(ctx context.Context, conn *pgx.Conn) {
+	t, err := store.FindOldestTransaction(ctx, conn)
+	if err == nil && t.Age > oldTransaction {
+		err = fmt.Errorf("%s has been open for %s: notifications of all servers wait for its end", t, t.Age.Round(time.Second))
+	}
+	f.add("transactions", "no transaction of the cluster holds notifications back", err)
 }
 
 // checkEpochs looks whether the readers of the change log fit the history of the database.

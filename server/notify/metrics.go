@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"kiln/server/store"
 )
 
 // metrics are the service's figures.
@@ -54,17 +56,26 @@ func (m *metrics) delivered(channel, subscription string, r Result, written time
 type queueCollector struct{ s *Service }
 
 var (
-	depthDesc = prometheus.NewDesc("service_notifications_queue_depth", "Deliveries in the queue, by status.", []string{"status"}, nil)
-	ageDesc   = prometheus.NewDesc("service_notifications_queue_age_seconds", "Age of the oldest delivery, by status.", []string{"status"}, nil)
+	depthDesc  = prometheus.NewDesc("service_notifications_queue_depth", "Deliveries in the queue, by status.", []string{"status"}, nil)
+	oldestDesc = prometheus.NewDesc("service_notifications_oldest_transaction_seconds",
+		"Age of the oldest transaction of the PostgreSQL cluster that has written something: events of later writes wait for its end.", nil, nil)
+	ageDesc = prometheus.NewDesc("service_notifications_queue_age_seconds", "Age of the oldest delivery, by status.", []string{"status"}, nil)
 )
 
 // Describe implements prometheus.Collector.
-func (queueCollector) Describe(ch chan<- *prometheus.Desc) { ch <- depthDesc; ch <- ageDesc }
+func (queueCollector) Describe(ch chan<- *prometheus.Desc) {
+	ch <- depthDesc
+	ch <- ageDesc
+	ch <- oldestDesc
+}
 
 // Collect implements prometheus.Collector.
 func (c queueCollector) Collect(ch chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
+	if t, err := store.FindOldestTransaction(ctx, c.s.Store.Pool()); err == nil {
+		ch <- prometheus.MustNewConstMetric(oldestDesc, prometheus.GaugeValue, t.Age.Seconds())
+	}
 	rows, err := c.s.db().QueueDepth(ctx)
 	if err != nil {
 		return

@@ -143,13 +143,15 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 // Sequential scans are what is left when no index applies. A set of matches that does not
 // fit into work_mem (56 bytes a page; 29 MB for 500,000) forgets which rows of a page they
 // are: all of its rows are then read and their terms compared, many times as dear.
+// PostgreSQL ends a transaction of a server that stands still after 10 s: readers of the change log
+// wait for it, on every server.
 func settings(timeout time.Duration) string {
 	return fmt.Sprintf(`SET default_transaction_isolation = 'read committed';
 		SET plan_cache_mode = force_generic_plan;
 		SET jit = off;
 		SET enable_seqscan = off;
 		SELECT set_config('work_mem', '64MB', false) WHERE pg_size_bytes(current_setting('work_mem')) < 64 << 20;
-		SET idle_in_transaction_session_timeout = '1min';
+		SET idle_in_transaction_session_timeout = '10s';
 		SET statement_timeout = %d;`, max(0, timeout.Milliseconds()))
 }
 
