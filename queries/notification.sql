@@ -17,9 +17,11 @@ FROM (SELECT unnest(@ids::text[]) AS id, unnest(@events::bigint[]) AS events, un
 WHERE s.id = u.id
 RETURNING s.id, (s.events - u.events)::bigint AS before;
 
+-- AddDeliveries stores deliveries that are pending, and those to WebSockets as delivered: the queue has
+-- nothing to send there.
 -- name: AddDeliveries :exec
-INSERT INTO notification_delivery (id, subscriber, number, epoch, xid, rid, ref, version, event, resource_type, resource_id, created, trace)
-SELECT unnest(@ids::uuid[]), unnest(@subscribers::text[]), unnest(@numbers::bigint[]), unnest(@epochs::bigint[]), unnest(@xids::bigint[]), unnest(@rids::bigint[]),
+INSERT INTO notification_delivery (status, id, subscriber, number, epoch, xid, rid, ref, version, event, resource_type, resource_id, created, trace)
+SELECT unnest(@statuses::text[])::"char", unnest(@ids::uuid[]), unnest(@subscribers::text[]), unnest(@numbers::bigint[]), unnest(@epochs::bigint[]), unnest(@xids::bigint[]), unnest(@rids::bigint[]),
     unnest(@refs::bigint[]), unnest(@versions::integer[]), unnest(@events::text[])::"char", unnest(@resource_types::text[]),
     unnest(@resource_ids::text[]), unnest(@createds::timestamptz[]), unnest(@traces::text[])
 ON CONFLICT DO NOTHING;
@@ -448,3 +450,64 @@ LIMIT 1000;
 UPDATE notification_message m
 SET delivered = now()
 WHERE m.id = ANY (@ids::uuid[]) AND m.delivered IS NULL;
+
+-- HearingSubscriptions returns the Subscriptions that are told of events now, and since when. Their
+-- subscribers are locked.
+-- name: HearingSubscriptions :many
+SELECT s.id, s.started_at
+FROM notification_subscription s
+WHERE s.id = ANY (@ids::text[]) AND (s.status = 'active' OR s.started AND s.status <> 'off');
+
+-- EventsOfSubscription returns the events of a Subscription since it started, by number.
+-- name: EventsOfSubscription :many
+SELECT d.id, d.subscriber, d.number, d.rid, d.ref, d.version, d.event, d.resource_type, d.resource_id, d.created, d.queued, d.attempts,
+    d.next_attempt, d.trace
+FROM notification_subscription s
+JOIN notification_delivery d ON d.subscriber = 'Subscription/' || s.id AND d.queued >= s.started_at
+WHERE s.id = @subscription AND d.number BETWEEN sqlc.arg(first)::bigint AND sqlc.arg(last)::bigint
+ORDER BY d.number
+LIMIT @count;
+
+-- Tokens that bind a WebSocket to Subscriptions.
+
+-- name: AddBinding :exec
+INSERT INTO notification_binding (token, subscriptions, owner, expires)
+VALUES (@token, @subscriptions::text[], @owner, @expires);
+
+-- name: Binding :one
+SELECT b.subscriptions, b.owner
+FROM notification_binding b
+WHERE b.token = @token AND b.expires > now();
+
+-- name: TrimBindings :exec
+DELETE FROM notification_binding b
+WHERE b.expires < now();
+
+-- UnknownSubscriptions returns ids of Subscriptions that were stored by a release that did not carry
+-- them out.
+-- name: UnknownSubscriptions :many
+SELECT r.id
+FROM resource r
+JOIN resource_type t ON t.typ = r.typ
+WHERE t.name = 'Subscription' AND NOT EXISTS (SELECT FROM notification_subscription s WHERE s.id = r.id)
+LIMIT @count;
+
+-- EventCounts returns how many events Subscriptions have had, and their states.
+-- name: EventCounts :many
+SELECT s.id, s.status, s.started_at, coalesce(n.events, 0)::bigint AS events
+FROM notification_subscription s
+LEFT JOIN notification_subscriber n ON n.id = 'Subscription/' || s.id
+WHERE s.id = ANY (@ids::text[]);
+
+-- SubscriptionsByID is Subscriptions for some ids, whatever their states.
+-- name: SubscriptionsByID :many
+SELECT s.id, s.status, s.owner, s.secret, s.previous_secret, s.secret_changed, s.started, s.started_at, s.failing, s.error
+FROM notification_subscription s
+WHERE s.id = ANY (@ids::text[])
+ORDER BY s.id;
+
+-- AddSubscriptionsThatAreOff makes rows for Subscriptions that have none: nothing is to be done for them.
+-- name: AddSubscriptionsThatAreOff :exec
+INSERT INTO notification_subscription (id, status, owner)
+SELECT unnest(@ids::text[]), 'off', '{}'
+ON CONFLICT DO NOTHING;

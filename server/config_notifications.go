@@ -163,7 +163,7 @@ func (c Config) notifications() notify.Config {
 	key, _ := notify.SecretKey(n.Webhook.SigningSecret) // Check has read it
 	private, _ := n.allowPrivate(c.Auth.Enabled)
 	out := notify.Config{
-		Enabled: n.Enabled, BaseURL: c.baseURL(), Address: c.address(), VRead: n.VRead, MaxSubscriptions: n.MaxSubscriptions,
+		Enabled: n.Enabled, BaseURL: c.baseURL(), Address: c.address(), Authorized: c.Auth.Enabled, VRead: n.VRead, MaxSubscriptions: n.MaxSubscriptions,
 		Webhook: notify.WebhookConfig{
 			Enabled: n.Webhook.Enabled, Timeout: seconds(n.Webhook.TimeoutSeconds), MaxAttempts: n.Webhook.MaxRetries,
 			MaxConcurrent: n.Webhook.MaxConcurrentDeliveries, MaxInFlight: n.Webhook.MaxInFlightPerSubscription,

@@ -244,6 +244,13 @@ type JobPart struct {
 	Result      []byte
 }
 
+type NotificationBinding struct {
+	Token         []byte
+	Subscriptions []string
+	Owner         []byte
+	Expires       time.Time
+}
+
 type NotificationDelivery struct {
 	ID           pgtype.UUID
 	Subscriber   string

@@ -13,15 +13,40 @@ import (
 	"kiln/server/fhir"
 )
 
+const AddBinding = `-- name: AddBinding :exec
+
+INSERT INTO notification_binding (token, subscriptions, owner, expires)
+VALUES ($1, $2::text[], $3, $4)
+`
+
+type AddBindingParams struct {
+	Token         []byte
+	Subscriptions []string
+	Owner         []byte
+	Expires       time.Time
+}
+
+// Tokens that bind a WebSocket to Subscriptions.
+func (q *Queries) AddBinding(ctx context.Context, arg AddBindingParams) error {
+	_, err := q.db.Exec(ctx, AddBinding,
+		arg.Token,
+		arg.Subscriptions,
+		arg.Owner,
+		arg.Expires,
+	)
+	return err
+}
+
 const AddDeliveries = `-- name: AddDeliveries :exec
-INSERT INTO notification_delivery (id, subscriber, number, epoch, xid, rid, ref, version, event, resource_type, resource_id, created, trace)
-SELECT unnest($1::uuid[]), unnest($2::text[]), unnest($3::bigint[]), unnest($4::bigint[]), unnest($5::bigint[]), unnest($6::bigint[]),
-    unnest($7::bigint[]), unnest($8::integer[]), unnest($9::text[])::"char", unnest($10::text[]),
-    unnest($11::text[]), unnest($12::timestamptz[]), unnest($13::text[])
+INSERT INTO notification_delivery (status, id, subscriber, number, epoch, xid, rid, ref, version, event, resource_type, resource_id, created, trace)
+SELECT unnest($1::text[])::"char", unnest($2::uuid[]), unnest($3::text[]), unnest($4::bigint[]), unnest($5::bigint[]), unnest($6::bigint[]), unnest($7::bigint[]),
+    unnest($8::bigint[]), unnest($9::integer[]), unnest($10::text[])::"char", unnest($11::text[]),
+    unnest($12::text[]), unnest($13::timestamptz[]), unnest($14::text[])
 ON CONFLICT DO NOTHING
 `
 
 type AddDeliveriesParams struct {
+	Statuses      []string
 	Ids           []pgtype.UUID
 	Subscribers   []string
 	Numbers       []int64
@@ -37,8 +62,11 @@ type AddDeliveriesParams struct {
 	Traces        []string
 }
 
+// AddDeliveries stores deliveries that are pending, and those to WebSockets as delivered: the queue has
+// nothing to send there.
 func (q *Queries) AddDeliveries(ctx context.Context, arg AddDeliveriesParams) error {
 	_, err := q.db.Exec(ctx, AddDeliveries,
+		arg.Statuses,
 		arg.Ids,
 		arg.Subscribers,
 		arg.Numbers,
@@ -87,6 +115,36 @@ ON CONFLICT DO NOTHING
 func (q *Queries) AddSubscribers(ctx context.Context, ids []string) error {
 	_, err := q.db.Exec(ctx, AddSubscribers, ids)
 	return err
+}
+
+const AddSubscriptionsThatAreOff = `-- name: AddSubscriptionsThatAreOff :exec
+INSERT INTO notification_subscription (id, status, owner)
+SELECT unnest($1::text[]), 'off', '{}'
+ON CONFLICT DO NOTHING
+`
+
+// AddSubscriptionsThatAreOff makes rows for Subscriptions that have none: nothing is to be done for them.
+func (q *Queries) AddSubscriptionsThatAreOff(ctx context.Context, ids []string) error {
+	_, err := q.db.Exec(ctx, AddSubscriptionsThatAreOff, ids)
+	return err
+}
+
+const Binding = `-- name: Binding :one
+SELECT b.subscriptions, b.owner
+FROM notification_binding b
+WHERE b.token = $1 AND b.expires > now()
+`
+
+type BindingRow struct {
+	Subscriptions []string
+	Owner         []byte
+}
+
+func (q *Queries) Binding(ctx context.Context, token []byte) (BindingRow, error) {
+	row := q.db.QueryRow(ctx, Binding, token)
+	var i BindingRow
+	err := row.Scan(&i.Subscriptions, &i.Owner)
+	return i, err
 }
 
 const ClaimDeliveries = `-- name: ClaimDeliveries :many
@@ -515,6 +573,121 @@ func (q *Queries) DropPending(ctx context.Context, subscriber string) error {
 	return err
 }
 
+const EventCounts = `-- name: EventCounts :many
+SELECT s.id, s.status, s.started_at, coalesce(n.events, 0)::bigint AS events
+FROM notification_subscription s
+LEFT JOIN notification_subscriber n ON n.id = 'Subscription/' || s.id
+WHERE s.id = ANY ($1::text[])
+`
+
+type EventCountsRow struct {
+	ID        string
+	Status    string
+	StartedAt time.Time
+	Events    int64
+}
+
+// EventCounts returns how many events Subscriptions have had, and their states.
+func (q *Queries) EventCounts(ctx context.Context, ids []string) ([]EventCountsRow, error) {
+	rows, err := q.db.Query(ctx, EventCounts, ids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []EventCountsRow
+	for rows.Next() {
+		var i EventCountsRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.Status,
+			&i.StartedAt,
+			&i.Events,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const EventsOfSubscription = `-- name: EventsOfSubscription :many
+SELECT d.id, d.subscriber, d.number, d.rid, d.ref, d.version, d.event, d.resource_type, d.resource_id, d.created, d.queued, d.attempts,
+    d.next_attempt, d.trace
+FROM notification_subscription s
+JOIN notification_delivery d ON d.subscriber = 'Subscription/' || s.id AND d.queued >= s.started_at
+WHERE s.id = $1 AND d.number BETWEEN $2::bigint AND $3::bigint
+ORDER BY d.number
+LIMIT $4
+`
+
+type EventsOfSubscriptionParams struct {
+	Subscription string
+	First        int64
+	Last         int64
+	Count        int32
+}
+
+type EventsOfSubscriptionRow struct {
+	ID           pgtype.UUID
+	Subscriber   string
+	Number       int64
+	Rid          int64
+	Ref          int64
+	Version      int32
+	Event        fhir.Method
+	ResourceType string
+	ResourceID   string
+	Created      time.Time
+	Queued       time.Time
+	Attempts     int32
+	NextAttempt  time.Time
+	Trace        string
+}
+
+// EventsOfSubscription returns the events of a Subscription since it started, by number.
+func (q *Queries) EventsOfSubscription(ctx context.Context, arg EventsOfSubscriptionParams) ([]EventsOfSubscriptionRow, error) {
+	rows, err := q.db.Query(ctx, EventsOfSubscription,
+		arg.Subscription,
+		arg.First,
+		arg.Last,
+		arg.Count,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []EventsOfSubscriptionRow
+	for rows.Next() {
+		var i EventsOfSubscriptionRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.Subscriber,
+			&i.Number,
+			&i.Rid,
+			&i.Ref,
+			&i.Version,
+			&i.Event,
+			&i.ResourceType,
+			&i.ResourceID,
+			&i.Created,
+			&i.Queued,
+			&i.Attempts,
+			&i.NextAttempt,
+			&i.Trace,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const FailedSubscribers = `-- name: FailedSubscribers :many
 SELECT DISTINCT d.subscriber
 FROM notification_delivery d
@@ -586,6 +759,39 @@ WHERE s.status = 'active' AND s.due > now() + $1::bigint * interval '1 milliseco
 func (q *Queries) HastenHeartbeats(ctx context.Context, everyMs int64) error {
 	_, err := q.db.Exec(ctx, HastenHeartbeats, everyMs)
 	return err
+}
+
+const HearingSubscriptions = `-- name: HearingSubscriptions :many
+SELECT s.id, s.started_at
+FROM notification_subscription s
+WHERE s.id = ANY ($1::text[]) AND (s.status = 'active' OR s.started AND s.status <> 'off')
+`
+
+type HearingSubscriptionsRow struct {
+	ID        string
+	StartedAt time.Time
+}
+
+// HearingSubscriptions returns the Subscriptions that are told of events now, and since when. Their
+// subscribers are locked.
+func (q *Queries) HearingSubscriptions(ctx context.Context, ids []string) ([]HearingSubscriptionsRow, error) {
+	rows, err := q.db.Query(ctx, HearingSubscriptions, ids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []HearingSubscriptionsRow
+	for rows.Next() {
+		var i HearingSubscriptionsRow
+		if err := rows.Scan(&i.ID, &i.StartedAt); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const LockSubscribers = `-- name: LockSubscribers :exec
@@ -1150,6 +1356,58 @@ func (q *Queries) Subscriptions(ctx context.Context, arg SubscriptionsParams) ([
 	return items, nil
 }
 
+const SubscriptionsByID = `-- name: SubscriptionsByID :many
+SELECT s.id, s.status, s.owner, s.secret, s.previous_secret, s.secret_changed, s.started, s.started_at, s.failing, s.error
+FROM notification_subscription s
+WHERE s.id = ANY ($1::text[])
+ORDER BY s.id
+`
+
+type SubscriptionsByIDRow struct {
+	ID             string
+	Status         string
+	Owner          []byte
+	Secret         []byte
+	PreviousSecret []byte
+	SecretChanged  pgtype.Timestamptz
+	Started        bool
+	StartedAt      time.Time
+	Failing        pgtype.Timestamptz
+	Error          string
+}
+
+// SubscriptionsByID is Subscriptions for some ids, whatever their states.
+func (q *Queries) SubscriptionsByID(ctx context.Context, ids []string) ([]SubscriptionsByIDRow, error) {
+	rows, err := q.db.Query(ctx, SubscriptionsByID, ids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []SubscriptionsByIDRow
+	for rows.Next() {
+		var i SubscriptionsByIDRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.Status,
+			&i.Owner,
+			&i.Secret,
+			&i.PreviousSecret,
+			&i.SecretChanged,
+			&i.Started,
+			&i.StartedAt,
+			&i.Failing,
+			&i.Error,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const SubscriptionsOf = `-- name: SubscriptionsOf :many
 SELECT s.id
 FROM notification_subscription s
@@ -1328,6 +1586,16 @@ func (q *Queries) TakeRequestedSubscriptions(ctx context.Context, arg TakeReques
 	return items, nil
 }
 
+const TrimBindings = `-- name: TrimBindings :exec
+DELETE FROM notification_binding b
+WHERE b.expires < now()
+`
+
+func (q *Queries) TrimBindings(ctx context.Context) error {
+	_, err := q.db.Exec(ctx, TrimBindings)
+	return err
+}
+
 const TrimDeliveries = `-- name: TrimDeliveries :execrows
 DELETE FROM notification_delivery d
 WHERE d.id = ANY (ARRAY(
@@ -1363,6 +1631,36 @@ func (q *Queries) TrimMessages(ctx context.Context, before time.Time) (int64, er
 		return 0, err
 	}
 	return result.RowsAffected(), nil
+}
+
+const UnknownSubscriptions = `-- name: UnknownSubscriptions :many
+SELECT r.id
+FROM resource r
+JOIN resource_type t ON t.typ = r.typ
+WHERE t.name = 'Subscription' AND NOT EXISTS (SELECT FROM notification_subscription s WHERE s.id = r.id)
+LIMIT $1
+`
+
+// UnknownSubscriptions returns ids of Subscriptions that were stored by a release that did not carry
+// them out.
+func (q *Queries) UnknownSubscriptions(ctx context.Context, count int32) ([]string, error) {
+	rows, err := q.db.Query(ctx, UnknownSubscriptions, count)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var id string
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		items = append(items, id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const WaitingMessages = `-- name: WaitingMessages :many

@@ -117,6 +117,13 @@ var Operations = []fhir.OperationDefinition{
 		{Name: "_since", Max: 1, Type: "string"},
 		{Name: "events", Max: -1, Type: "code"},
 	}},
+	{Code: "events", URL: "http://kiln/fhir/OperationDefinition/subscription-events", Instance: true, Resources: []string{"Subscription"}, In: []fhir.OperationParameter{
+		{Name: "eventsSinceNumber", Max: 1, Type: "string"},
+		{Name: "eventsUntilNumber", Max: 1, Type: "string"},
+		{Name: "content", Max: 1, Type: "code"},
+	}, Out: []fhir.OperationParameter{
+		{Name: "return", Min: 1, Max: 1, Type: "Bundle"},
+	}},
 	{Code: "events-history", URL: "http://kiln/fhir/OperationDefinition/events-history", Type: true, Resources: []string{"Resource"}, In: []fhir.OperationParameter{
 		{Name: "_since", Max: 1, Type: "instant"},
 		{Name: "_count", Max: 1, Type: "integer"},
@@ -210,6 +217,14 @@ var Operations = []fhir.OperationDefinition{
 			}},
 			{Name: "comment", Max: 1, Type: "string"},
 		}},
+	}},
+	{Code: "get-ws-binding-token", URL: "http://kiln/fhir/OperationDefinition/subscription-get-ws-binding-token", Type: true, Instance: true, Resources: []string{"Subscription"}, In: []fhir.OperationParameter{
+		{Name: "id", Max: -1, Type: "string"},
+	}, Out: []fhir.OperationParameter{
+		{Name: "token", Min: 1, Max: 1, Type: "string"},
+		{Name: "expiration", Min: 1, Max: 1, Type: "dateTime"},
+		{Name: "subscription", Max: -1, Type: "string"},
+		{Name: "websocket-url", Min: 1, Max: 1, Type: "url"},
 	}},
 	{Code: "graph", URL: "http://hl7.org/fhir/OperationDefinition/Resource-graph", Instance: true, Resources: []string{"Resource"}, In: []fhir.OperationParameter{
 		{Name: "graph", Min: 1, Max: 1, Type: "uri"},

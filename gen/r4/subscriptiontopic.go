@@ -62,6 +62,8 @@ type SubscriptionTopic struct {
 	EffectivePeriod *Period
 	// Definition of a resource-based trigger for the topic. 1..*
 	ResourceTrigger []SubscriptionTopicResourceTrigger
+	// Event definitions that trigger the topic; the server stores them and does not act on them. 0..*
+	EventTrigger []SubscriptionTopicEventTrigger
 	// Properties by which a Subscription can filter the topic. 0..*
 	CanFilterBy []SubscriptionTopicCanFilterBy
 	// What else a notification has. 0..*
@@ -98,6 +100,7 @@ var typeSubscriptionTopic = fhir.Type{
 		{Name: "lastReviewDate", Offset: unsafe.Offsetof(SubscriptionTopic{}.LastReviewDate), Of: (*fhir.Date)(nil), Max: 1},
 		{Name: "effectivePeriod", Offset: unsafe.Offsetof(SubscriptionTopic{}.EffectivePeriod), Of: (*Period)(nil), Max: 1, Summary: true},
 		{Name: "resourceTrigger", Offset: unsafe.Offsetof(SubscriptionTopic{}.ResourceTrigger), Of: (*SubscriptionTopicResourceTrigger)(nil), Min: 1, Max: fhir.Many, Summary: true},
+		{Name: "eventTrigger", Offset: unsafe.Offsetof(SubscriptionTopic{}.EventTrigger), Of: (*SubscriptionTopicEventTrigger)(nil), Max: fhir.Many, Summary: true},
 		{Name: "canFilterBy", Offset: unsafe.Offsetof(SubscriptionTopic{}.CanFilterBy), Of: (*SubscriptionTopicCanFilterBy)(nil), Max: fhir.Many, Summary: true},
 		{Name: "notificationShape", Offset: unsafe.Offsetof(SubscriptionTopic{}.NotificationShape), Of: (*SubscriptionTopicNotificationShape)(nil), Max: fhir.Many, Summary: true},
 	},
@@ -208,6 +211,47 @@ var typeSubscriptionTopicResourceTriggerQueryCriteria = fhir.Type{
 // Type describes SubscriptionTopic.resourceTrigger.queryCriteria.
 func (*SubscriptionTopicResourceTriggerQueryCriteria) Type() *fhir.Type {
 	return &typeSubscriptionTopicResourceTriggerQueryCriteria
+}
+
+// SubscriptionTopicEventTrigger is the element SubscriptionTopic.eventTrigger. Event definitions that trigger the topic; the server stores them and does not act on them.
+type SubscriptionTopicEventTrigger struct {
+	// Unique id for inter-element referencing. 0..1
+	ID fhir.SystemString
+	// Additional content defined by implementations. 0..*
+	Extension []fhir.Extension
+	// Extensions that cannot be ignored even if unrecognized. 0..*
+	ModifierExtension []fhir.Extension
+	// Text representation of the event trigger. 0..1
+	Description fhir.Markdown
+	// Event which can trigger a notification from the topic. 1..1
+	Event *CodeableConcept
+	// Data type or resource that the event is about. 1..1
+	Resource fhir.URI
+}
+
+var typeSubscriptionTopicEventTrigger = fhir.Type{
+	Name: "SubscriptionTopic.eventTrigger", Base: "BackboneElement", Kind: fhir.Complex,
+	Fields: []fhir.Field{
+		{Name: "id", Offset: unsafe.Offsetof(SubscriptionTopicEventTrigger{}.ID), Of: (*fhir.SystemString)(nil), Max: 1},
+		{Name: "extension", Offset: unsafe.Offsetof(SubscriptionTopicEventTrigger{}.Extension), Of: (*fhir.Extension)(nil), Max: fhir.Many},
+		{Name: "modifierExtension", Offset: unsafe.Offsetof(SubscriptionTopicEventTrigger{}.ModifierExtension), Of: (*fhir.Extension)(nil), Max: fhir.Many, Summary: true, Modifier: true},
+		{Name: "description", Offset: unsafe.Offsetof(SubscriptionTopicEventTrigger{}.Description), Of: (*fhir.Markdown)(nil), Max: 1, Summary: true},
+		{Name: "event", Offset: unsafe.Offsetof(SubscriptionTopicEventTrigger{}.Event), Of: (*CodeableConcept)(nil), Min: 1, Max: 1, Summary: true},
+		{Name: "resource", Offset: unsafe.Offsetof(SubscriptionTopicEventTrigger{}.Resource), Of: (*fhir.URI)(nil), Min: 1, Max: 1, Summary: true},
+	},
+	New: func() fhir.Element {
+		return new(SubscriptionTopicEventTrigger)
+	},
+	Append: fhir.Append[SubscriptionTopicEventTrigger],
+	At: func(p unsafe.Pointer) fhir.Element {
+		return (*SubscriptionTopicEventTrigger)(p)
+	},
+	Size: unsafe.Sizeof(SubscriptionTopicEventTrigger{}),
+}
+
+// Type describes SubscriptionTopic.eventTrigger.
+func (*SubscriptionTopicEventTrigger) Type() *fhir.Type {
+	return &typeSubscriptionTopicEventTrigger
 }
 
 // SubscriptionTopicCanFilterBy is the element SubscriptionTopic.canFilterBy. Properties by which a Subscription can filter the topic.

@@ -336,7 +336,7 @@ func TestNotificationOperationsAreListed(t *testing.T) {
 		t.Errorf("POST $status: %s", got.body)
 	}
 	got := s.do("POST", "/Subscription/$status", `{"resourceType":"Parameters","parameter":[{"name":"id","valueString":"`+id+`"},{"name":"status","valueCode":"active"}]}`).want(200)
-	if got.str("type") != "searchset" || fmt.Sprint(got.at("total")) != "1" || got.str("entry.0.resource.subscription") != "Subscription/"+id {
+	if got.str("type") != "searchset" || fmt.Sprint(got.at("total")) != "1" || !strings.HasSuffix(got.str("entry.0.resource.parameter.0.valueReference.reference"), "/Subscription/"+id) {
 		t.Errorf("POST $status on the type: %s", got.body)
 	}
 	if got := s.do("GET", "/Subscription/$status?status=error", "").want(200); fmt.Sprint(got.at("total")) != "0" {

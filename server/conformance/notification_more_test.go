@@ -90,6 +90,9 @@ func TestDeadLettersAndMetrics(t *testing.T) {
 	if fmt.Sprint(a.at("redelivered")) != "1" {
 		t.Errorf("redelivered: %s", a.body)
 	}
+	if a := s.do("GET", s.server()+"/metrics", "").want(200); !strings.Contains(string(a.body), "service_notifications_oldest_transaction_seconds ") {
+		t.Error("/metrics has no age of the oldest transaction")
+	}
 	m := s.do("GET", "/Subscription/"+id, "").json.(map[string]any)
 	m["status"] = "requested"
 	b := fmt.Sprintf(`{"resourceType":"Subscription","id":%q,"status":"requested","reason":"test","criteria":"Patient?","channel":{"type":"rest-hook","endpoint":%q,"payload":"application/fhir+json"}}`, id, r.url)
@@ -291,7 +294,7 @@ func TestBackportPayloads(t *testing.T) {
 		d := receivers[content].next()
 		entries, _ := d.json["entry"].([]any)
 		if d.json["type"] != "history" || len(entries) != want.entries || strings.Contains(string(d.body), `"focus"`) != want.focus || strings.Contains(string(d.body), "secret") != want.resource ||
-			!strings.Contains(string(d.body), "event-notification") || !strings.Contains(string(d.body), `"name":"events-since-subscription-start","valueString":"1"`) {
+			strings.Contains(string(d.body), `"name":"topic"`) != want.focus || !strings.Contains(string(d.body), "event-notification") || !strings.Contains(string(d.body), `"name":"events-since-subscription-start","valueString":"1"`) {
 			t.Errorf("%s: %s", content, d.body)
 		}
 	}

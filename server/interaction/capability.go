@@ -28,6 +28,7 @@ type metadata struct {
 	profiles      int64 // their version
 	uris          map[string]string
 	cors          bool
+	topics        []string
 	before, after []byte
 }
 
@@ -86,9 +87,16 @@ func (s *Service) capabilityBody(ctx context.Context, base string) ([]byte, erro
 		uris = s.Facts.OAuthURIs()
 	}
 	cors := s.Facts.CORS != nil && s.Facts.CORS()
-	if version := s.operationsVersion(); s.metadata.of != reg || s.metadata.cors != cors || s.metadata.operations != version || s.metadata.profiles != profilesVersion || !maps.Equal(s.metadata.uris, uris) {
-		body := fhir.Encode(nil, s.capabilityStatement(reg, profiles, security(uris, cors), mark))
-		s.metadata.of, s.metadata.operations, s.metadata.profiles, s.metadata.uris, s.metadata.cors = reg, version, profilesVersion, uris, cors
+	var topics []string
+	if s.Facts.Topics != nil {
+		var err error
+		if topics, err = s.Facts.Topics(ctx); err != nil {
+			return nil, fmt.Errorf("topics of subscriptions: %w", err)
+		}
+	}
+	if version := s.operationsVersion(); s.metadata.of != reg || s.metadata.cors != cors || !slices.Equal(s.metadata.topics, topics) || s.metadata.operations != version || s.metadata.profiles != profilesVersion || !maps.Equal(s.metadata.uris, uris) {
+		body := fhir.Encode(nil, s.capabilityStatement(reg, profiles, security(uris, cors), topics, mark))
+		s.metadata.of, s.metadata.operations, s.metadata.profiles, s.metadata.uris, s.metadata.cors, s.metadata.topics = reg, version, profilesVersion, uris, cors, topics
 		s.metadata.before, s.metadata.after, _ = bytes.Cut(body, []byte(`"`+mark+`"`))
 	}
 	body := make([]byte, 0, len(s.metadata.before)+len(base)+2+len(s.metadata.after))
@@ -156,8 +164,8 @@ func security(endpoints map[string]string, cors bool) *r4.CapabilityStatementRes
 }
 
 // capabilityStatement is the statement of the service at base. profiles are those
-// that are stored, by resource type.
-func (s *Service) capabilityStatement(reg *search.Registry, profiles map[string][]string, security *r4.CapabilityStatementRestSecurity, base string) *r4.CapabilityStatement {
+// that are stored, by resource type. topics are the topics that Subscriptions may name.
+func (s *Service) capabilityStatement(reg *search.Registry, profiles map[string][]string, security *r4.CapabilityStatementRestSecurity, topics []string, base string) *r4.CapabilityStatement {
 	c := &r4.CapabilityStatement{
 		Status: codeOf("active"), Date: fhir.DateTime{Primitive: text(s.Facts.Date)}, Kind: codeOf("instance"),
 		Software:       &r4.CapabilityStatementSoftware{Name: stringOf("Kiln"), Version: stringOf(s.Facts.Version)},
@@ -193,12 +201,35 @@ func (s *Service) capabilityStatement(reg *search.Registry, profiles map[string]
 			own = append(own, fmt.Sprintf("%s (%s)", typ, r.Profile.Text))
 			continue
 		}
+		if typ == "Subscription" && s.Facts.Topics != nil {
+			declareTopics(&r, topics)
+			c.Instantiates = append(c.Instantiates, canonicalOf(backportGuide+"CapabilityStatement/backport-subscription-server-r4"))
+		}
 		rest.Resource = append(rest.Resource, r)
 	}
 	if own != nil {
 		rest.Documentation.Text = "Served like the resource types of FHIR: " + strings.Join(own, ", ") + "."
 	}
 	return c
+}
+
+// backportGuide begins the canonicals of the Subscriptions R5 Backport IG.
+const backportGuide = "http://hl7.org/fhir/uv/subscriptions-backport/"
+
+// declareTopics adds to the capabilities of Subscription the profile of the Subscriptions R5 Backport
+// IG, and the topics.
+// Spec: http://hl7.org/fhir/uv/subscriptions-backport/STU1.1/components.html#subscription-topics-in-r4.
+func declareTopics(r *r4.CapabilityStatementRestResource, topics []string) {
+	const profile = backportGuide + "StructureDefinition/backport-subscription"
+	if !slices.ContainsFunc(r.SupportedProfile, func(c fhir.Canonical) bool { return c.Text == profile }) {
+		r.SupportedProfile = append(r.SupportedProfile, canonicalOf(profile))
+	}
+	for _, topic := range topics {
+		value := canonicalOf(topic)
+		r.Extension = append(r.Extension, fhir.Extension{
+			URL: fhir.SystemString{Primitive: text(backportGuide + "StructureDefinition/capabilitystatement-subscriptiontopic-canonical")}, Value: &value,
+		})
+	}
 }
 
 func (s *Service) capabilities(reg *search.Registry, typ string, revIncludes, profiles []string) r4.CapabilityStatementRestResource {

@@ -74,9 +74,10 @@ type Entry struct {
 	Version fhir.Version
 	// Mode is search.mode: match, include, outcome.
 	Mode string
-	// Body is a resource that is not a stored version.
-	Body   []byte
-	Nested *Bundle
+	// Body is a resource that is not a stored version. FullURL is its fullUrl, "" for none.
+	Body    []byte
+	FullURL string
+	Nested  *Bundle
 	// Answer is entry.response; nil in a searchset.
 	Answer *Answer
 	// Request is entry.request of a history; "" elsewhere.

@@ -125,6 +125,9 @@ type Facts struct {
 	OAuthURIs func() map[string]string
 	// CORS reports whether pages of other origins may call; nil says no.
 	CORS func() bool
+	// Topics returns the canonicals of the topics that Subscriptions may name; nil without
+	// notifications.
+	Topics func(ctx context.Context) ([]string, error)
 }
 
 // UnknownType is the error of a resource type that there is not, not-supported, 404;

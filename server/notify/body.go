@@ -51,52 +51,75 @@ func (s *Service) statusBody(c *subscription, id, kind, state string, events int
 	return status{Type: kind, Subscription: c.reference(), Status: state, Events: events}.append(nil), fhirJSON
 }
 
-// backportBody is a history Bundle of the Backport IG: its first entry is a
-// SubscriptionStatus as Parameters. Its id is the notification's, the same at each attempt.
-// Spec: http://hl7.org/fhir/uv/subscriptions-backport/STU1.1/StructureDefinition-backport-subscription-notification-r4.html.
+// backportBody is the message of a delivery, or without one of a handshake or heartbeat.
 func (s *Service) backportBody(ctx context.Context, c *subscription, id, kind, state string, events int64, d *Delivery) []byte {
+	var list []*Delivery
+	if d != nil {
+		list = []*Delivery{d}
+	}
+	return s.backportBundle(ctx, c, id, kind, state, numberOf(d, events), list)
+}
+
+// backportBundle is a history Bundle of the Backport IG: its first entry is a
+// SubscriptionStatus as Parameters. The id of a notification is the same at each attempt.
+// Spec: http://hl7.org/fhir/uv/subscriptions-backport/STU1.1/StructureDefinition-backport-subscription-notification-r4.html.
+func (s *Service) backportBundle(ctx context.Context, c *subscription, id, kind, state string, events int64, list []*Delivery) []byte {
 	base := s.Settings().Address
 	absolute := func(path string) string { return base + "/" + path }
-	b := []byte(`{"resourceType":"Bundle","id":"` + id + `","type":"history","timestamp":"` + rfc3339(time.Now()) + `","entry":[{"fullUrl":"urn:uuid:`)
-	statusID := uuid.NewString()
-	topic := c.topic
-	if c.content == empty { // the payload tells of nothing but the event
-		topic = ""
+	p := statusParameters{ID: uuid.NewString(), Kind: kind, Status: state, Subscription: absolute(c.reference()), Topic: c.topic, Events: events}
+	if c.content == empty { // such a payload contains nothing but the number of the event
+		p.Topic = ""
 	}
-	b = append(b, statusID+`","resource":`...)
-	b = appendStatusParameters(b, statusID, kind, state, absolute(c.reference()), topic, numberOf(d, events), c, d, absolute)
+	for _, d := range list {
+		e := notified{Number: d.Number, At: d.Event.Version.LastUpdated}
+		if c.content != empty {
+			e.Focus = absolute(d.Event.Version.ResourceType + "/" + d.Event.Version.ID)
+		}
+		p.Notified = append(p.Notified, e)
+	}
+	b := []byte(`{"resourceType":"Bundle","id":"` + id + `","type":"history","timestamp":"` + rfc3339(time.Now()) + `","entry":[{"fullUrl":"urn:uuid:` + p.ID + `","resource":`)
+	b = p.append(b)
 	b = append(b, `,"request":{"method":"GET","url":`...)
 	b = fhir.AppendString(b, absolute(c.reference()+"/$status"))
 	b = append(b, `},"response":{"status":"200"}}`...)
-	if d != nil && c.content != empty {
-		e := d.Event
-		path := e.Version.ResourceType + "/" + e.Version.ID
-		b = append(b, `,{"fullUrl":`...)
-		b = fhir.AppendString(b, absolute(path))
-		if c.content == fullResource && len(e.Version.Body) > 0 {
-			b = append(b, `,"resource":`...)
-			b = append(b, e.Version.Body...)
-		}
-		b = append(b, `,"request":{"method":"`+methodOf(e.Kind)+`","url":`...)
-		if e.Kind == Create {
-			b = fhir.AppendString(b, e.Version.ResourceType)
-		} else {
-			b = fhir.AppendString(b, path)
-		}
-		b = append(b, `},"response":{"status":"`+responseOf(e.Kind)+`"}}`...)
-		if c.content == fullResource && e.Kind != Delete {
-			for _, v := range s.shaped(ctx, c, e) {
-				b = append(b, `,{"fullUrl":`...)
-				b = fhir.AppendString(b, absolute(v.ResourceType+"/"+v.ID))
-				b = append(b, `,"resource":`...)
-				b = append(b, s.shown(v).Body...)
-				b = append(b, `,"request":{"method":"GET","url":`...)
-				b = fhir.AppendString(b, v.ResourceType+"/"+v.ID)
-				b = append(b, `},"response":{"status":"200"}}`...)
-			}
+	if c.content != empty {
+		for _, d := range list {
+			b = s.appendEventEntries(ctx, b, c, d, absolute)
 		}
 	}
 	return append(b, `]}`...)
+}
+
+// appendEventEntries appends the entries of an event: the resource, and those that the topic includes.
+func (s *Service) appendEventEntries(ctx context.Context, b []byte, c *subscription, d *Delivery, absolute func(string) string) []byte {
+	e := d.Event
+	path := e.Version.ResourceType + "/" + e.Version.ID
+	b = append(b, `,{"fullUrl":`...)
+	b = fhir.AppendString(b, absolute(path))
+	if c.content == fullResource && len(e.Version.Body) > 0 {
+		b = append(b, `,"resource":`...)
+		b = append(b, e.Version.Body...)
+	}
+	b = append(b, `,"request":{"method":"`+methodOf(e.Kind)+`","url":`...)
+	if e.Kind == Create {
+		b = fhir.AppendString(b, e.Version.ResourceType)
+	} else {
+		b = fhir.AppendString(b, path)
+	}
+	b = append(b, `},"response":{"status":"`+responseOf(e.Kind)+`"}}`...)
+	if c.content != fullResource || e.Kind == Delete {
+		return b
+	}
+	for _, v := range s.shaped(ctx, c, e) {
+		b = append(b, `,{"fullUrl":`...)
+		b = fhir.AppendString(b, absolute(v.ResourceType+"/"+v.ID))
+		b = append(b, `,"resource":`...)
+		b = append(b, s.shown(v).Body...)
+		b = append(b, `,"request":{"method":"GET","url":`...)
+		b = fhir.AppendString(b, v.ResourceType+"/"+v.ID)
+		b = append(b, `},"response":{"status":"200"}}`...)
+	}
+	return b
 }
 
 // numberOf is the number of a delivery's event; without a delivery, of the last event.
@@ -129,34 +152,59 @@ func responseOf(k Kind) string {
 	return "200"
 }
 
-// appendStatusParameters appends the IG's SubscriptionStatus: Parameters.
-func appendStatusParameters(b []byte, id, kind, state, subscription, topic string, events int64, c *subscription, d *Delivery, absolute func(string) string) []byte {
-	b = append(b, `{"resourceType":"Parameters","id":"`+id+`","meta":{"profile":["`+backportBase+`backport-subscription-status-r4"]},"parameter":[`+
+// statusParameters is the SubscriptionStatus of the Backport IG.
+// Spec: http://hl7.org/fhir/uv/subscriptions-backport/STU1.1/StructureDefinition-backport-subscription-status-r4.html.
+type statusParameters struct {
+	ID           string // of the Parameters
+	Kind         string // handshake, heartbeat, event-notification, query-status, query-event
+	Status       string
+	Subscription string // URL
+	Topic        string // canonical, "" for none
+	Events       int64  // since the start
+	Error        string // "" for none
+	Notified     []notified
+}
+
+// notified is one notification-event.
+type notified struct {
+	Number int64
+	At     time.Time
+	Focus  string // URL, "" for none
+}
+
+// append appends the Parameters as JSON.
+func (p statusParameters) append(b []byte) []byte {
+	b = append(b, `{"resourceType":"Parameters","id":"`+p.ID+`","meta":{"profile":["`+backportBase+`backport-subscription-status-r4"]},"parameter":[`+
 		`{"name":"subscription","valueReference":{"reference":`...)
-	b = fhir.AppendString(b, subscription)
+	b = fhir.AppendString(b, p.Subscription)
 	b = append(b, '}', '}')
-	if topic != "" {
+	if p.Topic != "" {
 		b = append(b, `,{"name":"topic","valueCanonical":`...)
-		b = fhir.AppendString(b, topic)
+		b = fhir.AppendString(b, p.Topic)
 		b = append(b, '}')
 	}
 	b = append(b, `,{"name":"status","valueCode":`...)
-	b = fhir.AppendString(b, state)
+	b = fhir.AppendString(b, p.Status)
 	b = append(b, `},{"name":"type","valueCode":`...)
-	b = fhir.AppendString(b, kind)
+	b = fhir.AppendString(b, p.Kind)
 	b = append(b, `},{"name":"events-since-subscription-start","valueString":"`...)
-	b = strconv.AppendInt(b, events, 10)
+	b = strconv.AppendInt(b, p.Events, 10)
 	b = append(b, '"', '}')
-	if d != nil {
+	for _, e := range p.Notified {
 		b = append(b, `,{"name":"notification-event","part":[{"name":"event-number","valueString":"`...)
-		b = strconv.AppendInt(b, d.Number, 10)
-		b = append(b, `"},{"name":"timestamp","valueInstant":"`+rfc3339(d.Event.Version.LastUpdated)+`"}`...)
-		if c != nil && c.content != empty {
+		b = strconv.AppendInt(b, e.Number, 10)
+		b = append(b, `"},{"name":"timestamp","valueInstant":"`+rfc3339(e.At)+`"}`...)
+		if e.Focus != "" {
 			b = append(b, `,{"name":"focus","valueReference":{"reference":`...)
-			b = fhir.AppendString(b, absolute(d.Event.Version.ResourceType+"/"+d.Event.Version.ID))
+			b = fhir.AppendString(b, e.Focus)
 			b = append(b, '}', '}')
 		}
 		b = append(b, ']', '}')
+	}
+	if p.Error != "" {
+		b = append(b, `,{"name":"error","valueCodeableConcept":{"text":`...)
+		b = fhir.AppendString(b, p.Error)
+		b = append(b, '}', '}')
 	}
 	return append(b, `]}`...)
 }

@@ -13,6 +13,8 @@ type Config struct {
 	// BaseURL is the service's own, without a trailing slash; "" where it depends on
 	// the request.
 	BaseURL string
+	// Authorized says that the server has authorization.
+	Authorized bool
 	// Address is BaseURL, or what it is of the address that the server listens on, for
 	// messages that answer no request.
 	Address string

@@ -2,9 +2,10 @@ package notify
 
 import (
 	"context"
-	"errors"
+	"encoding/json"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -32,12 +33,14 @@ type reader struct {
 	loaded        time.Time
 	// principals are some of matcher's, by their rights.
 	principals map[string]*access.Principal
+	// topics is the URL of the topic that each Subscription names, by id.
+	topics map[string]string
 }
 
 func (s *Service) readers() []*reader {
 	return []*reader{
-		{s: s, name: "notifications", matcher: newMatcher(), withoutRights: make(map[string]bool), principals: make(map[string]*access.Principal)},
-		{s: s, name: "notifications-related", asks: true, matcher: newMatcher(), withoutRights: make(map[string]bool), principals: make(map[string]*access.Principal)},
+		{s: s, name: "notifications", matcher: newMatcher(), withoutRights: make(map[string]bool), topics: make(map[string]string), principals: make(map[string]*access.Principal)},
+		{s: s, name: "notifications-related", asks: true, matcher: newMatcher(), withoutRights: make(map[string]bool), topics: make(map[string]string), principals: make(map[string]*access.Principal)},
 	}
 }
 
@@ -46,13 +49,19 @@ func (r *reader) run(ctx context.Context) {
 	s := r.s
 	for s.awaitOn(ctx, func(c *Config) bool { return c.Enabled }) {
 		on, off := s.while(ctx, func(c *Config) bool { return c.Enabled })
-		err := s.feed.Run(on, r.name, store.Handler{Begin: r.load, Handle: r.enqueue, Committed: s.queue.wakeUp, Idle: r.idle})
+		err := s.feed.Run(on, r.name, store.Handler{Begin: r.load, Handle: r.enqueue, Committed: s.wakeUp, Idle: r.idle})
 		if err != nil && on.Err() == nil {
 			s.Log.Error("follow the change log", "reader", r.name, "error", err)
 			pause(ctx, time.Second)
 		}
 		off()
 	}
+}
+
+// wakeUp makes the queue and the bound WebSockets look for new deliveries.
+func (s *Service) wakeUp() {
+	s.queue.wakeUp()
+	s.bindings.wakeUp()
 }
 
 // idle reports that there is nobody for whom to look at changes.
@@ -81,46 +90,19 @@ func (r *reader) load(ctx context.Context) error {
 	m := newMatcher()
 	ctx = withTopics(ctx)
 	principals := make(map[ownerKey]principalOf)
+	r.topics = make(map[string]string)
 	for after := ""; ; {
 		rows, err := r.s.db().Subscriptions(ctx, db.SubscriptionsParams{After: after, Count: subscriptionPage})
 		if err != nil {
 			return err
 		}
-		var ids []string
-		for _, row := range rows {
-			after = row.ID
-			if matched(row.Status, row.Started) {
-				ids = append(ids, row.ID)
-			}
-		}
-		versions, err := r.s.Store.ReadMany(ctx, "Subscription", ids)
-		if err != nil {
+		if err := r.loadRows(ctx, m, rows, principals); err != nil {
 			return err
-		}
-		for _, row := range rows {
-			if !matched(row.Status, row.Started) {
-				continue
-			}
-			// Owners with one client, user and token differ in nothing that revokes their access.
-			owner := readOwner(row.Owner)
-			p, ok := principals[owner.key()]
-			if !ok || !reflect.DeepEqual(p.owner, owner) {
-				p = principalOf{owner: owner}
-				p.principal, p.err = r.s.principal(ctx, owner)
-				principals[owner.key()] = p
-			}
-			var c *subscription
-			err := p.err
-			if err == nil {
-				c, err = r.s.compileStored(p.in(ctx), row.ID, versions)
-			}
-			if err := r.place(ctx, m, row.ID, row.StartedAt, c, err); err != nil {
-				return err
-			}
 		}
 		if len(rows) < subscriptionPage {
 			break
 		}
+		after = rows[len(rows)-1].ID
 	}
 	for _, k := range r.s.kinds {
 		list, err := k.Load(ctx, "")
@@ -135,6 +117,66 @@ func (r *reader) load(ctx context.Context) error {
 	return nil
 }
 
+// loadRows puts some Subscriptions into a matcher, or removes them. principals caches the principals of
+// owners.
+func (r *reader) loadRows(ctx context.Context, m *matcher, rows []db.SubscriptionsRow, principals map[ownerKey]principalOf) error {
+	var ids []string
+	for _, row := range rows {
+		if matched(row.Status, row.Started) {
+			ids = append(ids, row.ID)
+		}
+	}
+	versions, err := r.s.Store.ReadMany(ctx, "Subscription", ids)
+	if err != nil {
+		return err
+	}
+	for _, row := range rows {
+		if !matched(row.Status, row.Started) {
+			r.forget(m, row.ID)
+			continue
+		}
+		// Owners with one client, user and token differ in nothing that revokes their access.
+		owner := readOwner(row.Owner)
+		p, ok := principals[owner.key()]
+		if !ok || !reflect.DeepEqual(p.owner, owner) {
+			p = principalOf{owner: owner}
+			p.principal, p.err = r.s.principal(ctx, owner)
+			principals[owner.key()] = p
+		}
+		r.noteTopic(row.ID, versions[row.ID].Body)
+		var c *subscription
+		err := p.err
+		if err == nil {
+			c, err = r.s.compileStored(p.in(ctx), row.ID, versions)
+		}
+		if err := r.place(ctx, m, row.ID, row.StartedAt, c, err); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// forget takes a Subscription out that hears of nothing.
+func (r *reader) forget(m *matcher, id string) {
+	delete(r.withoutRights, id)
+	delete(r.topics, id)
+	m.remove("Subscription/" + id)
+}
+
+// noteTopic notes which topic a Subscription names.
+func (r *reader) noteTopic(id string, body []byte) {
+	var named struct{ Topic, Criteria string }
+	_ = json.Unmarshal(body, &named) // stored by this server
+	if named.Topic == "" && isCanonical(named.Criteria) {
+		named.Topic = named.Criteria
+	}
+	if named.Topic == "" {
+		delete(r.topics, id)
+		return
+	}
+	r.topics[id], _, _ = strings.Cut(named.Topic, "|")
+}
+
 // parametersInterval is how often criteria are read anew, at most, while the parameters in force change
 // in nothing but how far their indexes are: that makes a difference to chains that ask one of these.
 const parametersInterval = 30 * time.Second
@@ -146,17 +188,33 @@ func (r *reader) outdated(now grounds) bool {
 
 // loadSubscription puts a Subscription into the matcher as it is now, or takes it out.
 func (r *reader) loadSubscription(ctx context.Context, m *matcher, id string) error {
-	row, err := r.s.db().Subscription(ctx, id)
-	if errors.Is(err, pgx.ErrNoRows) || err == nil && !matched(row.Status, row.Started) {
-		delete(r.withoutRights, id)
-		m.remove("Subscription/" + id)
-		return nil
+	return r.loadSubscriptions(ctx, m, []string{id})
+}
+
+// loadSubscriptions is loadSubscription for several.
+func (r *reader) loadSubscriptions(ctx context.Context, m *matcher, ids []string) error {
+	ctx = withTopics(ctx)
+	principals := make(map[ownerKey]principalOf)
+	for page := range slices.Chunk(ids, subscriptionPage) {
+		found, err := r.s.db().SubscriptionsByID(ctx, page)
+		if err != nil {
+			return err
+		}
+		rows := make([]db.SubscriptionsRow, len(found))
+		there := make(map[string]bool, len(found))
+		for i, row := range found {
+			rows[i], there[row.ID] = db.SubscriptionsRow(row), true
+		}
+		for _, id := range page {
+			if !there[id] {
+				r.forget(m, id)
+			}
+		}
+		if err := r.loadRows(ctx, m, rows, principals); err != nil {
+			return err
+		}
 	}
-	if err != nil {
-		return err
-	}
-	c, err := r.s.readAs(ctx, id, readOwner(row.Owner))
-	return r.place(ctx, m, id, row.StartedAt, c, err)
+	return nil
 }
 
 // place puts a Subscription into the matcher, or takes out one that cannot be carried out,
@@ -178,7 +236,7 @@ func (r *reader) place(ctx context.Context, m *matcher, id string, since time.Ti
 		return err
 	}
 	delete(r.withoutRights, id)
-	r.put(m, &Subscriber{ID: reference, Rules: c.rules, Queued: !c.webSocket, principal: r.share(c.principal), since: since})
+	r.put(m, &Subscriber{ID: reference, Rules: c.rules, Queued: !c.webSocket, Logged: c.backport, principal: r.share(c.principal), since: since})
 	return nil
 }
 
@@ -243,18 +301,25 @@ func (r *reader) enqueue(ctx context.Context, changes []store.Change) (func(cont
 			return nil, err
 		}
 		hits = append(hits, some...)
-		if end < len(changes) {
-			if err := r.applyChange(ctx, changes[end]); err != nil {
-				return nil, err
-			}
-			// A Subscription may be what another one is about.
-			some, err := r.matchChanges(ctx, changes[end:end+1])
-			if err != nil {
-				return nil, err
-			}
-			hits = append(hits, some...)
-			end++
+		if start = end; end == len(changes) {
+			break
 		}
+		// Definitions that were written one after another are applied together.
+		for end++; definesCriteria(changes[start]) && end < len(changes) && definesCriteria(changes[end]); end++ {
+		}
+		if definesCriteria(changes[start]) {
+			err = r.applyDefinitions(ctx, changes[start:end])
+		} else {
+			err = r.applyChange(ctx, changes[start])
+		}
+		if err != nil {
+			return nil, err
+		}
+		// Another Subscription may be about Subscriptions or topics.
+		if some, err = r.matchChanges(ctx, changes[start:end]); err != nil {
+			return nil, err
+		}
+		hits = append(hits, some...)
 		start = end
 	}
 	if len(hits) == 0 {
@@ -306,14 +371,48 @@ func (r *reader) changesSubscribers(c store.Change) bool {
 	return false
 }
 
-// applyChange follows a write that changes who matches.
-func (r *reader) applyChange(ctx context.Context, c store.Change) error {
-	if c.ResourceType == "SubscriptionTopic" || c.ResourceType == "SearchParameter" {
-		if err := r.s.refresh(ctx); err != nil {
-			return err
-		}
+// applyDefinitions follows writes of topics and search parameters. Of a topic it loads the
+// Subscriptions that name it; search parameters may change all of them.
+func (r *reader) applyDefinitions(ctx context.Context, changes []store.Change) error {
+	if err := r.s.refresh(ctx); err != nil {
+		return err
+	}
+	if slices.ContainsFunc(changes, func(c store.Change) bool { return c.ResourceType != "SubscriptionTopic" }) {
 		return r.load(ctx)
 	}
+	events, err := r.s.events(ctx, changes, true)
+	if err != nil {
+		return err
+	}
+	if len(events) < len(changes) { // a version is gone, and with it the URL of its topic
+		return r.load(ctx)
+	}
+	changed := make(map[string]bool)
+	for _, e := range events {
+		now, before := topicIn(e.Version.Body), topicIn(e.Previous.Body)
+		if reflect.DeepEqual(now, before) {
+			continue // the server reads nothing of it that has changed
+		}
+		changed[now.URL], changed[before.URL] = true, true
+	}
+	var ids []string
+	for id, address := range r.topics {
+		if changed[address] {
+			ids = append(ids, id)
+		}
+	}
+	return r.loadSubscriptions(ctx, r.matcher, ids)
+}
+
+// topicIn reads a topic; the zero topic where there is none.
+func topicIn(body []byte) topic {
+	var t topic
+	_ = json.Unmarshal(body, &t) // checked when it was written
+	return t
+}
+
+// applyChange follows a write that changes who matches.
+func (r *reader) applyChange(ctx context.Context, c store.Change) error {
 	versions, err := r.s.Store.ChangedVersions(ctx, []store.VersionKey{c.Key()}, map[int64]string{c.Ref: c.ResourceType})
 	if err != nil {
 		return err

@@ -93,6 +93,60 @@ func TestSubscriptionsAreLoadedInPages(t *testing.T) {
 			n++
 		}
 	}
+	reading := func(f func()) (n int) {
+		before := len(statements.Ended())
+		ctx, span = traces.Tracer("test").Start(context.Background(), "topics")
+		f()
+		span.End()
+		for _, s := range statements.Ended()[before:] {
+			if s.Name() == "db" {
+				n++
+			}
+		}
+		return n
+	}
+	follow := func(bodies ...string) (statements int) {
+		at, err := s.Store.ChangeHorizon(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, body := range bodies {
+			if err := s.Store.Write(t.Context(), put("SubscriptionTopic", fmt.Sprint("t", i), body)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		feed := store.NewFeed(s.Store, 10*time.Millisecond)
+		defer feed.Close()
+		follower := feed.Follow(at)
+		defer follower.Close()
+		var changes []store.Change
+		for len(changes) < len(bodies) {
+			more, err := follower.Next(t.Context(), 100, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			changes = append(changes, more...)
+		}
+		return reading(func() {
+			if _, err := r.enqueue(ctx, changes); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+	var others, again []string
+	for i := range 10 {
+		others = append(others, fmt.Sprintf(`{"resourceType":"SubscriptionTopic","url":"http://example.org/other%d","status":"active","resourceTrigger":[{"resource":"Patient"}]}`, i))
+		again = append(again, fmt.Sprintf(`{"resourceType":"SubscriptionTopic","url":"`+topic+`","status":"active","version":"%d","resourceTrigger":[{"resource":"Patient","supportedInteraction":["update"]}],"canFilterBy":[{"filterParameter":"family"}]}`, i))
+	}
+	if n := follow(others...); n > 4 {
+		t.Errorf("ten topics that nobody names: %d statements", n)
+	}
+	if r.matcher.size() != count {
+		t.Errorf("%d subscriptions are matched afterwards, want %d", r.matcher.size(), count)
+	}
+	if n := follow(again...); n > 15 {
+		t.Errorf("ten writes of a topic that half of them name: %d statements", n)
+	}
 	if n < 7 || n > 9 { // two for each of three pages, and the search for the topic
 		t.Errorf("%d statements, want 7", n)
 	}

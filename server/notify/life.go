@@ -31,6 +31,35 @@ func (l *life) wakeUp() {
 	}
 }
 
+// ownerUnknown is the reason for which a Subscription is off that an older release stored.
+const ownerUnknown = "it was stored by a release that did not carry out subscriptions, and whose it is was not kept: write it again"
+
+// adopt makes Subscriptions effective that a release stored which did not carry them out: they begin
+// with a handshake. With authorization they go off, as it is not known whose rights they have.
+func (l *life) adopt(ctx context.Context) error {
+	s := l.s
+	for {
+		const page = 500
+		ids, err := s.db().UnknownSubscriptions(ctx, page)
+		if err != nil || len(ids) == 0 {
+			return err
+		}
+		for _, id := range ids {
+			status, reason := "requested", ""
+			if s.Settings().Authorized {
+				status, reason = "off", ownerUnknown
+			}
+			if err := s.transition(ctx, id, []string{"requested", "active", "error"}, status, reason); err != nil {
+				return err
+			}
+		}
+		// A Subscription that was off has no row yet.
+		if err := s.db().AddSubscriptionsThatAreOff(ctx, ids); err != nil {
+			return err
+		}
+	}
+}
+
 // parallelHandshakes bounds the requests of the life under way.
 const parallelHandshakes = 32
 
@@ -39,6 +68,14 @@ func (l *life) run(ctx context.Context) {
 	places := make(chan struct{}, parallelHandshakes)
 	var working sync.WaitGroup
 	defer working.Wait()
+	for l.s.awaitOn(ctx, func(c *Config) bool { return c.Enabled }) {
+		err := l.adopt(ctx)
+		if err == nil {
+			break
+		}
+		l.s.Log.Warn("adopt the subscriptions of an older release", "error", err)
+		pause(ctx, time.Second)
+	}
 	for l.s.awaitOn(ctx, func(c *Config) bool { return c.Enabled }) {
 		places <- struct{}{} // there is room for one
 		<-places

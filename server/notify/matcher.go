@@ -38,6 +38,8 @@ type Subscriber struct {
 	// principal is on whose behalf it hears of events: of what that may see, and nothing else; nil
 	// sees everything.
 	principal *access.Principal
+	// Logged says that events are kept by their numbers where they are not queued.
+	Logged bool
 	// since is when a Subscription became active: it hears of nothing that was written before.
 	since time.Time
 }

@@ -54,6 +54,10 @@ type status struct {
 	Status       string
 	Events       int64 // since the start
 	Error        string
+	// Backport says that the Subscription has the form of the Backport IG. Topic is its canonical,
+	// "" where none may be told.
+	Backport bool
+	Topic    string
 }
 
 // append appends the SubscriptionStatus as JSON.

@@ -65,6 +65,8 @@ type Service struct {
 	done            sync.WaitGroup
 	changes         changes
 	room            room
+	topics          knownTopics
+	bindings        *bindings
 	// sending and heartbeat are what the settings said when it was last looked.
 	sending   atomic.Bool
 	heartbeat atomic.Int64
@@ -132,13 +134,15 @@ func (s *Service) Start() error {
 	s.queue = newQueue(s)
 	s.hub = newHub(s)
 	s.life = newLife(s)
+	s.bindings = newBindings()
 	s.Store.Follow("Subscription", store.Hook{Before: s.beforeWrite, InTx: s.afterWrite, Committed: func(_ context.Context, changed bool) {
 		if changed {
 			s.life.wakeUp()
 			s.queue.wakeUp()
 		}
 	}})
-	s.Store.Follow("SubscriptionTopic", store.Hook{Before: s.checkTopics})
+	s.Store.Follow("SubscriptionTopic", store.Hook{Before: s.checkTopics, InTx: func(context.Context, *store.Tx, []*store.Write) (bool, error) { return true, nil },
+		Committed: func(context.Context, bool) { s.topics.forget() }})
 	s.feed = store.NewFeed(s.Store, s.Settings().Poll)
 	ctx, stop := context.WithCancel(access.With(context.Background(), access.Open))
 	s.stop = stop
@@ -153,6 +157,7 @@ func (s *Service) Start() error {
 	}
 	s.done.Go(func() { s.queue.run(ctx) })
 	s.done.Go(func() { s.hub.run(ctx) })
+	s.done.Go(func() { s.bindings.run(ctx, s) })
 	s.done.Go(func() { s.life.run(ctx) })
 	s.done.Go(func() { s.life.watchOwners(ctx) })
 	s.done.Go(func() { s.retain(ctx) })

@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/google/uuid"
+
 	"kiln/server/access"
 	"kiln/server/interaction"
 	"kiln/server/operation"
@@ -14,11 +16,15 @@ import (
 // local is where the OperationDefinitions of the service are.
 const local = "http://kiln/fhir/OperationDefinition/"
 
-// Operations are those of the service. $status is carried out like every other; the rest
-// have paths of their own (Mount), and are here to be listed, and refused by name as
+// Operations returns the operations of the service. The operations of the Backport IG run like every
+// other. The rest have paths of their own (Mount): here they are listed, and refused by name as
 // entries of a Bundle.
 func (s *Service) Operations() []operation.Operation {
-	list := []operation.Operation{{Definition: local + "subscription-status", Run: s.status}}
+	list := []operation.Operation{
+		{Definition: local + "subscription-status", Run: s.status},
+		{Definition: local + "subscription-events", Run: s.pastEventsOf},
+		{Definition: local + "subscription-get-ws-binding-token", Run: s.bindingToken},
+	}
 	for name, what := range map[string]string{
 		"events": "$events is a stream", "events-history": "$events-history is paged by links of its own", "notify": "$notify takes JSON that is no resource",
 		"subscription-secret": "$secret answers with JSON that is no resource", "subscription-test": "$test waits for an endpoint",
@@ -36,8 +42,8 @@ func (s *Service) Operations() []operation.Operation {
 // maxStatuses bounds the subscriptions of one $status on the type.
 const maxStatuses = 1000
 
-// status is $status: of one Subscription the SubscriptionStatus, on the type a searchset
-// of them.
+// status is $status. For one Subscription it returns its SubscriptionStatus; for a Backport
+// Subscription, and on the type, it returns a searchset of Parameters.
 // Spec: http://hl7.org/fhir/uv/subscriptions-backport/STU1.1/OperationDefinition-backport-subscription-status.html.
 func (s *Service) status(ctx context.Context, p operation.Request, in *operation.Inputs) (interaction.Response, error) {
 	if p.ID != "" {
@@ -45,7 +51,11 @@ func (s *Service) status(ctx context.Context, p operation.Request, in *operation
 		if err != nil {
 			return interaction.Response{}, err
 		}
-		return interaction.Response{Status: http.StatusOK, Body: s.statusOf(row, v).append(nil)}, nil
+		st := s.statusOf(row, v)
+		if !st.Backport {
+			return interaction.Response{Status: http.StatusOK, Body: st.append(nil)}, nil
+		}
+		return statusBundle("Subscription/"+p.ID+"/$status", []interaction.Entry{s.statusEntry(st)}), nil
 	}
 	if err := s.Service.May(ctx, access.Read, "Subscription", ""); err != nil {
 		return interaction.Response{}, err
@@ -62,7 +72,7 @@ func (s *Service) status(ctx context.Context, p operation.Request, in *operation
 		return interaction.Response{}, outcome.New(outcome.CodeTooCostly, "$status is asked of more than %d subscriptions: name some by id", maxStatuses)
 	}
 	self := "Subscription/$status" + query(p.Values.Encode())
-	found := &interaction.Bundle{Type: "searchset", Links: []interaction.Link{{Relation: "self", URL: self}}}
+	var found []interaction.Entry
 	for _, id := range ids {
 		row, v, err := s.readable(ctx, access.Read, strings.TrimPrefix(id, "Subscription/"))
 		if outcome.Is(err, outcome.CodeNotFound, outcome.CodeDeleted) {
@@ -75,8 +85,24 @@ func (s *Service) status(ctx context.Context, p operation.Request, in *operation
 		if len(states) > 0 && !contains(states, st.Status) {
 			continue
 		}
-		found.Entries = append(found.Entries, interaction.Entry{Body: st.append(nil), Mode: "match"})
+		found = append(found, s.statusEntry(st))
 	}
-	found.Total = len(found.Entries)
-	return interaction.Response{Status: http.StatusOK, Bundle: found}, nil
+	return statusBundle(self, found), nil
+}
+
+// statusBundle is the searchset of an answer to $status. self is its URL, relative to the base.
+func statusBundle(self string, entries []interaction.Entry) interaction.Response {
+	return interaction.Response{Status: http.StatusOK, Bundle: &interaction.Bundle{
+		Type: "searchset", Total: len(entries), Links: []interaction.Link{{Relation: "self", URL: self}}, Entries: entries,
+	}}
+}
+
+// statusEntry is a status as the Parameters of the Backport IG, in an entry of a searchset.
+func (s *Service) statusEntry(st status) interaction.Entry {
+	id := uuid.NewString()
+	base := s.Settings().Address
+	b := statusParameters{
+		ID: id, Kind: st.Type, Status: st.Status, Subscription: base + "/" + st.Subscription, Topic: st.Topic, Events: st.Events, Error: st.Error,
+	}.append(nil)
+	return interaction.Entry{FullURL: "urn:uuid:" + id, Body: b, Mode: "match"}
 }

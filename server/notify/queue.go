@@ -110,9 +110,14 @@ func (q *queue) timeout() time.Duration {
 	return t
 }
 
-// add counts hits and queues deliveries of them.
+// add counts hits and queues deliveries of them. It leaves out Subscriptions that are off or deleted
+// by now, and events from before a Subscription started.
 func (q *queue) add(ctx context.Context, tx pgx.Tx, hits []hit) error {
 	d := db.New(tx)
+	hits, err := q.lockHearing(ctx, d, hits)
+	if err != nil || len(hits) == 0 {
+		return err
+	}
 	at := make(map[string]int)
 	var count db.CountEventsParams
 	for _, h := range hits {
@@ -126,12 +131,6 @@ func (q *queue) add(ctx context.Context, tx pgx.Tx, hits []hit) error {
 		}
 		count.Events[i]++
 	}
-	if err := d.AddSubscribers(ctx, count.Ids); err != nil {
-		return err
-	}
-	if err := d.LockSubscribers(ctx, count.Ids); err != nil {
-		return err
-	}
 	rows, err := d.CountEvents(ctx, count)
 	if err != nil {
 		return err
@@ -143,10 +142,15 @@ func (q *queue) add(ctx context.Context, tx pgx.Tx, hits []hit) error {
 	var p db.AddDeliveriesParams
 	for _, h := range hits {
 		number[h.subscriber.ID]++
+		status := "p"
 		if !h.subscriber.Queued {
-			continue
+			if !h.subscriber.Logged {
+				continue
+			}
+			status = "d"
 		}
 		e := h.event
+		p.Statuses = append(p.Statuses, status)
 		p.Ids = append(p.Ids, pgtype.UUID{Bytes: e.notificationID(h.subscriber.ID), Valid: true})
 		p.Subscribers = append(p.Subscribers, h.subscriber.ID)
 		p.Numbers = append(p.Numbers, number[h.subscriber.ID])
@@ -165,6 +169,49 @@ func (q *queue) add(ctx context.Context, tx pgx.Tx, hits []hit) error {
 		return nil
 	}
 	return d.AddDeliveries(ctx, p)
+}
+
+// lockHearing locks the subscribers of hits and returns the hits whose subscribers hear of them. The
+// write that ends a Subscription waits for that lock, and then deletes the pending deliveries.
+func (q *queue) lockHearing(ctx context.Context, d *db.Queries, hits []hit) ([]hit, error) {
+	var all, others, subscriptions []string
+	seen := make(map[string]bool)
+	for _, h := range hits {
+		id := h.subscriber.ID
+		if seen[id] {
+			continue
+		}
+		seen[id] = true
+		all = append(all, id)
+		if subscription, ok := strings.CutPrefix(id, "Subscription/"); ok {
+			subscriptions = append(subscriptions, subscription)
+		} else {
+			others = append(others, id)
+		}
+	}
+	if err := d.AddSubscribers(ctx, others); err != nil {
+		return nil, err
+	}
+	if err := d.LockSubscribers(ctx, all); err != nil {
+		return nil, err
+	}
+	since := make(map[string]time.Time, len(subscriptions))
+	if len(subscriptions) > 0 {
+		rows, err := d.HearingSubscriptions(ctx, subscriptions)
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range rows {
+			since["Subscription/"+r.ID] = r.StartedAt
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(hits), func(h hit) bool {
+		if !strings.HasPrefix(h.subscriber.ID, "Subscription/") {
+			return false
+		}
+		start, hears := since[h.subscriber.ID]
+		return !hears || h.event.Written.Before(start)
+	}), nil
 }
 
 // run works on the queue until ctx ends, and then waits for what is under way.

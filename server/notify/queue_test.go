@@ -37,6 +37,10 @@ func queueOn(t testing.TB, url string) *Service {
 // enqueue queues n events for each of some subscribers, in one transaction.
 func (s *Service) enqueueEvents(t testing.TB, from, n, subscribers int) {
 	t.Helper()
+	for i := range subscribers {
+		exec(t, s, fmt.Sprintf(`INSERT INTO notification_subscription (id, status, owner, started) VALUES ('%d', 'active', '{}', true) ON CONFLICT DO NOTHING`, i))
+		exec(t, s, fmt.Sprintf(`INSERT INTO notification_subscriber (id) VALUES ('Subscription/%d') ON CONFLICT DO NOTHING`, i))
+	}
 	var hits []hit
 	for i := from; i < from+n; i++ {
 		e := &Event{Kind: Create, Version: fhir.Version{ResourceType: "Basic", ID: fmt.Sprint("b", i), VersionID: 1}, Written: time.Now(), ref: int64(i),
@@ -381,6 +385,37 @@ func TestFaultsOfOursAreNoAttempt(t *testing.T) {
 	}
 	if n := count(t, s, `SELECT count(*) FROM notification_subscriber WHERE due > now()`); n != 1 {
 		t.Error("the subscriber is due at once")
+	}
+}
+
+// Contract, Notifications 3: an event from before a Subscription was off, which is queued afterwards, is
+// not delivered; nor is one from before it started, or one for a Subscription that is deleted.
+func TestQueuedAfterOff(t *testing.T) {
+	t.Parallel()
+	s := queueOn(t, storetest.New(t))
+	s.enqueueEvents(t, 0, 1, 4)
+	exec(t, s, `UPDATE notification_subscription SET status = 'off', started = false WHERE id = '1'`)
+	exec(t, s, `UPDATE notification_subscription SET started_at = now() + interval '1 hour' WHERE id = '2'`)
+	exec(t, s, `DELETE FROM notification_subscriber WHERE id = 'Subscription/3'`)
+	exec(t, s, `DELETE FROM notification_subscription WHERE id = '3'`)
+	e := &Event{Kind: Create, Version: fhir.Version{ResourceType: "Basic", ID: "late", VersionID: 1}, Written: time.Now(), ref: 77,
+		Position: store.ChangePosition{XID: 77, RID: 77, Version: 1}}
+	var hits []hit
+	for i := range 4 {
+		hits = append(hits, hit{&Subscriber{ID: fmt.Sprint("Subscription/", i), Queued: true}, e})
+	}
+	hits = append(hits, hit{&Subscriber{ID: "App/1/x", Queued: true}, e})
+	if err := s.Store.InTx(t.Context(), func(tx *store.Tx) error { return s.queue.add(t.Context(), tx.Conn(), hits) }); err != nil {
+		t.Fatal(err)
+	}
+	if n := count(t, s, `SELECT count(*) FROM notification_delivery WHERE resource_id = 'late' AND subscriber IN ('Subscription/0', 'App/1/x')`); n != 2 {
+		t.Errorf("%d deliveries to those that hear, want 2", n)
+	}
+	if n := count(t, s, `SELECT count(*) FROM notification_delivery WHERE resource_id = 'late'`); n != 2 {
+		t.Errorf("%d deliveries, want 2", n)
+	}
+	if n := count(t, s, `SELECT count(*) FROM notification_subscriber WHERE id = 'Subscription/3' OR id <> 'Subscription/0' AND events > 0 AND id NOT LIKE 'App/%'`); n != 0 {
+		t.Errorf("%d subscribers count the event, or came back", n)
 	}
 }
 

@@ -28,6 +28,7 @@ import (
 // for each type: a pattern with a wildcard there would be at odds with those of others.
 func (s *Service) Mount(m *web.Mux) {
 	m.HandleFunc(web.Streams, "GET /notifications/ws", s.webSocket)
+	m.HandleFunc(web.Public, "GET /notifications/bind", s.boundSocket)
 	m.HandleFunc(web.Streams, "GET /notifications/events", s.eventStream(""))
 	admin := func(id string, f func(w http.ResponseWriter, r *http.Request) error) {
 		m.HandleFunc(web.Admin, id, answering(f))
@@ -106,6 +107,11 @@ func (s *Service) statusOf(row db.SubscriptionRow, v fhir.Version) status {
 	st := status{Type: "query-status", Subscription: "Subscription/" + row.ID, Status: row.Status, Events: row.Events, Error: row.Error}
 	if r, err := s.decode(v.Body); err == nil {
 		st.Status, st.Error = r.Status.Text, r.Error.Text
+		if st.Backport = isBackport(r); st.Backport {
+			st.Topic = r.Criteria.Text
+		} else {
+			st.Topic = r.Topic.Text
+		}
 	}
 	return st
 }

@@ -329,7 +329,7 @@ func checkForm(r *r4.Subscription) error {
 	if len(r.ModifierExtension) > 0 {
 		return unprocessable("Subscription.modifierExtension", outcome.CodeNotSupported, "the modifier extension %q is not known", clip(r.ModifierExtension[0].URL.Text))
 	}
-	backport := r.Topic.Text == "" && isCanonical(r.Criteria.Text)
+	backport := isBackport(r)
 	if x := r.Criteria.Extra; x != nil {
 		for _, e := range x.Extension {
 			text, ok := e.Value.(*fhir.String)
@@ -458,6 +458,9 @@ func readOwner(b []byte) Owner {
 	_ = json.Unmarshal(b, &o) // written by json
 	return o
 }
+
+// isBackport reports whether a Subscription has the form of the Backport IG.
+func isBackport(r *r4.Subscription) bool { return r.Topic.Text == "" && isCanonical(r.Criteria.Text) }
 
 // isCanonical reports whether criteria name a topic, as the Backport IG has it, and
 // are no search: a search may well hold a URL, behind its question mark.

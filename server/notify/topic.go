@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"kiln/server/fhir"
@@ -39,11 +40,14 @@ type topic struct {
 		Parameter string   `json:"filterParameter"`
 		Modifiers []string `json:"modifier"`
 	} `json:"canFilterBy"`
-	Shape []struct {
-		Resource   string   `json:"resource"`
-		Include    []string `json:"include"`
-		RevInclude []string `json:"revInclude"`
-	} `json:"notificationShape"`
+	Shape []topicShape `json:"notificationShape"`
+}
+
+// topicShape lists the resources that a notification contains beside a resource of one type.
+type topicShape struct {
+	Resource   string   `json:"resource"`
+	Include    []string `json:"include"`
+	RevInclude []string `json:"revInclude"`
 }
 
 // typeOf is a resource type of its name or of the canonical of its definition.
@@ -85,32 +89,80 @@ func (s *Service) searchTopic(ctx context.Context, canonical string) (*topic, er
 
 // scanTopics returns the topic of a canonical that was changed last, of those that a search finds;
 // nil where none is in force.
-func (s *Service) scanTopics(ctx context.Context, canonical string, values url.Values) (*topic, error) {
+func (s *Service) scanTopics(ctx context.Context, canonical string, values url.Values) (last *topic, err error) {
+	var changed time.Time
+	err = s.eachTopic(ctx, values, func(t *topic, at time.Time) {
+		if t.is(canonical) && !at.Before(changed) {
+			last, changed = t, at
+		}
+	})
+	return last, err
+}
+
+// eachTopic calls f for each topic that a search finds, with the instant of its last change.
+func (s *Service) eachTopic(ctx context.Context, values url.Values, f func(t *topic, changed time.Time)) error {
 	const page = 200
 	values.Set("_count", strconv.Itoa(page))
 	values.Set("_total", "none")
-	var last *topic
-	var changed time.Time
 	for {
 		q, err := search.Parse(s.Service.Parameters.Current(), "SubscriptionTopic", values, search.Options{MaxCount: page})
 		if err != nil {
-			return nil, err
+			return err
 		}
 		found, err := s.Store.Search(ctx, q)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		for _, v := range found.Matches {
 			t := new(topic)
-			if err := json.Unmarshal(v.Body, t); err == nil && t.is(canonical) && !v.LastUpdated.Before(changed) {
-				last, changed = t, v.LastUpdated
+			if err := json.Unmarshal(v.Body, t); err == nil {
+				f(t, v.LastUpdated)
 			}
 		}
 		if !found.HasNext {
-			return last, nil
+			return nil
 		}
 		values.Set("_cursor", found.Last)
 	}
+}
+
+// knownTopics are the canonicals of the topics in force, as they were read last.
+type knownTopics struct {
+	mu   sync.Mutex
+	list []string
+	read time.Time // zero: to be read
+}
+
+// topicsAge is how old knownTopics may be: another server may have written a topic.
+const topicsAge = 2 * time.Second
+
+func (k *knownTopics) forget() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.read = time.Time{}
+}
+
+// Topics returns the canonicals of the topics in force, sorted.
+func (s *Service) Topics(ctx context.Context) ([]string, error) {
+	k := &s.topics
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if time.Since(k.read) < topicsAge {
+		return k.list, nil
+	}
+	began := time.Now()
+	var list []string
+	err := s.eachTopic(ctx, url.Values{}, func(t *topic, _ time.Time) {
+		if t.is(t.URL) {
+			list = append(list, t.URL)
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	slices.Sort(list)
+	k.list, k.read = slices.Compact(list), began
+	return k.list, nil
 }
 
 // is reports whether a topic is in force and has a canonical, with or without a version.
@@ -135,13 +187,12 @@ func (s *Service) compileTopic(ctx context.Context, c *subscription, filters []f
 	if c.rules, err = s.topicRules(ctx, t); err != nil {
 		return refused(err, at)
 	}
-	for _, shape := range t.Shape {
-		for _, text := range shape.Include {
-			c.include = append(c.include, "_include="+text)
+	for i := range t.Shape {
+		known, err := s.knownIncludes(ctx, &t.Shape[i])
+		if err != nil {
+			return refused(err, at)
 		}
-		for _, text := range shape.RevInclude {
-			c.include = append(c.include, "_revinclude="+text)
-		}
+		c.include = append(c.include, known...)
 	}
 	return s.filter(ctx, c, filters, element, func(typ, parameter, modifier string) bool {
 		for _, f := range t.Filters {
@@ -230,16 +281,46 @@ func (s *Service) checkTopic(ctx context.Context, body []byte) error {
 		return refused(err, "SubscriptionTopic.resourceTrigger")
 	}
 	for _, shape := range t.Shape {
-		typ := typeOf(shape.Resource)
-		if s.Service.Model.Resources[typ] == nil {
+		if typ := typeOf(shape.Resource); s.Service.Model.Resources[typ] == nil {
 			return refused(s.Service.UnknownType(typ), "SubscriptionTopic.notificationShape.resource")
 		}
-		values := url.Values{"_include": shape.Include, "_revinclude": shape.RevInclude}
-		if _, err := search.Parse(s.Service.Parameters.Current(), typ, values, s.Service.SearchOptions(ctx, false, nil)); err != nil {
+		if _, err := s.knownIncludes(ctx, &shape); err != nil {
 			return refused(err, "SubscriptionTopic.notificationShape")
 		}
 	}
 	return nil
+}
+
+// knownIncludes returns the _include and _revinclude parameters of a shape that this server has. It
+// leaves out a parameter of another release, such as Encounter:observation in R4B's own example.
+// It fails with invalid where the text is no Type:parameter of a type that the server has.
+func (s *Service) knownIncludes(ctx context.Context, shape *topicShape) ([]string, error) {
+	var known []string
+	for _, list := range []struct {
+		name  string
+		texts []string
+	}{{"_include", shape.Include}, {"_revinclude", shape.RevInclude}} {
+		for _, text := range list.texts {
+			text, _, _ = strings.Cut(text, "&") // the Backport IG's examples add &iterate=
+			_, err := search.Parse(s.Service.Parameters.Current(), typeOf(shape.Resource), url.Values{list.name: {text}}, s.Service.SearchOptions(ctx, false, nil))
+			if err == nil {
+				known = append(known, list.name+"="+text)
+				continue
+			}
+			typ, parameter, _ := strings.Cut(text, ":")
+			parameter, _, _ = strings.Cut(parameter, ":")
+			if s.Service.Model.Resources[typ] == nil || parameter == "" || s.hasParameter(typ, parameter) {
+				return nil, err
+			}
+		}
+	}
+	return known, nil
+}
+
+// hasParameter reports whether a resource type has a search parameter.
+func (s *Service) hasParameter(typ, code string) bool {
+	_, ok := s.Service.Parameters.Current().Lookup(typ, code)
+	return ok
 }
 
 // pathTest is a fhirPathCriteria: %current and %previous are the versions, where there

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -34,7 +35,11 @@ const (
 var writeBuffers sync.Pool
 
 // webSocket answers /notifications/ws.
-func (s *Service) webSocket(w http.ResponseWriter, r *http.Request) {
+func (s *Service) webSocket(w http.ResponseWriter, r *http.Request) { s.serveSocket(w, r, false) }
+
+// serveSocket serves a WebSocket with the rights of the request's principal. onlyBound says that the
+// client may do nothing but bind it with tokens.
+func (s *Service) serveSocket(w http.ResponseWriter, r *http.Request, onlyBound bool) {
 	x := web.Of(w)
 	c := s.Settings().WebSocket
 	if err := s.served(r.Context(), featureWebSocket); err != nil {
@@ -82,7 +87,8 @@ func (s *Service) webSocket(w http.ResponseWriter, r *http.Request) {
 	// not outlive it.
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	k := &socket{s: s, conn: conn, client: cl, ctx: ctx, cancel: cancel, answers: make(chan []byte, 16), listeners: make(map[string]*listener)}
+	k := &socket{s: s, conn: conn, client: cl, ctx: ctx, cancel: cancel, answers: make(chan []byte, 16), listeners: make(map[string]*listener),
+		bindings: make(map[string]*binding), onlyBound: onlyBound}
 	var writing sync.WaitGroup
 	writing.Go(k.write)
 	k.working.Go(func() { s.hub.waiting(ctx, cl) })
@@ -119,8 +125,13 @@ type socket struct {
 	answers chan []byte
 	working sync.WaitGroup
 
+	// onlyBound says that the client may do nothing but bind the connection; bound, that it has.
+	onlyBound bool
+	bound     atomic.Bool
+
 	mu        sync.Mutex
 	listeners map[string]*listener // by subscriptionId, or "bind " and id
+	bindings  map[string]*binding  // by id of the Subscription
 }
 
 // closing is the cause of a socket that the server ends.
@@ -194,7 +205,11 @@ type request struct {
 
 // take acts on one message.
 func (k *socket) take(data []byte) {
-	if id, ok := strings.CutPrefix(strings.TrimSpace(string(data)), "bind "); ok {
+	if token, ok := strings.CutPrefix(strings.TrimSpace(string(data)), bindWithToken); ok {
+		k.bindToken(strings.Trim(token, ": \t\""))
+		return
+	}
+	if id, ok := strings.CutPrefix(strings.TrimSpace(string(data)), "bind "); ok && !k.onlyBound {
 		k.bind(strings.TrimPrefix(strings.TrimSpace(id), "Subscription/"))
 		return
 	}
@@ -206,6 +221,10 @@ func (k *socket) take(data []byte) {
 	}
 	if err != nil { // ref is read nevertheless where only another member is of a wrong kind
 		k.refuse(string(r.Ref), outcome.New(outcome.CodeStructure, "the message is no JSON object of the expected form: %s", outcome.JSONProblem(err)))
+		return
+	}
+	if k.onlyBound && r.Type != "ping" {
+		k.refuse(string(r.Ref), outcome.New(outcome.CodeForbidden, "this connection takes nothing but bind-with-token and ping"))
 		return
 	}
 	switch r.Type {
@@ -406,6 +425,10 @@ func (k *socket) write() {
 	defer beat.Stop()
 	expired, stop := untilExpiry(k.client.principal)
 	defer stop()
+	var unbound <-chan time.Time
+	if k.onlyBound {
+		unbound = time.After(bindingWait)
+	}
 	end := func(code int, reason string) {
 		_ = k.conn.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(code, reason), time.Now().Add(time.Second))
 		// The reader ends with the client's answer, or soon.
@@ -446,13 +469,22 @@ func (k *socket) write() {
 			// The answer makes the reader wait as long as the new heartbeats need.
 			err = k.conn.WriteControl(websocket.PingMessage, nil, time.Now().Add(writeWait))
 		case <-beat.C:
-			if err = k.writeText(heartbeat(k.client.events.Load())); err == nil {
+			if !k.onlyBound { // heartbeats of the Backport IG are by Subscription
+				err = k.writeText(heartbeat(k.client.events.Load()))
+			}
+			if err == nil {
 				err = k.conn.WriteControl(websocket.PingMessage, nil, time.Now().Add(writeWait))
 			}
 		case <-expired:
 			k.cancel(closing{closeToken, "token"})
 			end(closeToken, "the access token has ended")
 			return
+		case <-unbound:
+			if !k.bound.Load() {
+				k.cancel(closing{closeToken, "token"})
+				end(closeToken, "no bind-with-token came")
+				return
+			}
 		case <-k.client.ended:
 			k.cancel(closing{closeToken, "token"})
 			end(closeToken, "the access was revoked")

@@ -256,10 +256,12 @@ func (s *Service) follow(ctx context.Context, t *store.Tx, w *store.Write) error
 	q := db.New(t.Conn())
 	reference := "Subscription/" + w.ID
 	if w.Method == fhir.DELETE {
-		if err := q.DropPending(ctx, reference); err != nil {
+		// The subscriber first: the reader that queues events holds its lock, and DropPending then
+		// finds the events.
+		if err := q.DeleteSubscriber(ctx, reference); err != nil {
 			return err
 		}
-		if err := q.DeleteSubscriber(ctx, reference); err != nil {
+		if err := q.DropPending(ctx, reference); err != nil {
 			return err
 		}
 		return q.DeleteSubscription(ctx, w.ID)
@@ -301,10 +303,10 @@ func (s *Service) follow(ctx context.Context, t *store.Tx, w *store.Write) error
 		return err
 	}
 	if p.Status == "off" {
-		if err := q.DropPending(ctx, reference); err != nil {
+		if err := q.StopSubscriber(ctx, reference); err != nil {
 			return err
 		}
-		return q.StopSubscriber(ctx, reference)
+		return q.DropPending(ctx, reference)
 	}
 	if p.Status == "requested" {
 		if err := q.RestartSubscriber(ctx, w.ID); err != nil {
@@ -327,7 +329,9 @@ func (s *Service) nextHeartbeat(now, end time.Time, r *r4.Subscription) time.Tim
 	return due
 }
 
-// heartbeatOf is the heartbeat period of a Subscription, 0 for none.
+// heartbeatOf is the heartbeat period of a Subscription, 0 for none. A Backport Subscription has
+// heartbeats only where it names a period.
+// Spec: http://hl7.org/fhir/uv/subscriptions-backport/STU1.1/StructureDefinition-backport-heartbeat-period.html.
 func (s *Service) heartbeatOf(r *r4.Subscription) time.Duration {
 	if r.Channel != nil {
 		for _, x := range r.Channel.Extension {
@@ -337,6 +341,9 @@ func (s *Service) heartbeatOf(r *r4.Subscription) time.Duration {
 				}
 			}
 		}
+	}
+	if isBackport(r) {
+		return 0
 	}
 	return s.Settings().Webhook.Heartbeat
 }

@@ -74,6 +74,9 @@ func appendEntry(dst []byte, base string, e *interaction.Entry) []byte {
 	if v.ResourceType != "" && v.ID != "" && e.Nested == nil {
 		next("fullUrl")
 		dst = fhir.AppendString(dst, base, "/", v.ResourceType, "/", v.ID)
+	} else if e.FullURL != "" {
+		next("fullUrl")
+		dst = fhir.AppendString(dst, e.FullURL)
 	}
 	switch {
 	case e.Nested != nil:
