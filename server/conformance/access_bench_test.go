@@ -69,7 +69,7 @@ func guardedHandlers(t testing.TB) map[bool]http.Handler {
 	return out
 }
 
-// response keeps what a handler answers, and is used again.
+// response collects the answer of a handler, and is used again.
 type response struct {
 	header http.Header
 	status int
@@ -103,7 +103,7 @@ func guardedRequest(t testing.TB, h http.Handler, path, token string) func() {
 	}
 }
 
-// Authorization, Speed: what a request costs beside one without authorization.
+// Authorization, Speed: the cost of a request beside the same without authorization.
 // Contract, Authorization 6: reads with a system and with a patient token, searches with a patient token.
 func BenchmarkAuthorized(b *testing.B) {
 	handlers := guardedHandlers(b)

@@ -17,9 +17,8 @@ import (
 // has R4's CompartmentDefinition/patient as paths written down by hand.
 // Spec: https://hl7.org/fhir/R4/compartmentdefinition-patient.html.
 
-// inPatient are, for each type of the records, the elements that put a resource into a
-// patient's compartment; of Device and Task, which the definition forgets, that of
-// their search parameter patient.
+// inPatient are, for each type of the records, the elements that put a resource into a patient's compartment. The
+// definition lacks Device and Task: theirs is the element of their search parameter patient.
 var inPatient = map[string][]string{
 	"AllergyIntolerance": {"patient", "recorder", "asserter"},
 	"Appointment":        {"participant.actor"},
@@ -50,8 +49,7 @@ type resource struct {
 
 func (r *resource) name() string { return r.typ + "/" + r.id }
 
-// records are two patients' disjoint records of every type, with what they share, and
-// what is nobody's.
+// records are two patients' disjoint records of every type, with shared resources and resources of nobody.
 func records() []*resource {
 	var out []*resource
 	add := func(body string) {
@@ -139,15 +137,15 @@ func (r *resource) has(category string) bool {
 	return strings.Contains(string(text), `"`+category+`"`)
 }
 
-// holder is a token, and what the oracle says that it lets see.
+// holder is a token with the resources that the oracle shows it.
 type holder struct {
 	name string
 	claims
 	grants []grant
 }
 
-// grant is what a scope means: letters for types ("" is all) over a patient's record
-// ("" is everybody's), of one category.
+// grant is the meaning of a scope: letters for types ("" is all) over a patient's record ("" is every record), of one
+// category.
 type grant struct{ letters, typ, patient, category string }
 
 // covers reports whether the token has a scope for a letter and a type at all.
@@ -212,7 +210,7 @@ func storeRecords(t *testing.T, s *service) []*resource {
 	return list
 }
 
-// Every path by every kind of scope answers what the oracle says.
+// Every path, with every kind of scope, agrees with the oracle.
 // Contract: docs/contract.md, Authorization, Scopes.
 // Contract, Authorization 1: one authorization predicate: pages and totals are exact; 4: letters,
 // compartments, shared types, `_sort`.
@@ -398,10 +396,9 @@ func TestAccessMatrix(t *testing.T) {
 	}
 }
 
-// A walk at random with the tokens of patient alpha finds no byte of bravo's record,
-// no difference between hidden and absent, and changes nothing of it. KILN_ACCESS_WALK
-// is the number of requests.
-// Contract, Authorization 4: what a condition hides is absent.
+// A random walk with the tokens of patient alpha finds no byte of bravo's record, no difference between hidden and
+// absent, and changes nothing of it. KILN_ACCESS_WALK is the number of requests.
+// Contract, Authorization 4: hidden resources are absent.
 func TestAccessRandomWalk(t *testing.T) {
 	t.Parallel()
 	steps := 600
@@ -511,7 +508,7 @@ func TestAccessRandomWalk(t *testing.T) {
 				t.Fatalf("%s stores into bravo's record: %s", a.what, a.body)
 			}
 			check(a, "Patient/bravo")
-		case 13: // what a token cannot find is nothing to refer to; nothing is stored
+		case 13: // a reference to a hidden resource is rejected, and nothing is stored
 			a := app.post("/", bundle("transaction", entry("POST", "Observation", "", `{"resourceType":"Observation","status":"final","code":{"text":"x"},"subject":{"reference":"Patient/alpha"},"focus":[{"reference":"`+pick("Patient?name=name-bravo", "Patient?_tag=tag-bravo", "Patient?name=name-alpha")+`"}]}`)))
 			check(a, "name-bravo tag-bravo")
 		}

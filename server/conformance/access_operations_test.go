@@ -177,7 +177,7 @@ func TestAccessMatrixOfOperations(t *testing.T) {
 						a.issue(404, "not-found")
 					}
 				}
-				// What is sent is judged for everyone, what is stored for those who may read it.
+				// Everybody may validate a resource that is sent; a stored one only if it is readable.
 				s.post("/"+r.name()+"/$validate", string(body)).want(200)
 				instance("GET", "$validate", "", "r")
 				s.sameAsAbsent("/"+r.name()+"/$validate?mode=delete", "/"+r.typ+"/nowhere/$validate?mode=delete", r.id, "nowhere")
@@ -187,7 +187,7 @@ func TestAccessMatrixOfOperations(t *testing.T) {
 					instance("POST", "$change", "", "u")
 				}
 			}
-			// What is in use is what can be both found and read.
+			// Only types of readable and searchable resources are in use.
 			for _, typ := range types {
 				a := s.get("/" + typ + "/$meta")
 				if !h.covers("s", typ) {
@@ -207,16 +207,16 @@ func TestAccessMatrixOfOperations(t *testing.T) {
 	}
 }
 
-// Streams and the history of events tell each token of what it may read, live and
-// replayed, over server-sent events and WebSockets.
+// Streams and the history of events contain only readable resources, live and replayed, over server-sent events and
+// WebSockets.
 // Contract, Notifications 6; Specification, Authentication 12.
 func TestAccessMatrixOfEvents(t *testing.T) {
 	t.Parallel()
 	s := authorized(t)
 	all := storeRecords(t, s)
 	const begin = "2000-01-01T00:00:00Z"
-	// Two more rounds of everything are written while the streams are open: once what is
-	// seen of the last round has come, all of the rounds before has been decided.
+	// Two more rounds of everything are written while the streams are open. After the events of the last round, all events
+	// of earlier rounds have been decided.
 	rounds := [][]*resource{all}
 	for _, suffix := range []string{"-then", "-last"} {
 		var more []*resource
@@ -360,7 +360,7 @@ func TestAccessMatrixOfEvents(t *testing.T) {
 	}
 }
 
-// reply is the answer to a message with ref; what is replayed meanwhile is passed over.
+// reply is the answer to a message with ref; replayed messages in between are skipped.
 func (w *ws) reply(ref string) map[string]any {
 	w.t.Helper()
 	for {

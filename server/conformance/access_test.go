@@ -19,14 +19,13 @@ import (
 	"kiln/server/web"
 )
 
-// tokens stands in for an authorization server: a token says in the clear whom it is
-// for.
+// tokens stands in for an authorization server: a token contains its claims in the clear.
 type tokens struct{}
 
 func (tokens) Mount(*web.Mux) {}
 func (tokens) Close()         {}
 
-// claims are what such a token says.
+// claims are the claims of such a token.
 type claims struct {
 	Subject, Client, Patient, User, Scope, Issuer string
 	Roles                                         []string
@@ -56,8 +55,7 @@ func (tokens) Verify(_ context.Context, token string) (*access.Principal, error)
 		Scopes: scopes, Admin: scopes.Has("admin"), TokenID: token}, nil
 }
 
-// authorized starts a service that wants tokens, and records no interactions: what is
-// stored is what a test stores.
+// authorized starts a service that requires tokens and records no interactions: only the test stores resources.
 func authorized(t testing.TB, change ...func(*server.Config)) *service {
 	t.Helper()
 	return authorizedOn(t, storetest.New(t), change...)
@@ -86,7 +84,7 @@ func systemClient(scope string) claims {
 	return claims{Subject: "backend", Client: "backend", Scope: scope}
 }
 
-// twoPatients stores two disjoint records, a and b, and what they share.
+// twoPatients stores two disjoint records, a and b, and shared resources.
 func twoPatients(s *service) {
 	s.t.Helper()
 	all := s.as(systemClient("system/*.cruds"))
@@ -115,7 +113,7 @@ func twoPatients(s *service) {
 }
 
 // Authorization, Scopes: patient/ reaches the compartment of the token's patient.
-// Contract, Authorization 4: **patient/**; what a condition hides is absent: read, search and totals,
+// Contract, Authorization 4: **patient/**; hidden resources are absent: read, search and totals,
 // includes, history, `$everything`, chains and `_has`.
 func TestAccessOfAPatient(t *testing.T) {
 	t.Parallel()
@@ -264,7 +262,7 @@ func (a *answer) named(mode string) []string {
 func noSecret(t testing.TB, a *answer) {
 	t.Helper()
 	for _, secret := range []string{"secret-b", "Patient/b\"", "secret-nobody", "bin-a"} {
-		// A self link repeats what was asked for.
+		// A self link repeats the request.
 		if strings.Contains(string(a.body), secret) && !strings.Contains(a.what, secret) {
 			t.Errorf("%s tells %q:\n%s", a.what, secret, clip(a.body))
 		}
@@ -294,9 +292,8 @@ func (s *service) same(h, n *answer, hiddenName, absentName string) {
 	}
 }
 
-// Authorization, Scopes: what a scope lacks is 403 and names the scope that would do.
-// Contract, Authorization 4: what a scope lacks is 403 `forbidden` with `WWW-Authenticate: Bearer
-// error="insufficient_scope"`.
+// Authorization, Scopes: a missing scope is 403, which names a sufficient scope.
+// Contract, Authorization 4: 403 `forbidden` with `WWW-Authenticate: Bearer error="insufficient_scope"`.
 func TestAccessRefused(t *testing.T) {
 	t.Parallel()
 	s := authorized(t)
@@ -645,8 +642,8 @@ func TestAccessOfPostsInBundles(t *testing.T) {
 	}
 }
 
-// Contract, Authorization 4: `_sort` is unaffected by what is hidden: the pages of a sorted
-// search, one match each, are those of a token that sees everything without the hidden.
+// Contract, Authorization 4: hidden resources do not affect `_sort`: the pages of a sorted search, one match each, are
+// the pages of a token that sees everything, without the hidden ones.
 func TestSortTellsNothingOfTheHidden(t *testing.T) {
 	t.Parallel()
 	s := authorized(t)

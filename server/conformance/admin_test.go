@@ -13,7 +13,7 @@ import (
 // root is a URL of the service outside of FHIR.
 func (s *service) root(path string) string { return s.base[:len(s.base)-len("/fhir")] + path }
 
-// within waits for what is to hold on another server within a second.
+// within waits up to a second for a condition on another server.
 func within(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	began := time.Now()

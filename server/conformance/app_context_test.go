@@ -75,8 +75,8 @@ func TestNotifyOfAnAppIsForAdministrators(t *testing.T) {
 	}
 }
 
-// The contract, Apps section 3: what a script may use, each function once; an error is an
-// OperationOutcomeError; null is 204; decimals are numbers, and raw their exact text.
+// The contract, Apps section 3: the functions of a script, each once; an error is an OperationOutcomeError; null is
+// 204; decimals are numbers, and raw contains their exact text.
 func TestAppFunctions(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -103,8 +103,7 @@ func TestAppFunctions(t *testing.T) {
 	comes(t, "the log", func() bool { return len(s.invocations("f", "?level=error")) == 1 })
 }
 
-// The contract, Apps sections 1 and 2: what is checked of names and numbers; standard interactions and
-// transactions.
+// The contract, Apps sections 1 and 2: rules of names and numbers; standard interactions and transactions.
 func TestAppNamesAndNumbers(t *testing.T) {
 	t.Parallel()
 	s := start(t, func(c *server.Config) { c.Apps.MaxOperations = 2 })
@@ -159,8 +158,8 @@ func TestAppEventsWithoutPolicy(t *testing.T) {
 	})
 }
 
-// Issue 15: while hostile scripts run, the requests of others are answered. The times of both are in
-// the log; the limits are those of a machine that is busy.
+// While hostile scripts run, the requests of others are answered. The log has the times of both; the limits allow for
+// a busy machine.
 func TestHostileScriptsSlowNobody(t *testing.T) {
 	t.Parallel()
 	s := start(t, func(c *server.Config) { c.Apps.Sandbox.MaxExecutionMS = 200 })

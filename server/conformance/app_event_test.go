@@ -90,7 +90,7 @@ func TestAppEventsByWebhook(t *testing.T) {
 	if d := r.next(); d.json["event"] != "delete" || d.json["versionId"] != "5" || d.json["resource"] != nil {
 		t.Errorf("the deletion is %s", d.body)
 	}
-	// The same log and AuditEvents as those of Subscriptions.
+	// The log and the AuditEvents equal those of Subscriptions.
 	comes(t, "the delivery", func() bool {
 		return s.get(strings.TrimSuffix(s.base, "/fhir")+"/admin/notifications/deliveries?subscription=App/w/0&status=delivered").want(200).str("deliveries.0.event") == "delete"
 	})
@@ -218,7 +218,7 @@ func TestAppEventsDoNotRunInCircles(t *testing.T) {
 	s.get("/Group/h").want(200).equal("meta.versionId", "9")
 }
 
-// The contract, Apps section 1: what is refused of subscriptions.
+// The contract, Apps section 1: rejected subscriptions.
 func TestAppSubscriptionsAreChecked(t *testing.T) {
 	s := start(t)
 	hook := `{"type":"webhook","url":"http://127.0.0.1:9/"}`

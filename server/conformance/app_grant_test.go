@@ -21,8 +21,8 @@ func (s *service) admin(method, path, body string) *answer {
 	return s.do(method, s.origin()+path, body, "Content-Type", "application/json")
 }
 
-// The contract, Apps sections 1 and 3: an App has a client of its own, without scopes until an
-// administrator grants some; what it may not see it is not told of.
+// The contract, Apps sections 1 and 3: an App has a client of its own, without scopes until an administrator grants
+// some. It gets no events of resources that it may not see.
 func TestAppGrants(t *testing.T) {
 	tokens := make(chan string, 10)
 	handler := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -82,8 +82,7 @@ func TestAppGrants(t *testing.T) {
 		t.Errorf("what the handler wrote is recorded as %s", found.body)
 	}
 
-	// What it wrote itself with that token does not call it, another's does; of what it may
-	// not see it is not told.
+	// Its own writes with that token do not call it, writes of others do. It gets no events of hidden resources.
 	backend.create(`{"resourceType":"Condition","subject":{"reference":"Patient/a"}}`)
 	backend.create(`{"resourceType":"Observation","status":"final","code":{"text":"y"}}`)
 	if got := <-tokens; got != "Bearer "+token {
@@ -236,7 +235,7 @@ func TestAppFetch(t *testing.T) {
 	if a := off.post("/Patient/$f", "").want(200); !strings.Contains(string(a.body), "undefined") {
 		t.Errorf("with fetch off it is %s", a.body)
 	}
-	// Addresses of the server's own network are refused whatever the App names.
+	// Addresses of the server's own network are rejected in every App.
 	guarded := start(t, func(c *server.Config) {
 		c.Apps.Sandbox.AllowFetch = true
 		c.Notifications.Webhook.AllowPrivateNetworks = "false"

@@ -142,7 +142,7 @@ func TestAppHTTP(t *testing.T) {
 	}
 }
 
-// The contract, Apps section 3: what is refused of an http handler when the App is written.
+// The contract, Apps section 3: http handlers that are rejected when the App is written.
 func TestAppHTTPIsChecked(t *testing.T) {
 	s := start(t, func(c *server.Config) { c.Notifications.Webhook.AllowPrivateNetworks = "false" })
 	for _, c := range []struct{ handler, word string }{
@@ -213,8 +213,8 @@ func TestAppInternal(t *testing.T) {
 		equal("handlers.3.name", "summary").equal("handlers.4.name", "validate")
 }
 
-// The contract, Apps section 3: "Same address rules as webhooks", which change at run time, on
-// every server, for what is written and what is called.
+// The contract, Apps section 3: "Same address rules as webhooks". They change at run time, on every server, for
+// writes and for calls.
 func TestAppHTTPRulesAtRunTime(t *testing.T) {
 	t.Parallel()
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"a":1}`) }))

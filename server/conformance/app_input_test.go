@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// The contract, Apps section 3: the context has the same members for all; what there is not is null,
-// parameters and query are objects nevertheless.
+// The contract, Apps section 3: the context has the same members for all handlers; absent ones are null, but
+// parameters and query are always objects.
 func TestAppContextIsWhole(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -121,8 +121,8 @@ func TestAppLogEndsAndAnswersAreText(t *testing.T) {
 	}
 }
 
-// The contract, Apps section 1: what counts is which Apps are active when a transaction is over. One may
-// take the name of an operation that another gives up in it.
+// The contract, Apps section 1: the Apps that are active after a transaction count. One may take the name of an
+// operation that another drops in it.
 func TestOperationMovesBetweenApps(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -157,8 +157,8 @@ func TestOperationMovesBetweenApps(t *testing.T) {
 	says("here", "two")
 }
 
-// The contract, Apps section 3: what a script gets is FHIR: links and the fullUrls of Bundles are
-// absolute, where no server.base_url is configured too.
+// The contract, Apps section 3: a script gets FHIR: links and the fullUrls of Bundles are absolute, also without
+// server.base_url.
 func TestBundlesOfScriptsHaveAbsoluteLinks(t *testing.T) {
 	t.Parallel()
 	s := start(t)

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// probeScript tries what it is told and answers with statuses, or the totals of searches.
+// probeScript tries the given calls and answers with statuses, or the totals of searches.
 const probeScript = `async (c) => {
 	const out = [];
 	for (const t of c.parameters.tries) {
@@ -36,7 +36,7 @@ type try struct {
 	Resource json.RawMessage `json:"resource,omitempty"`
 }
 
-// over does it over REST, and says what a script would.
+// over does the same over REST, and returns the answer that a script would get.
 func (y try) over(s *service) string {
 	name := "/" + y.Type + "/" + y.ID
 	var a *answer
@@ -125,7 +125,7 @@ func TestAppRightsMatrix(t *testing.T) {
 		})
 	}
 
-	// A handler with rights of its own is no way round those of the caller: it is not called.
+	// A handler with rights of its own cannot bypass the caller's rights: it is not called.
 	t.Run("a write over what the caller may not change", func(t *testing.T) {
 		s := s.in(t)
 		s.as(systemClient("admin")).put("/App/keeper", `{"resourceType":"App","id":"keeper","name":"keeper","status":"active","operations":[
@@ -166,13 +166,13 @@ func TestAppRightsMatrix(t *testing.T) {
 				want[i] = y.over(caller)
 			}
 			for i, got := range through(t, caller, "/Observation/$change", tries) {
-				// DELETE of what is hidden is that of what is not there: 204, and nothing is deleted.
+				// DELETE of a hidden resource answers as for an absent one: 204, and nothing is deleted.
 				if fmt.Sprint(got) != want[i] || strings.HasPrefix(want[i], "2") && tries[i].Does != "delete" {
 					t.Errorf("%s %+v: a script gets %v, REST says %s", scope, tries[i], got, want[i])
 				}
 			}
 			s.in(t).as(systemClient("system/*.rs")).get("/Observation/lab-bravo").want(200).equal("meta.versionId", "1")
-			// What the caller may do, a script may.
+			// A script may do everything that the caller may.
 			if scope == "patient/Observation.cruds" {
 				if got := through(t, caller, "/Observation/$change", []try{{Does: "create", Type: "Observation", Resource: observation("", "alpha")}}); fmt.Sprint(got[0]) != "201" {
 					t.Errorf("the caller's own: %v", got)

@@ -141,7 +141,7 @@ func TestAppsShareTheSandbox(t *testing.T) {
 	}
 }
 
-// The contract, Apps section 4: what is on its way to a script is bounded, and what is too large is told.
+// The contract, Apps section 4: bytes on their way to a script are limited, and an excess is reported.
 func TestAppSearchesInParallel(t *testing.T) {
 	s := start(t)
 	text := strings.Repeat("x", 10_000)

@@ -67,7 +67,7 @@ func TestAppsOnEveryServer(t *testing.T) {
 		t.Error("the capability statement does not list $hello")
 	}
 	b.get("/OperationDefinition/app-Patient-hello").want(200).equal("code", "hello").equal("type", "true").equal("affectsState", "false").equal("meta.tag.0.code", "")
-	// A client finds it by the canonical in the capability statement, like those of FHIR.
+	// A client finds it by the canonical in the capability statement, as it finds FHIR's.
 	byURL := "/OperationDefinition?url=http://kiln/fhir/OperationDefinition/app-Patient-hello"
 	b.get(byURL).want(200).equal("total", "1").equal("entry.0.resource.id", "app-Patient-hello").equal("entry.0.search.mode", "match").equal("entry.0.resource.meta.tag.0.code", "")
 	b.get(byURL+"&status=active&code=hello").want(200).equal("total", "1")
@@ -86,7 +86,7 @@ func TestAppsOnEveryServer(t *testing.T) {
 	a.get("/OperationDefinition/app-Patient-hello").want(410) // the one that was stored is deleted
 }
 
-// The contract, Apps sections 2 and 3: forms of calls, and what a script may use.
+// The contract, Apps sections 2 and 3: forms of calls, and the functions of a script.
 func TestAppJavaScript(t *testing.T) {
 	s := start(t, func(c *server.Config) { c.Apps.Sandbox.MaxExecutionMS = 500 })
 	s.put("/Patient/p", `{"resourceType":"Patient","id":"p","birthDate":"1970-01-01","name":[{"family":"Kin"}]}`).want(201)

@@ -87,7 +87,7 @@ func TestAuditOfRequests(t *testing.T) {
 	check("head-1", "read R 0")
 	all.get("/Patient/a/Observation", "X-Request-Id", "compartment-1").want(200)
 	check("compartment-1", "search E 0")
-	// What was asked is recorded of a search by POST too, and whom it names.
+	// The parameters and the patient of a search by POST are recorded too.
 	all.post("/Observation/_search?_count=5", "patient=a&code=x%7Cy", "X-Request-Id", "form-1", "Content-Type", "application/x-www-form-urlencoded").want(200)
 	for _, e := range check("form-1", "search-type E 0") {
 		asked := base64.StdEncoding.EncodeToString([]byte("/Observation/_search?_count=5&patient=a&code=x%7Cy"))
@@ -113,8 +113,8 @@ func marshal(t *testing.T, v any) []byte {
 	return b
 }
 
-// Contract, Authorization 4: what a condition hides is absent, DELETE of a hidden id answers as for an
-// absent one: in the AuditEvents of the patient's own requests too.
+// Contract, Authorization 4: hidden resources are absent, DELETE of a hidden id answers as for an absent one: also in
+// the AuditEvents of the patient's own requests.
 func TestAuditOfHiddenDeletion(t *testing.T) {
 	t.Parallel()
 	s := withAuthorization(t, func(c *server.Config) { c.Audit.Rest = "writes" })
@@ -140,8 +140,8 @@ func TestAuditOfHiddenDeletion(t *testing.T) {
 	}
 }
 
-// Contract, Operations: audit, and Authorization 5: what the authorization server and an administrator do
-// is recorded with the id of the request, who asked, and what was changed.
+// Contract, Operations: audit, and Authorization 5: acts of the authorization server and of administrators are recorded
+// with the id of the request, the agent, and the change.
 func TestAuditOfAdministration(t *testing.T) {
 	t.Parallel()
 	s := withAuthorization(t)

@@ -174,7 +174,7 @@ func TestAuditOfManyReads(t *testing.T) {
 	})
 }
 
-// What a server that is gone has kept is made AuditEvents by the others, each event one.
+// Other servers make AuditEvents of the pending events of a server that has ended, each once.
 func TestAuditThatWasKept(t *testing.T) {
 	t.Parallel()
 	url := storetest.New(t)

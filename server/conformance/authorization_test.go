@@ -227,7 +227,7 @@ func TestAuthorizationOfAPractitioner(t *testing.T) {
 	p.visit()
 	p.login()
 
-	// The picker searches, and shows what the user may see.
+	// The picker searches, and shows only patients that the user may see.
 	if got := p.page.inputs("patient"); !slices.Equal(slices.Sorted(slices.Values(got)), []string{"a", "b"}) {
 		t.Fatalf("the picker shows %q\n%s", got, clip(p.page.body))
 	}
@@ -424,7 +424,7 @@ func TestAuthorizationOfPaths(t *testing.T) {
 		admin.get(s.origin() + path).want(200)
 	}
 	lacks(admin.get("/Patient/a"), "Patient.r") // the scope admin alone reads no patient's data
-	// An API key has no user: what it lacks is of the system.
+	// An API key has no user: the missing scope is a system scope.
 	key := admin.post(s.origin()+"/admin/apikeys", `{"name":"feed","scope":"system/Patient.rs"}`, "Content-Type", "application/json").want(201).str("key")
 	lacks(s.bearer(key).get("/Observation"), "system/Observation.s")
 	// No token would help with a path or a method that there is not.
@@ -435,7 +435,7 @@ func TestAuthorizationOfPaths(t *testing.T) {
 	s.do("DELETE", s.origin()+"/.well-known/jwks.json", "").want(405)
 	admin.do("PATCH", s.origin()+"/admin/clients/backend", `{"active":false}`, "Content-Type", "application/json").want(200)
 	plain.get("/Patient/a").issue(401, "login")
-	// What the configuration lists is made once: changes stay.
+	// Clients of the configuration are made once: changes stay.
 	admin.get(s.origin()+"/admin/clients/backend").want(200).equal("active", "false")
 }
 
@@ -519,8 +519,8 @@ func TestAuthorizationAtRunTime(t *testing.T) {
 	eventually(t, "the AuditEvent of a decision", func() bool { app.get("/Patient/a").want(200); return decisions() != before })
 }
 
-// Contract, Operations (PUT /admin/config): the keys of auth take effect at once on every
-// server of the database. What is set on one of two servers is seen on the other.
+// Contract, Operations (PUT /admin/config): the keys of auth take effect at once on every server of the database. A
+// change on one of two servers is visible on the other.
 func TestAuthorizationConfigurationOnTwoServers(t *testing.T) {
 	t.Parallel()
 	database := storetest.New(t)
@@ -573,7 +573,7 @@ func TestAuthorizationConfigurationOnTwoServers(t *testing.T) {
 	put("signing.key_rotation_days", `30`)()
 	put("allow_private_networks", `true`)()
 	put("allow_http", `true`)()
-	// Bootstrap makes what is absent.
+	// Bootstrap makes absent users.
 	put("bootstrap.users", `[{"username": "late", "password": "correct horse battery"}]`)()
 	eventually(t, "the user of auth.bootstrap.users", func() bool { return admin.get(a.origin()+"/admin/users/late").status == 200 })
 	for key, value := range map[string]string{
@@ -585,8 +585,8 @@ func TestAuthorizationConfigurationOnTwoServers(t *testing.T) {
 		}
 	}
 
-	// Contract, Authorization 2: lockout, with what is in force. One failure locks the name
-	// from its address, on either server, for as long as it is said.
+	// Contract, Authorization 2: lockout by the settings in force. One failure locks the name from its address, on either
+	// server, for the configured time.
 	locked := func(s *service, password string) *answer {
 		t.Helper()
 		p := s.person("doctor")
@@ -619,8 +619,8 @@ func TestConfigurationThatWaitsForAStart(t *testing.T) {
 	for _, e := range list {
 		m := e.(map[string]any)
 		key := m["key"].(string)
-		// Beside those of the page: server.base_url, by which what is stored is indexed and
-		// from which the issuer is made; a pool size; the key that seals what the database holds.
+		// Besides the page's keys: server.base_url, which affects the index and the issuer; a pool size; the key that
+		// encrypts secrets in the database.
 		waits := strings.HasPrefix(key, "database.") || slices.Contains([]string{"server.listen", "auth.enabled", "auth.issuer", "fhir.version",
 			"server.base_url", "bulk.directory", "apps.sandbox.workers", "auth.signing.encryption_key"}, key)
 		if m["restart_required"] != waits {
@@ -679,8 +679,8 @@ func TestExplainEndpoint(t *testing.T) {
 	lacks(s.bearer(token).post(s.origin()+"/admin/token/explain", `{"token":"x"}`, "Content-Type", "application/json"), "admin")
 }
 
-// Contract, Authorization 5: `POST /admin/token/explain` says what the server does: it
-// denies what is answered with 403, and nothing else.
+// Contract, Authorization 5: `POST /admin/token/explain` agrees with the server: it denies exactly the requests that
+// are answered with 403.
 func TestExplainAsAnswered(t *testing.T) {
 	t.Parallel()
 	s := withAuthorization(t)

@@ -16,9 +16,8 @@ import (
 	"kiln/server/store/storetest"
 )
 
-// The texts of a resource are parts of the body of its Bundle. Nothing that a server keeps when
-// it has answered (what searches remember, dictionaries, events) may hold one of them: a body is
-// megabytes, and kept are thousands of resources.
+// The texts of a resource are parts of the body of its Bundle. After the answer, no data of the server (search cache,
+// dictionaries, events) may refer to them: a body has megabytes, and thousands of resources are cached.
 func TestNothingKeepsBodies(t *testing.T) {
 	t.Parallel()
 	c := server.Default()
@@ -76,7 +75,7 @@ func TestNothingKeepsBodies(t *testing.T) {
 		bodies = append(bodies, post(1))
 		searchAll()
 	}
-	bodies = append(bodies, post(2), post(1)) // and what nobody has searched for yet
+	bodies = append(bodies, post(2), post(1)) // types that no search has used yet
 	kept := 0
 	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); {
 		runtime.GC()

@@ -5,9 +5,8 @@ import (
 	"testing"
 )
 
-// A search lists what is stored, and says so where definitions match that the server is built
-// with: they are read by their id and found by their canonical URL
-// (docs/contract.md, "Where the specification is silent").
+// A search lists stored resources, and says so if built-in definitions match: those can be read by id and found by
+// their canonical URL (docs/contract.md, "Where the specification is silent").
 func TestSearchOfBuiltInDefinitions(t *testing.T) {
 	t.Parallel()
 	s := start(t)

@@ -136,7 +136,7 @@ func TestKillLosesNothing(t *testing.T) {
 		again.get("/Patient/"+id+"/_history").want(200).equal("total", "1")
 		again.get("/Patient?_id="+id+"&family="+family).want(200).equal("total", "1")
 	}
-	// What was not acknowledged is there as a whole or not at all.
+	// An unacknowledged write is stored as a whole or not at all.
 	a := again.get("/Patient?_summary=count").want(200)
 	h := again.get("/Patient/_history?_count=0").want(200)
 	if a.str("total") != h.str("total") {

@@ -27,7 +27,7 @@ func TestExamplesComeBackUnchanged(t *testing.T) {
 		typ, _ := want["resourceType"].(string)
 		name, _ := want["id"].(string)
 		if typ == "SearchParameter" {
-			continue // it would change what the server searches by
+			continue // it would change the search parameters
 		}
 		a := s.post("/"+typ, string(example))
 		if a.status != 201 {

@@ -187,7 +187,7 @@ func TestDatabaseHangsUnderAuthorization(t *testing.T) {
 	}
 }
 
-// processes are those of the PostgreSQL in dir.
+// processes returns the processes of the PostgreSQL in dir.
 func processes(t *testing.T, dir string) []int {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(dir, "postgres", "data", "postmaster.pid"))

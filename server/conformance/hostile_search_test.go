@@ -12,8 +12,7 @@ import (
 	"kiln/server"
 )
 
-// Searches that are meant to break something, by GET and by POST: a right answer,
-// or a 400 that says what is wrong (search.html#errors, contract).
+// Hostile searches, by GET and by POST: a right answer, or a 400 that names the fault (search.html#errors, contract).
 func TestHostileSearches(t *testing.T) {
 	s := start(t)
 	s.load(
@@ -101,7 +100,7 @@ func TestHostileSearches(t *testing.T) {
 				path += "/"
 			}
 			asked := []*answer{s.post(path+"_search", c.query, "Content-Type", "application/x-www-form-urlencoded")}
-			if len(c.query) < 63_000 { // what is longer is no URL, search.html#Introduction
+			if len(c.query) < 63_000 { // longer text is no URL, search.html#Introduction
 				asked = append(asked, s.get("/"+c.path+"?"+c.query))
 			}
 			for _, a := range asked {
@@ -163,9 +162,8 @@ func TestSearchTimeout(t *testing.T) {
 		}
 		checkNoLeak(t, a)
 	}
-	// The answer comes when PostgreSQL has given up the statement. Others than the search
-	// may wait for the table: the background finds the matches, and the common terms, of what was asked, and looks how large
-	// the types are.
+	// The answer comes after PostgreSQL has given up the statement. Others may wait for the table too: the background reads
+	// the matches and common terms for the search cache, and the sizes of the types.
 	var waiting string
 	if err := tx.QueryRow(ctx, `SELECT coalesce(string_agg(a.query, E'\n'), '') FROM pg_locks l JOIN pg_stat_activity a USING (pid)
 		WHERE NOT l.granted AND l.relation = 'resource'::regclass AND a.query LIKE '%FROM resource r %' AND a.query NOT LIKE 'SELECT r.rid FROM %' AND a.query NOT LIKE 'WITH b AS MATERIALIZED %'

@@ -19,7 +19,7 @@ func TestHostileBodies(t *testing.T) {
 	patient := func(rest string) string { return `{"resourceType":"Patient",` + rest + `}` }
 	for _, tt := range []struct {
 		name, body string
-		wantPlace  string // what the outcome names
+		wantPlace  string // the place named by the outcome
 	}{
 		{"10,000 arrays in each other", patient(`"name":` + deep("[", "]", 10000)), "Patient.name"},
 		{"10,000 objects in each other", patient(`"extension":[` + strings.Repeat(`{"url":"u","extension":[`, 10000) + strings.Repeat(`]}`, 10000) + `]`), ""},

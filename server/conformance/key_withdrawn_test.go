@@ -14,8 +14,8 @@ import (
 	"kiln/server/store/storetest"
 )
 
-// A Subscription and a stream of a token end with the key that signed the token: whoever has
-// the key could have made such a token.
+// A Subscription and a stream of a token end with the key that signed the token: the owner of a leaked key could have
+// made such a token.
 // Contract, Authorization 2: `kiln admin key revoke KID`: tokens end, with their streams and Subscriptions.
 func TestSubscriptionOfAWithdrawnKey(t *testing.T) {
 	t.Parallel()

@@ -58,7 +58,7 @@ func TestHeadersAreMasked(t *testing.T) {
 	if a := other.do("POST", "/", batch).want(200); strings.Contains(string(a.body), "hush-hush") || !strings.Contains(string(a.body), "query-status") {
 		t.Errorf("batch: %s", a.body)
 	}
-	// What was read masked is sent back: it may switch the subscription off, and nothing else.
+	// A masked resource is sent back: this may switch the subscription off, and do nothing else.
 	m := other.do("GET", "/Subscription/"+id, "").json.(map[string]any)
 	put := func(s *service, change func(m map[string]any)) *answer {
 		change(m)
@@ -77,7 +77,7 @@ func TestHeadersAreMasked(t *testing.T) {
 	if a := owner.do("GET", "/Subscription/"+id, "").want(200); a.str("status") != "off" || !strings.Contains(string(a.body), "hush-hush") {
 		t.Errorf("after another switched it off: %s", a.body)
 	}
-	// A new owner does not see what was there before.
+	// A new owner does not see earlier values.
 	other.do("PUT", "/Subscription/"+id, strings.Replace(subscription("Patient?", r.url, `,"header":["X-New: own"]`), `"status"`, `"id":"`+id+`","status"`, 1)).want(200)
 	if a := other.do("GET", "/Subscription/"+id+"/_history", "").want(200); strings.Contains(string(a.body), "hush-hush") || !strings.Contains(string(a.body), "X-New: own") {
 		t.Errorf("history for the new owner: %s", a.body)
@@ -133,7 +133,7 @@ func TestHeadersAreNoOracle(t *testing.T) {
 	owner.do("PATCH", path, `[{"op":"test","path":"/channel/header/0","value":"X-Key: hush-hush"},{"op":"test","path":"/channel/header/1","value":"X-Key: other"}]`,
 		"Content-Type", "application/json-patch+json").want(200)
 
-	// Whoever sends a header in full owns the Subscription, whether it is the right one or not.
+	// A client that sends a header in full becomes the owner, with any value.
 	guess := owner.post("/Subscription", strings.Replace(subscription("Patient?", r.url, `,"header":["X-Key: guessed"]`), `"active"`, `"off"`, 1)).want(201)
 	other.put("/Subscription/"+guess.str("id"), string(guess.body)).want(200)
 	if a := owner.get("/Subscription/" + guess.str("id")).want(200); strings.Contains(string(a.body), "guessed") {

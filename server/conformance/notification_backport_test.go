@@ -82,7 +82,7 @@ func TestBackportFilters(t *testing.T) {
 	}
 }
 
-// Contract, Notifications 2: what a notification could not keep to is refused.
+// Contract, Notifications 2: a Subscription with unsupported requests is rejected.
 func TestBackportFormIsChecked(t *testing.T) {
 	t.Parallel()
 	s := start(t, quick)
@@ -158,8 +158,7 @@ func TestBackportRetryIsTheSame(t *testing.T) {
 	}
 }
 
-// Contract, Notifications 3: what is written while a Subscription is off is never delivered, however soon it
-// is active again.
+// Contract, Notifications 3: an event during `off` is never delivered, however soon the Subscription is active again.
 func TestOffMissesEvents(t *testing.T) {
 	t.Parallel()
 	s, r := start(t, quick), newReceiver(t)

@@ -46,9 +46,8 @@ func TestGoneLeavesADeadLetter(t *testing.T) {
 	}
 }
 
-// Contract, Notifications 4: a dead letter that is redelivered is sent at once, also while its
-// Subscription is in error, which ends when it arrives; one whose Subscription is deleted is a 409, and
-// stays what it is.
+// Contract, Notifications 4: a redelivered dead letter is sent at once, also while its Subscription is in error, which
+// ends when it arrives. If its Subscription is deleted, the answer is 409, and it stays a dead letter.
 func TestRedeliveryInError(t *testing.T) {
 	t.Parallel()
 	s, r := start(t, quick), newReceiver(t)
@@ -101,8 +100,8 @@ func TestHandshakeKeepsItsID(t *testing.T) {
 	}
 }
 
-// Contract, Notifications 5: what the server cannot read is an error with the ref of the message, in
-// the words of JSON, and the connection stays.
+// Contract, Notifications 5: an unreadable message is answered with an error that has the message's ref and JSON's
+// words, and the connection stays.
 func TestSocketErrorsBearTheRef(t *testing.T) {
 	t.Parallel()
 	w := start(t, notifying).socket("")

@@ -19,7 +19,7 @@ import (
 	"kiln/server"
 )
 
-// deliveries are those of the log, newest first.
+// deliveries returns the deliveries of the log, newest first.
 func (s *service) deliveries(query string) []map[string]any {
 	s.t.Helper()
 	list, _ := s.do("GET", s.server()+"/admin/notifications/deliveries"+query, "").want(200).at("deliveries").([]any)
@@ -30,7 +30,7 @@ func (s *service) deliveries(query string) []map[string]any {
 	return out
 }
 
-// lastError is that of the last attempt of a delivery.
+// lastError returns the error of the last attempt of a delivery.
 func lastError(d map[string]any) string {
 	list, _ := d["attempts"].([]any)
 	if len(list) == 0 {
@@ -388,8 +388,8 @@ func TestPlainDeliveriesAndTheirLog(t *testing.T) {
 	})
 }
 
-// Contract, Notifications 7: the AuditEvents of deliveries are in search and history, and raise no
-// events; those of clients do.
+// Contract, Notifications 7: AuditEvents of deliveries are in search and history, and raise no events; AuditEvents of
+// clients do.
 func TestAuditEventsOfDeliveriesRaiseNoEvents(t *testing.T) {
 	t.Parallel()
 	s, r := start(t, quick), newReceiver(t)
@@ -429,9 +429,8 @@ func TestAuditEventsOfDeliveriesRaiseNoEvents(t *testing.T) {
 	}
 }
 
-// Contract, Notifications 7: the AuditEvents that the server writes itself, of REST, of tokens and
-// of administration, are in search and history, and raise no events for Subscriptions, streams
-// and $events-history; those of clients do.
+// Contract, Notifications 7: the server's own AuditEvents, of REST, of tokens and of administration, are in search and
+// history, and raise no events for Subscriptions, streams and $events-history; AuditEvents of clients do.
 func TestOwnAuditEventsRaiseNoEvents(t *testing.T) {
 	t.Parallel()
 	s := withAuthorization(t, notifying, func(c *server.Config) { c.Audit.Rest, c.Auth.Audit.LogAccessDecisions = "all", true })
@@ -464,8 +463,8 @@ func TestOwnAuditEventsRaiseNoEvents(t *testing.T) {
 	}
 }
 
-// Contract, Notifications 5: heartbeats and pings; unsubscribe by type; ref in answers and errors, whose
-// codes are those of issues; the connection stays.
+// Contract, Notifications 5: heartbeats and pings; unsubscribe by type; ref in answers and errors, whose codes are issue
+// codes; the connection stays.
 func TestWebSocketMessages(t *testing.T) {
 	t.Parallel()
 	s := start(t, func(c *server.Config) { c.Notifications.WebSocket.HeartbeatIntervalSeconds = 1 })

@@ -45,7 +45,7 @@ func TestDocumentedReceivers(t *testing.T) {
 			_, port, _ := net.SplitHostPort(address)
 			l.Close()
 			s := s.in(t)
-			// The Subscription comes first: its secret is what the receiver is started with.
+			// The Subscription comes first: the receiver is started with its secret.
 			a := s.do("POST", "/Subscription", subscription("Patient?family="+c.language, "http://"+address))
 			id := a.json.(map[string]any)["id"].(string)
 			secret := s.do("POST", "/Subscription/"+id+"/$secret", "").json.(map[string]any)["secret"].(string)

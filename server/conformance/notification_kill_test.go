@@ -22,11 +22,11 @@ import (
 	"kiln/server/store"
 )
 
-// Contract, Notifications 8 and 1: servers and PostgreSQL are killed with kill -9 at random in the
-// middle of notifications. Each is received at least once, duplicates bear one id, and a stream and
-// a socket that resume tell of each event once, both in the order of the log; a webhook's requests that
-// are the first for their event come in that order too, as its endpoint refuses none. NOTIFICATION_KILLS is how many there are (20000 is what the
-// contract names; 200 without it), NOTIFICATION_KILL_SECONDS how long there are kills at least (3).
+// Contract, Notifications 8 and 1: kill -9 ends servers and PostgreSQL at random during notifications. Each notification
+// is received at least once, and duplicates have one id. A stream and a socket that resume get each event once, in
+// the order of the log. The first request of a webhook for each event comes in that order too, because its endpoint
+// rejects none. NOTIFICATION_KILLS is the number of notifications (20000 in the contract; 200 by default),
+// NOTIFICATION_KILL_SECONDS the shortest time of kills (3).
 func TestNotificationsSurviveKills(t *testing.T) {
 	count, seconds := environment("NOTIFICATION_KILLS", 200), environment("NOTIFICATION_KILL_SECONDS", 3)
 	dir, err := os.MkdirTemp("", "kiln")
@@ -57,7 +57,7 @@ func TestNotificationsSurviveKills(t *testing.T) {
 	}
 	any := func() *service { return alive[rand.N(servers)].Load() }
 
-	// Who receives: by webhook, and by a stream that comes back where it was.
+	// The receivers: a webhook, and a stream that resumes.
 	type version struct{ id, version string }
 	var mu sync.Mutex
 	byHook, byStream, bySocket := make(map[version]map[string]bool), make(map[version]int), make(map[version]int)
@@ -218,7 +218,7 @@ func TestNotificationsSurviveKills(t *testing.T) {
 		place[v] = i
 	}
 	late := 0
-	// What was written twice, as its first answer was lost, may have come to one of them alone yet.
+	// A write repeated after a lost answer may have reached only one of them yet.
 	known := func(list []version) []version {
 		return slices.DeleteFunc(list, func(v version) bool { _, ok := place[v]; return !ok })
 	}

@@ -26,7 +26,7 @@ func (s *service) putSubscription(id string, change func(m map[string]any)) *ans
 	return s.do("PUT", "/Subscription/"+id, string(b)).want(200)
 }
 
-// statuses are those of the versions of a Subscription, oldest first.
+// statuses returns the statuses of a Subscription's versions, oldest first.
 func (s *service) statuses(id string) string {
 	s.t.Helper()
 	a := s.do("GET", "/Subscription/"+id+"/_history?_count=50", "").want(200)

@@ -12,9 +12,9 @@ import (
 	"kiln/server/store/storetest"
 )
 
-// Contract, Notifications 2: what needs other resources is decided by what is read once for all events
-// and subscriptions of a moment: of many subscriptions with chains, _has, and chains of chains, those
-// fire whose search finds the new version, and no other.
+// Contract, Notifications 2: one read decides criteria on other resources for all events and subscriptions of a moment:
+// of many subscriptions with chains, _has, and chains of chains, exactly those fire whose search finds the new
+// version.
 func TestManyCriteriaOfOtherResources(t *testing.T) {
 	t.Parallel()
 	s := start(t, quick)
@@ -72,8 +72,8 @@ func TestManyCriteriaOfOtherResources(t *testing.T) {
 	}
 }
 
-// Contract, Notifications 2: criteria that cost seconds are bounded and told: the Subscription goes off
-// with the reason, a socket gets an error. Those who are not about other resources do not wait.
+// Contract, Notifications 2: expensive criteria are limited and reported: the Subscription goes off with the reason, a
+// socket gets an error. Subscriptions without conditions on other resources do not wait.
 func TestCostlyCriteria(t *testing.T) {
 	t.Parallel()
 	database := storetest.New(t)

@@ -16,8 +16,8 @@ import (
 	"kiln/server/store/storetest"
 )
 
-// Contract, Notifications 6: $notify reaches each recipient's sockets and streams on any server, and
-// is kept for those who are away.
+// Contract, Notifications 6: $notify reaches each recipient's sockets and streams on any server, and waits for absent
+// recipients.
 func TestNotifyUsers(t *testing.T) {
 	t.Parallel()
 	database := storetest.New(t)
@@ -180,8 +180,8 @@ func TestSlowSocketResumes(t *testing.T) {
 		s.do("POST", "/", `{"resourceType":"Bundle","type":"batch","entry":[`+strings.Join(entries, ",")+`]}`).want(200)
 	}
 	seen := make(map[string]int)
-	// What one of the two had heard of already comes again under its id. The replay may be
-	// more than a busy machine reads in time: then it goes on from the next cursor.
+	// Events already received by one of the two come again under their id. The replay may be more than a busy machine reads in
+	// time: then it resumes at the next cursor.
 	for cursor := w.untilSlow(seen, 2*bundles*each); cursor != ""; {
 		again := s.socket("")
 		for _, text := range subscribe {

@@ -11,11 +11,10 @@ import (
 	"kiln/server/store/storetest"
 )
 
-// Contract, Notifications 2, Access: an event is delivered only if the owner may read the resource
-// now. While a policy denies it, it is no event for the owner; where a policy comes between the event and
-// its delivery it is withheld, which the log tells, and its number is spent. What the policies are not
-// about, and what comes when they have gone, is delivered. When a client may ask for fewer scopes than it
-// could, or a user is disabled, what they have goes off.
+// Contract, Notifications 2, Access: an event is delivered only if the owner may read the resource now. While a policy
+// denies it, it is no event for the owner. If a policy comes between the event and its delivery, the delivery is
+// withheld, the log says so, and its number is used up. Other resources, and events after the policies have gone, are
+// delivered. If a client loses scopes, or a user is disabled, their Subscriptions go off.
 func TestDeliveryFollowsTheOwnersRights(t *testing.T) {
 	t.Parallel()
 	s := withAuthorization(t, notifying, func(c *server.Config) {
@@ -126,8 +125,8 @@ func TestDeliveryFollowsTheOwnersRights(t *testing.T) {
 	}
 }
 
-// Contract, Notifications 2, Access: an event is matched, counted and numbered only where the owner may see
-// what it is about, whatever finds it: what is hidden leaves no gap, and no expression tells of it.
+// Contract, Notifications 2, Access: an event is matched, counted and numbered only if the owner may see its resource. A
+// hidden resource leaves no gap, and no expression reveals it.
 func TestHiddenEventsAreNotCounted(t *testing.T) {
 	t.Parallel()
 	s := authorized(t, notifying)
@@ -157,7 +156,7 @@ func TestHiddenEventsAreNotCounted(t *testing.T) {
 		c.ids = append(c.ids, owner.subscribe(backportSubscription(topic, c.r.url)),
 			owner.subscribe(`{"resourceType":"Subscription","status":"requested","topic":"`+topic+`","channel":{"type":"websocket"}}`))
 	}
-	// What is hidden, and what was.
+	// Hidden resources, and resources hidden earlier.
 	for _, id := range []string{"h1", "h2", "h3"} {
 		put(id, "vital-signs", "HIV positive")
 		put(id, "vital-signs", "HIV negative")
@@ -167,7 +166,7 @@ func TestHiddenEventsAreNotCounted(t *testing.T) {
 	put("was", "laboratory", "nothing")
 	put("was", "vital-signs", "HIV positive")
 	back.do("DELETE", "/Observation/was", "").want(204)
-	// What is not.
+	// Visible resources.
 	put("seen", "laboratory", "HIV negative")
 	back.do("DELETE", "/Observation/seen", "").want(204)
 	put("last", "vital-signs", "x")
@@ -195,8 +194,8 @@ func TestHiddenEventsAreNotCounted(t *testing.T) {
 	}
 }
 
-// Contract, Notifications 2, Access: an event's own index tells whether the owner may see it, also while that of
-// stored resources is built, which hides from searches what a granular scope or a policy asks of it.
+// Contract, Notifications 2, Access: the event's own index shows whether the owner may see it, also while the index of
+// stored resources is being built, which hides resources from granular scopes and policies.
 func TestOwnersHearWhileAnIndexIsBuilt(t *testing.T) {
 	t.Parallel()
 	url := storetest.New(t)
@@ -242,8 +241,8 @@ func TestOwnersHearWhileAnIndexIsBuilt(t *testing.T) {
 	}
 }
 
-// Contract, Notifications 2, Access: criteria tell of other resources what the owner may read of them now, also when
-// policies come and go after the Subscription.
+// Contract, Notifications 2, Access: criteria on other resources see only resources that the owner may read now, also
+// when policies come and go after the Subscription.
 func TestCriteriaOfHiddenResources(t *testing.T) {
 	t.Parallel()
 	s := authorized(t, notifying)

@@ -18,9 +18,8 @@ import (
 	"kiln/server/store/storetest"
 )
 
-// Contract, Notifications 1: of three servers on one database one delivers each notification, sockets
-// on each see all writes, and what a server that is killed had under way is delivered by another one
-// when its lease has run out, under the same id.
+// Contract, Notifications 1: of three servers on one database one delivers each notification, and sockets on each see all
+// writes. After the lease of a killed server another one delivers its notifications, under the same id.
 func TestThreeServersNotify(t *testing.T) {
 	t.Setenv("CONFORMANCE_WEBHOOK_TIMEOUT", "5")
 	database := storetest.New(t)

@@ -36,7 +36,7 @@ type delivery struct {
 	at     time.Time
 }
 
-// receiver is an endpoint. answer decides what it says; nil is 200.
+// receiver is an endpoint. answer returns the status of an answer; nil is 200.
 type receiver struct {
 	t   testing.TB
 	url string
@@ -231,7 +231,7 @@ func signed(d delivery, key []byte) bool {
 	return d.header.Get("X-Signature") == "sha256="+hex.EncodeToString(mac.Sum(nil))
 }
 
-// Contract, Notifications 2 and 4: what is refused when a Subscription is written.
+// Contract, Notifications 2 and 4: Subscriptions that are rejected when they are written.
 func TestSubscriptionIsChecked(t *testing.T) {
 	t.Parallel()
 	s := start(t, func(c *server.Config) {
@@ -271,7 +271,7 @@ func TestSubscriptionIsChecked(t *testing.T) {
 			}
 		})
 	}
-	// One more than the limit: those of one transaction are counted as well.
+	// One more than the limit: Subscriptions of one transaction count as well.
 	var entries []string
 	for range 3 {
 		entries = append(entries, `{"resource":`+subscription("Patient?", ok)+`,"request":{"method":"POST","url":"Subscription"}}`)
@@ -279,7 +279,7 @@ func TestSubscriptionIsChecked(t *testing.T) {
 	if a := s.do("POST", "/", `{"resourceType":"Bundle","type":"transaction","entry":[`+strings.Join(entries, ",")+`]}`); a.status != 422 || !strings.Contains(string(a.body), "too-costly") {
 		t.Errorf("a transaction of 3 subscriptions of 2: %d %s", a.status, a.body)
 	}
-	// What is off does not count.
+	// Subscriptions that are off do not count.
 	off := strings.Replace(subscription("Patient?", ok), `"active"`, `"off"`, 1)
 	for i, body := range []string{subscription("Patient?", ok), off, subscription("Patient?", ok), subscription("Patient?", ok)} {
 		want := 201
@@ -904,7 +904,7 @@ func TestVReadIsAnEvent(t *testing.T) {
 	}
 }
 
-// topicJSON is a topic of finished Observations: what was not final and becomes it.
+// topicJSON is a topic of Observations that become final.
 const topicJSON = `{"resourceType":"SubscriptionTopic","url":"http://example.org/topic/final","status":"active","resourceTrigger":[{"resource":"Observation",
 	"supportedInteraction":["create","update"],"queryCriteria":{"previous":"status:not=final","resultForCreate":"test-passes","current":"status=final","requireBoth":true}}],
 	"canFilterBy":[{"resource":"Observation","filterParameter":"subject"}],"notificationShape":[{"resource":"Observation","include":["Observation:subject"]}]}`
@@ -945,7 +945,7 @@ func TestTopics(t *testing.T) {
 	put("one", "a", "preliminary") // not final yet
 	put("one", "a", "final")       // this one
 	put("one", "a", "final")       // was final before
-	put("two", "a", "final")       // created as final: the test of what was before passes
+	put("two", "a", "final")       // created as final: the test of the previous version passes
 	for _, want := range []string{"one/2", "two/1"} {
 		if d := plain.next(); fmt.Sprint(d.json["resourceId"], "/", d.json["versionId"]) != want {
 			t.Errorf("%s, want %s", d.body, want)

@@ -46,8 +46,8 @@ func TestTopicsAreChecked(t *testing.T) {
 	s.post("/SubscriptionTopic", strings.Replace(topic(`"resourceTrigger":[{"resource":"Nope"}]`), "active", "retired", 1)).want(201)
 }
 
-// Contract, Notifications 2, access: what a topic's notificationShape adds is for the owner's eyes as
-// well. The Bundle is FHIR: its fullUrls are absolute, where no server.base_url is configured too.
+// Contract, Notifications 2, access: resources added by a topic's notificationShape must be readable by the owner. The
+// Bundle is FHIR: its fullUrls are absolute, also without server.base_url.
 func TestShapeIsForTheOwner(t *testing.T) {
 	t.Parallel()
 	s := authorized(t, notifying, func(c *server.Config) { c.Notifications.Webhook.AllowPrivateNetworks = "true" })
@@ -99,8 +99,8 @@ func TestCursorOfAnotherDatabase(t *testing.T) {
 	}
 }
 
-// Contract, Notifications 4 and 6: $events-history and $test answer in the format that is asked for, and
-// refuse what is not served before they do anything.
+// Contract, Notifications 4 and 6: $events-history and $test answer in the requested format, and reject unsupported
+// requests before they act.
 func TestNotificationOperationsNegotiate(t *testing.T) {
 	t.Parallel()
 	s, r := start(t, quick), newReceiver(t)

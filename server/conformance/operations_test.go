@@ -12,8 +12,8 @@ import (
 	"kiln/server/store/storetest"
 )
 
-// Contract, Operations: CORS by the specification; beside it PATCH, HEAD and the headers
-// that FHIR needs; what is exposed; credentials never with `*`.
+// Contract, Operations: CORS by the specification; beside it PATCH, HEAD and the headers that FHIR needs; exposed
+// headers; credentials never with `*`.
 func TestCORS(t *testing.T) {
 	t.Parallel()
 	any, some := start(t), start(t, func(c *server.Config) { c.Server.AllowedOrigins = []string{"https://app.example.org"} })

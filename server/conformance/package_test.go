@@ -135,8 +135,7 @@ func TestInstallPackageRefuses(t *testing.T) {
 	s.get("/$install-package").want(405)
 }
 
-// Issue 11, B22: packages as they are published have mistakes. They are told with
-// file and element, and cost what is wrong alone.
+// Published packages contain mistakes. The report names file and element, and only the faulty part is left out.
 func TestInstallPackageWithMistakes(t *testing.T) {
 	s := start(t)
 	profile := `{"resourceType":"StructureDefinition","id":"p1","url":"http://example.org/StructureDefinition/p1","name":"P1","status":"active","fhirVersion":"4.0.1",` +
@@ -210,7 +209,7 @@ func TestReindexOnDemand(t *testing.T) {
 	s.get("/Patient/r0").want(200).equal("meta.versionId", "1")
 }
 
-// A SearchParameter needs what the contract says, and no more.
+// A SearchParameter needs the elements that the contract names, and no more.
 func TestSearchParameterLeast(t *testing.T) {
 	s := start(t)
 	s.post("/SearchParameter", `{"resourceType":"SearchParameter","url":"http://example.org/least","code":"least","type":"string","base":["Patient"],"expression":"Patient.contact.name.family"}`).want(201)

@@ -253,8 +253,8 @@ func TestPolicies(t *testing.T) {
 	})
 }
 
-// What one server is told is in force on the others within a second.
-// Contract, Authorization 5: policies are those of every server of the database.
+// A policy stored on one server is in force on the others within a second.
+// Contract, Authorization 5: policies belong to every server of the database.
 func TestPoliciesOnTwoServers(t *testing.T) {
 	t.Parallel()
 	url := storetest.New(t)

@@ -57,7 +57,7 @@ func TestPromisesHaveTests(t *testing.T) {
 			if len(promised) == 0 || len(shown) == 0 {
 				t.Fatalf("the contract has %d sections of %s, docs/tests/%s.md %d", len(promised), part.heading, part.file, len(shown))
 			}
-			if len(promised) > 1 { // what introduces the sections promises nothing
+			if len(promised) > 1 { // an introduction promises nothing
 				promised = promised[1:]
 			} else { // a part of one section: its tables may stand under headings of their own
 				for _, more := range shown[1:] {
@@ -93,8 +93,8 @@ func TestPromisesHaveTests(t *testing.T) {
 	}
 }
 
-// A contractSection is the lines below a heading. What stands before the first heading
-// of a part has the empty one; a part without headings is one such section.
+// A contractSection contains the lines below a heading. Lines before the first heading of a part have the empty heading;
+// a part without headings is one such section.
 type contractSection struct {
 	heading string
 	lines   []string
@@ -150,8 +150,8 @@ func words(text string) string {
 	return strings.Join(strings.Fields(text), " ")
 }
 
-// sentenceEnd is what ends a sentence or a clause of the contract: a stop or a semicolon
-// before a space. In a row of a table a cell ends one too.
+// sentenceEnd matches the end of a sentence or a clause of the contract: a stop or a semicolon before a space. A cell of a
+// table ends one too.
 var sentenceEnd = regexp.MustCompile(`[.;] | \| `)
 
 // sentences are the places in words at which its sentences begin, and its length.
@@ -340,7 +340,7 @@ func (s *treeTests) find(name string) error {
 	return nil
 }
 
-// The check itself finds what is missing, misquoted and misnamed.
+// The check itself finds missing, misquoted and misnamed rows.
 func TestPromisesCheck(t *testing.T) {
 	t.Parallel()
 	contract := "## Part\n\nIt begins.\n\n### 1. One\n- First (a. b) holds; second holds. Third: `x|y`.\n| A | B |\n|---|---|\n| `GET /a` | an answer |\n\n### 2. Two\n- Other.\n## Next\n- No part."

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// A chain is evaluated inside contained resources as among stored ones, whatever it ends in.
+// A chain is evaluated inside contained resources as among stored ones, with any last parameter.
 // Spec: https://hl7.org/fhir/R4/search.html#contained: "chained parameters will be evaluated inside contained resources".
 func TestChainsIntoContained(t *testing.T) {
 	t.Parallel()
@@ -31,7 +31,7 @@ func TestChainsIntoContained(t *testing.T) {
 		request("mr-in", medication("m", "aspirin", "salicin", `,"manufacturer":{"reference":"Organization/works"},"batch":{"lotNumber":"L1","expirationDate":"2030-05-01"}`), "#m"),
 		request("mr-other", medication("m", "morphine", "opium", ``), "#m"),
 		request("mr-deep", medication("m", "mixture", "opium", `,"manufacturer":{"reference":"#o"}`)+`,{"resourceType":"Organization","id":"o","name":"Ácme Pharma","partOf":{"reference":"#o"}}`, "#m"),
-		// What it contains is nobody's medication.
+		// Its contained resource is not the referenced medication.
 		strings.Replace(request("mr-beside", medication("beside", "aspirin", "salicin", ``)+`,`+medication("m", "placebo", "sugar", ``), "#m"),
 			`"status"`, `"supportingInformation":[{"reference":"#beside"}],"status"`, 1),
 		`{"resourceType":"Observation","id":"obs-in","status":"final","code":{"text":"x"},"subject":{"reference":"#who"},
@@ -109,7 +109,7 @@ func TestChainsIntoContained(t *testing.T) {
 	} {
 		check(s, strings.ReplaceAll("/"+path, "\"", "%22"), strings.Fields(want)...)
 	}
-	// It follows what is written, and is of no other reference.
+	// It follows later writes, and belongs to no other reference.
 	s.put("/MedicationRequest/mr-in", request("mr-in", medication("m", "placebo", "sugar", ``), "#m")).want(200)
 	check(s, "/MedicationRequest?medication.code=aspirin", "mr-stored")
 	check(s, "/MedicationRequest?medication.code=placebo", "mr-beside", "mr-in")
@@ -117,7 +117,7 @@ func TestChainsIntoContained(t *testing.T) {
 	check(s, "/MedicationRequest?medication.code=morphine")
 	s.do("PUT", "/MedicationRequest?medication.code=mixture", request("mr-deep", medication("m", "mixture", "opium", ``), "#m")).want(200).equal("id", "mr-deep")
 
-	// Events tell of what the search finds.
+	// Events match as the search does.
 	for query, more := range map[string]string{"medication.code=statin": ``, "medication.code:not=aspirin": ``, "medication.lot-number=L7": `,"batch":{"lotNumber":"L7"}`,
 		"medication.manufacturer.name=works": `,"manufacturer":{"reference":"Organization/works"}`} {
 		stream := s.stream("/MedicationRequest/$events?" + query)
@@ -129,7 +129,7 @@ func TestChainsIntoContained(t *testing.T) {
 		s.do("DELETE", "/MedicationRequest/mr-event", "").want(204)
 	}
 
-	// A parameter that comes later reaches what is contained.
+	// A later parameter reaches contained resources.
 	s.stores(`{"resourceType":"SearchParameter","id":"lot","url":"http://x/lot","name":"lot","status":"active","description":"x","code":"drug-text","base":["Medication"],"type":"string","expression":"Medication.code.text"}`)
 	eventually(t, "the index is complete", func() bool {
 		return s.get("/MedicationRequest?medication.drug-text=the+drug+placebo").want(200).warning() == ""

@@ -22,13 +22,12 @@ import (
 	"kiln/server/store/storetest"
 )
 
-// Contract, Design 4 ("Writes are read back by the next search"): two servers in processes of their
-// own write (create, update, both patches, delete, transactions) and search, and in between one is
-// killed with kill -9, connections are lost, everything is indexed again and a SearchParameter comes.
-// Each answer's total and page are what the stored versions give in one snapshot of PostgreSQL between
-// its question and its arrival.
+// Contract, Design 4 ("Writes are read back by the next search"): two servers in processes of their own write (create,
+// update, both patches, delete, transactions) and search. Meanwhile one is ended by kill -9, connections are lost, everything
+// is reindexed, and a SearchParameter is added. Each answer's total and page equal those of the stored versions in one
+// snapshot of PostgreSQL between the request and its answer.
 //
-// KILN_TEST_CONCURRENT is how long, "10m"; without it two seconds.
+// KILN_TEST_CONCURRENT is the duration, such as "10m"; the default is two seconds.
 func TestSearchesWhileServersAreKilled(t *testing.T) {
 	length := 2 * time.Second
 	if text := os.Getenv("KILN_TEST_CONCURRENT"); text != "" {

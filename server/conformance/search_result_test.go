@@ -28,7 +28,7 @@ func TestSearchSort(t *testing.T) {
 	for _, c := range []struct{ query, want string }{
 		{"Patient?_sort=_id", "a b c d e f"},
 		{"Patient?_sort=-_id", "f e d c b a"},
-		{"Patient?_sort=birthdate", "c b a f d e|c b a f e d"}, // a year begins before its days; what has no date comes last
+		{"Patient?_sort=birthdate", "c b a f d e|c b a f e d"}, // a year begins before its days; resources without a date come last
 		{"Patient?_sort=-birthdate", "f a b c d e|f b a c d e|f a b c e d|f b a c e d"},
 		{"Patient?_sort=family,_id", "b d f c a e"},   // without case and accents
 		{"Patient?_sort=family,given", "d b f c a e"}, // the second key where the first is equal
@@ -206,8 +206,7 @@ func TestSearchPages(t *testing.T) {
 }
 
 // search.html#summary and #elements
-// TestSearchesAtTheSameTime has every answer be that of its own search, whoever else
-// searches: pages share memory one after the other.
+// TestSearchesAtTheSameTime checks that each answer belongs to its own search, while others search: pages reuse memory.
 func TestSearchesAtTheSameTime(t *testing.T) {
 	s := start(t)
 	var resources []string

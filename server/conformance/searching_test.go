@@ -23,7 +23,7 @@ func (s *service) load(resources ...string) {
 	s.post("/", bundle("transaction", entries...)).want(200)
 }
 
-// searchCase is a search with the ids of what it has to find.
+// searchCase is a search with the ids of its expected matches.
 type searchCase struct {
 	spec  string // the paragraph that says so
 	query string // parameters as people write them: values are not percent-encoded

@@ -105,10 +105,10 @@ func TestSearchParameterTakesEffectAtOnce(t *testing.T) {
 			t.Error("/metadata does not have the parameter")
 		}
 	}
-	// What was indexed later has no new version.
+	// A reindexed resource has no new version.
 	a.get("/Patient/before").want(200).equal("meta.versionId", "1")
 
-	// An update changes what is found, of old and new resources alike.
+	// An update changes the matches, of old and new resources alike.
 	b.put("/SearchParameter/contact-name", parameter("contact-name", "contact-name", "string", "Patient", "Patient.communication.language.text")).want(200)
 	for _, s := range []*service{a, b} {
 		s.indexed("/Patient?contact-name=de")
@@ -285,7 +285,7 @@ func TestSearchParameterThatAResourceBreaks(t *testing.T) {
 	s.post("/Patient", `{"resourceType":"Patient","name":[{"given":["A"]}]}`).want(201)
 	s.post("/Patient", `{"resourceType":"Patient","name":[{"given":["A","B"]}]}`).issue(422, "invalid", "http://example.org/SearchParameter/initial")
 	s.post("/Patient", `{"resourceType":"Patient","name":[{"family":"A"}]}`).issue(422, "invalid", "http://example.org/SearchParameter/endless", "steps")
-	// What was stored before stays, and searches say that it may be missing.
+	// Resources stored before stay, and searches say that they may be missing.
 	eventually(t, "the job has ended", func() bool {
 		w := s.get("/Patient?initial=a").want(200).warning()
 		return strings.Contains(w, "could not be indexed")
@@ -342,7 +342,7 @@ func TestSearchParameterWhileOthersWrite(t *testing.T) {
 	}
 }
 
-// A bundle may bring parameters and what they index, in any order of entries.
+// A bundle may contain parameters and resources that they index, in any order of entries.
 func TestSearchParameterInATransaction(t *testing.T) {
 	s := start(t)
 	s.post("/", `{"resourceType":"Bundle","type":"transaction","entry":[

@@ -42,7 +42,7 @@ func startOn(t testing.TB, url string, change ...func(*server.Config)) *service 
 	return startWith(t, url, server.Options{}, change...)
 }
 
-// startWith is startOn with options; version and log are those of tests.
+// startWith is startOn with options; version and log belong to the test.
 func startWith(t testing.TB, url string, o server.Options, change ...func(*server.Config)) *service {
 	t.Helper()
 	o.Version, o.Logger = "test", failureLog(t)
@@ -78,8 +78,8 @@ func bulkDirectory(t testing.TB, url string) string {
 	return root
 }
 
-// failureLog keeps the first errors that a server logs, and tells them where the test fails:
-// what an answer names by its request id alone.
+// failureLog keeps the first errors that a server logs, and prints them if the test fails: an answer contains only the
+// request id.
 func failureLog(t testing.TB) *slog.Logger {
 	var lines firstLines
 	t.Cleanup(func() {
@@ -90,7 +90,7 @@ func failureLog(t testing.TB) *slog.Logger {
 	return slog.New(slog.NewTextHandler(&lines, &slog.HandlerOptions{Level: slog.LevelError}))
 }
 
-// firstLines keeps the first 16 KB of what is written, whoever writes.
+// firstLines keeps the first 16 KB that are written.
 type firstLines struct {
 	mu  sync.Mutex
 	got strings.Builder

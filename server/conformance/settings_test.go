@@ -172,9 +172,8 @@ func TestDatabaseSettingsAtStart(t *testing.T) {
 	}
 }
 
-// Contract, Operations: `PUT /admin/config`: the entry of what is in force; effective at once on every
-// server. A value that is usable only beside another one in the database is in force, whichever
-// name comes first.
+// Contract, Operations: `PUT /admin/config`: the entry in force; effective at once on every server. A value that is only
+// usable beside another one in the database takes effect, in any order of their names.
 func TestSettingsThatNeedEachOther(t *testing.T) {
 	t.Parallel()
 	url := storetest.New(t)

@@ -488,7 +488,7 @@ func TestBundleOperations(t *testing.T) {
 	})
 }
 
-// However many transactions run at once, what they read beside themselves is read.
+// Many transactions at once can all read outside of themselves.
 func TestManyTransactionsWithHistory(t *testing.T) {
 	s := start(t)
 	s.put("/Patient/there", `{"resourceType":"Patient","id":"there"}`).want(201)

@@ -166,7 +166,7 @@ func TestUpdateRace(t *testing.T) {
 	s.get("/Patient/r").want(200).equal("meta.versionId", "2")
 }
 
-// http.html#versioning: versions without gaps, whatever comes at once.
+// http.html#versioning: versions without gaps under concurrent writes.
 func TestUpdateVersionsHaveNoGaps(t *testing.T) {
 	s := start(t)
 	const n = 40

@@ -56,7 +56,7 @@ var otherBuild = []string{
 	takeOver,
 }
 
-// takeOver is what a server of another build does when it starts.
+// takeOver is the statement of a starting server of another build.
 const takeOver = `UPDATE search_registry SET fingerprint = fingerprint + 1, version = version + 1`
 
 func TestIndexOfAnotherBuildIsNotSearchedSilently(t *testing.T) {
@@ -125,8 +125,8 @@ func TestIndexOfAnotherBuildIsNotSearchedSilently(t *testing.T) {
 	}
 }
 
-// What a patient's app does not see because the index of her compartment is being built is told to it, and makes
-// no second resource.
+// A patient's app is told that resources may be missing while the index of her compartment is being built, and cannot
+// create a second resource.
 func TestCompartmentWhileItsIndexIsBuilt(t *testing.T) {
 	url := storetest.New(t)
 	old := authorizedOn(t, url)
@@ -153,8 +153,8 @@ func TestCompartmentWhileItsIndexIsBuilt(t *testing.T) {
 	app.finds("/Observation", "obs-a", "vital-a")
 }
 
-// Builds before 13 of fhir.Extraction kept all entries of a key in one part: the index of what they have
-// stored is brought into parts.
+// Builds before 13 of fhir.Extraction stored all entries of a key in one part: the index of their resources is split
+// into parts.
 func TestIndexWithoutPartsIsBroughtIntoParts(t *testing.T) {
 	url := storetest.New(t)
 	on := func(c *server.Config) { c.Database.URL = url }

@@ -72,7 +72,7 @@ func TestValidate(t *testing.T) {
 				}
 			}
 		}
-		// What is there in a wrong form is not missing.
+		// An element of a wrong form is not missing.
 		if a := s.in(t).post("/Observation/$validate", `{"resourceType":"Observation","status":5,"code":{"text":"x"}}`).want(200); strings.Contains(string(a.body), "status is required") {
 			t.Errorf("told as missing: %s", a.body)
 		}
@@ -204,8 +204,7 @@ func TestCheckReferences(t *testing.T) {
 		entry("POST", "Observation", "", observation("urn:uuid:66666666-6666-4666-8666-666666666666")))).want(200)
 }
 
-// datatypes.html#dateTime: the offset of a zone is at most 14:00, in either direction,
-// in what is stored and in what is searched for.
+// datatypes.html#dateTime: the offset of a zone is at most 14:00, in either direction, in resources and in searches.
 func TestOffsets(t *testing.T) {
 	t.Parallel()
 	s := start(t)

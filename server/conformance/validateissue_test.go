@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// Every issue of $validate says where (expression, line and column of the value),
-// what was expected and what came.
+// Every issue of $validate names the place (expression, line and column of the value), the expected and the received
+// value.
 // Spec: https://hl7.org/fhir/R4/resource-operation-validate.html,
 // https://hl7.org/fhir/R4/operationoutcome.html.
 func TestValidateTells(t *testing.T) {
