@@ -179,6 +179,9 @@ func printInstalled(c *cobra.Command, body []byte) error {
 				sep = ", "
 			}
 		}
+		if n := find(answer, "existing").ValueInteger; n != "" && n != "0" {
+			fmt.Fprintf(c.OutOrStdout(), "%s%s already part of R4", sep, n)
+		}
 		fmt.Fprintln(c.OutOrStdout())
 	})
 }

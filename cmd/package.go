@@ -55,7 +55,7 @@ func addPackage(source *definitions.Source, dir *string) *cobra.Command {
 wrong in the package is reported as "kiln package install" reports it, with file and
 element: a definition that cannot be read, a search parameter that could never work
 and one whose code another of the type has already are left out; with --strict
-nothing is added then.`,
+nothing is added then. A search parameter that is already part of R4 is left out too.`,
 		Example: `  kiln package add hl7.fhir.uv.ips@2.0.0
   kiln package add ips.tgz --strict`,
 		Args: cobra.ExactArgs(1),
@@ -85,7 +85,8 @@ nothing is added then.`,
 type packageReport struct {
 	Issues        []packageIssue         `json:"issues,omitempty"`
 	CodeConflicts []codeConflict         `json:"codeConflicts,omitempty"`
-	Refused       []string               `json:"refused,omitempty"` // files
+	Refused       []string               `json:"refused,omitempty"`  // files
+	Existing      []string               `json:"existing,omitempty"` // files of search parameters that R4 has already
 	Conflicts     []definitions.Conflict `json:"conflicts,omitempty"`
 }
 
@@ -102,7 +103,8 @@ type codeConflict struct {
 	Hidden string `json:"hidden"`
 }
 
-// read judges an archive by the definitions of a folder and returns the refused files.
+// read judges an archive by the definitions of a folder, and returns the files that are not
+// to be added.
 func (r *packageReport) read(ctx context.Context, dir fs.FS, a *definitions.Archive, strict bool) (map[string]bool, error) {
 	reader, err := server.PackageReader(dir, a.Name)
 	if err != nil {
@@ -122,6 +124,10 @@ func (r *packageReport) read(ctx context.Context, dir fs.FS, a *definitions.Arch
 	for _, f := range got.Refused {
 		refused[f.Name] = true
 		r.Refused = append(r.Refused, f.Name)
+	}
+	for _, f := range got.Existing {
+		refused[f.Name] = true
+		r.Existing = append(r.Existing, f.Name)
 	}
 	return refused, nil
 }
@@ -229,6 +235,9 @@ func tellPackage(c *cobra.Command, verb string, p definitions.Package, report *p
 	fmt.Fprintf(c.OutOrStdout(), "%s %s@%s: %s", verb, p.Name, p.Version, contents(p))
 	if report != nil && len(report.Refused) > 0 {
 		fmt.Fprintf(c.OutOrStdout(), "; %d refused", len(report.Refused))
+	}
+	if report != nil && len(report.Existing) > 0 {
+		fmt.Fprintf(c.OutOrStdout(), "; %d already part of R4", len(report.Existing))
 	}
 	fmt.Fprintln(c.OutOrStdout(), "\nnow run: make generate build")
 	return nil

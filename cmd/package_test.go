@@ -182,7 +182,21 @@ func TestPackageOfTheSourceTree(t *testing.T) {
 			t.Errorf("%v\n%s", err, out)
 		}
 	})
-	for _, name := range []string{"example.ig", "first.ig@1.0.0", "second.ig"} {
+	t.Run("a search parameter of R4", func(t *testing.T) {
+		again := packageFile(t, "package.json", `{"name":"third.ig","version":"1.0.0"}`,
+			"CodeSystem-d.json", `{"resourceType":"CodeSystem","id":"d","url":"http://a.example/d","status":"active","content":"complete"}`,
+			"SearchParameter-born.json", `{"resourceType":"SearchParameter","id":"born","url":"http://a.example/born","name":"Born","status":"active","description":"x","code":"birthdate","base":["Patient"],"type":"date","expression":"Patient.birthDate"}`)
+		out, err := add(again)
+		if err != nil || !strings.Contains(out, "1 CodeSystem; 1 already part of R4") || strings.Contains(out, "refused") {
+			t.Errorf("add: %v\n%s", err, out)
+		}
+		out, err = kiln("package", "install", again, "--server", realServer(t, func(next http.Handler) http.Handler { return next }))
+		if err != nil || !strings.Contains(out, "http://a.example/born: already part of R4") ||
+			!strings.Contains(out, "installed third.ig@1.0.0: 1 create, 0 update, 0 unchanged, 0 refused, 1 already part of R4") {
+			t.Errorf("install: %v\n%s", err, out)
+		}
+	})
+	for _, name := range []string{"example.ig", "first.ig@1.0.0", "second.ig", "third.ig"} {
 		if out, err := kiln("package", "remove", "--dir", dir, name); err != nil || !strings.Contains(out, "removed "+strings.TrimSuffix(name, "@1.0.0")+"@1.0.0") {
 			t.Errorf("remove %s: %v\n%s", name, err, out)
 		}

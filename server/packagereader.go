@@ -59,6 +59,8 @@ func PackageReader(dir fs.FS, name string) (fhirpackage.Reader, error) {
 			return nil
 		},
 		Parameter: parameters.Check,
+		Warnings:  parameters.Warnings,
+		Restates:  parameters.Restates,
 		Used: func(typ, code string) (string, bool) {
 			bases := []string{typ, "Resource"}
 			if r := r4.Model.Resources[typ]; r != nil {

@@ -28,7 +28,12 @@ func (s *Server) validator() *validate.Validator {
 func (s *Server) validation() validate.Options {
 	options := validate.Options{Terminology: s.Terminology, Check: func(_ context.Context, r fhir.Resource) error {
 		if p, ok := r.(*r4.SearchParameter); ok {
-			return s.Parameters.Check(p)
+			if err := s.Parameters.Check(p); err != nil {
+				return err
+			}
+			if issues := s.Parameters.Warnings(p); len(issues) > 0 {
+				return outcome.Unprocessable(issues)
+			}
 		}
 		return nil
 	}}

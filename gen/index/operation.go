@@ -256,6 +256,7 @@ var Operations = []fhir.OperationDefinition{
 		{Name: "update", Min: 1, Max: 1, Type: "integer"},
 		{Name: "unchanged", Min: 1, Max: 1, Type: "integer"},
 		{Name: "refused", Min: 1, Max: 1, Type: "integer"},
+		{Name: "existing", Min: 1, Max: 1, Type: "integer"},
 		{Name: "issue", Max: -1, Parts: []fhir.OperationParameter{
 			{Name: "file", Min: 1, Max: 1, Type: "string"},
 			{Name: "severity", Min: 1, Max: 1, Type: "code"},
@@ -272,6 +273,7 @@ var Operations = []fhir.OperationDefinition{
 			{Name: "url", Min: 1, Max: 1, Type: "uri"},
 			{Name: "version", Max: 1, Type: "string"},
 			{Name: "reference", Max: 1, Type: "Reference"},
+			{Name: "reason", Max: 1, Type: "string"},
 			{Name: "issue", Max: -1, Type: "string"},
 		}},
 	}},

@@ -186,6 +186,63 @@ func TestInstallPackageWithMistakes(t *testing.T) {
 	})
 }
 
+// US Core 5 and 6 write valueDateTime where FHIRPath has value.ofType(dateTime), and
+// define R4's own search parameters once more.
+func TestInstallPackageAsPublished(t *testing.T) {
+	s := start(t)
+	const asserted = "Condition.extension.where(url = 'http://hl7.org/fhir/StructureDefinition/condition-assertedDate').valueDateTime"
+	again := func(id, code, typ, base, expression string) string {
+		return strings.Replace(parameter(id, code, typ, base, expression), "http://example.org/SearchParameter/", "http://hl7.org/fhir/us/core/SearchParameter/", 1)
+	}
+	a := s.install(packed(t, "package/package.json", packageJSON,
+		"package/SearchParameter-asserted-date.json", parameter("asserted", "asserted-date", "date", "Condition", asserted),
+		"package/SearchParameter-id.json", again("us-core-patient-id", "_id", "token", "Patient", "Patient.id"),
+		"package/SearchParameter-status.json", again("us-core-clinical", "clinical-status", "token", "Condition", "Condition.clinicalStatus"),
+		"package/SearchParameter-patient.json", again("us-core-condition-patient", "patient", "reference", "Condition", "Condition.subject.where(resolve() is Patient)"),
+		"package/SearchParameter-mine.json", parameter("mine", "birthdate", "date", "Patient", "Patient.deceased.ofType(dateTime)")), "").want(200)
+	body := string(a.body)
+	for _, word := range []string{`"name":"create","valueInteger":1`, `"name":"refused","valueInteger":1`, `"name":"existing","valueInteger":3`, "already part of R4",
+		`"valueCode":"warning"`, "package/SearchParameter-asserted-date.json", "value.ofType(dateTime)", "Patient.birthdate"} {
+		if !strings.Contains(body, word) {
+			t.Errorf("the answer does not say %q: %s", word, clip(a.body))
+		}
+	}
+	if strings.Contains(body, "Condition.clinical-status") {
+		t.Errorf("a search parameter of R4 is reported as a conflict: %s", body)
+	}
+	s.put("/Condition/c", `{"resourceType":"Condition","id":"c","subject":{"display":"x"},"extension":[
+		{"url":"http://example.org/other","valueDateTime":"2001-01-01"},{"url":"http://hl7.org/fhir/StructureDefinition/condition-assertedDate","valueDateTime":"2020-02-03"}]}`).want(201)
+	s.indexed("/Condition?asserted-date=2020-02-03")
+	s.finds("/Condition?asserted-date=2020-02-03", "c")
+	s.finds("/Condition?asserted-date=2001-01-01")
+
+	for name, c := range map[string]struct{ body, query string }{
+		"a choice of several types": {parameter("measured", "measured", "quantity", "Observation", "Observation.valueQuantity"), "measured=5"},
+		"a condition":               {parameter("if-string", "if-string", "token", "Observation", "Observation.where(valueQuantity.value > 3).status"), "if-string=final"},
+		"a path without its type":   {parameter("bare", "bare", "quantity", "Observation", "valueQuantity | component.valueQuantity"), "bare=5"},
+		"an element below it":       {parameter("unit", "unit", "token", "Observation", "Observation.valueQuantity.unit"), "unit=mg"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := s.in(t)
+			s.put("/Observation/o", `{"resourceType":"Observation","id":"o","status":"final","code":{"text":"x"},"valueQuantity":{"value":5,"unit":"mg"}}`)
+			s.post("/SearchParameter/$validate", c.body).want(200).equal("issue.0.severity", "warning").equal("issue.0.expression.0", "SearchParameter.expression")
+			s.post("/SearchParameter", c.body).want(201)
+			s.indexed("/Observation?" + c.query)
+			s.finds("/Observation?"+c.query, "o")
+		})
+	}
+	t.Run("a type that the choice does not have is refused", func(t *testing.T) {
+		s.in(t).post("/SearchParameter", parameter("no", "no", "reference", "Observation", "Observation.valueReference")).issue(400, "invalid", "valueReference")
+	})
+	t.Run("a composite's component", func(t *testing.T) {
+		s := s.in(t)
+		body := `{"resourceType":"SearchParameter","url":"http://example.org/SearchParameter/pair","name":"Pair","status":"active","description":"x","code":"pair","base":["Observation"],"type":"composite","expression":"Observation",
+			"component":[{"definition":"http://hl7.org/fhir/SearchParameter/clinical-code","expression":"code"},{"definition":"http://hl7.org/fhir/SearchParameter/Observation-value-quantity","expression":"valueQuantity"}]}`
+		s.post("/SearchParameter/$validate", body).want(200).equal("issue.0.severity", "warning").equal("issue.0.expression.0", "SearchParameter.component[1].expression")
+		s.post("/SearchParameter", body).want(201)
+	})
+}
+
 func TestReindexOnDemand(t *testing.T) {
 	s := start(t)
 	for i := range 3 {

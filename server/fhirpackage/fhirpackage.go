@@ -1,14 +1,18 @@
-// Package fhirpackage reads the definitions of a FHIR package and judges them. It is
-// the one reader of packages: $install-package brings what it accepts to a running
-// server, `kiln package add` to the source tree, and both report what it found.
+// Package fhirpackage reads the definitions of a FHIR package and judges them.
+// $install-package stores the accepted definitions on a running server; `kiln package
+// add` adds them to the source tree. Both report the same issues.
 //
-// Packages as they are published have mistakes. What is wrong with a definition is an
-// Issue with file and element; the definition is accepted all the same where it can be
-// read. Refused are a definition that cannot be read, a search parameter that could
-// never work, and one with a code that another search parameter of the type has
-// already: a Conflict.
+// Published packages contain mistakes. Each mistake is an Issue with file and element. A
+// definition that can be read is accepted all the same. Read refuses
 //
-// The archive itself, its limits and its digest are read by package definitions.
+//   - a definition that cannot be read,
+//   - a search parameter that can never work,
+//   - a search parameter whose code another one of the type has: a Conflict.
+//
+// A search parameter that repeats one of R4's is neither accepted nor refused: it is
+// Existing.
+//
+// Package definitions reads the archive, and checks its limits and its digest.
 // Spec: https://hl7.org/fhir/packages.html.
 package fhirpackage
 
@@ -23,24 +27,30 @@ import (
 	"kiln/server/outcome"
 )
 
-// MaxIssues bounds what a report tells of a package.
+// MaxIssues is the highest number of issues in a report.
 const MaxIssues = 1000
 
-// Reader holds definitions against what is there already.
+// Reader compares the definitions of a package with those of a server or a source tree.
 type Reader struct {
 	Model *fhir.Model
-	// Validate fails with the issues of a resource that has errors by the rules.
+	// Validate fails with the issues of a resource that breaks a rule of FHIR.
 	Validate func(ctx context.Context, r fhir.Resource) error
-	// Parameter fails where a search parameter can never work.
+	// Parameter fails if a search parameter can never work.
 	Parameter func(p *r4.SearchParameter) error
-	// Used is the URL of the search parameter that has a code of a resource type.
+	// Warnings returns warnings about a search parameter that can work.
+	Warnings func(p *r4.SearchParameter) []outcome.Issue
+	// Restates reports whether R4 has a search parameter of the same code, type and
+	// values for each resource type of p.
+	Restates func(p *r4.SearchParameter) bool
+	// Used returns the URL of the search parameter that has a code of a resource type.
 	Used func(typ, code string) (url string, ok bool)
 }
 
-// Content is what a package is found to hold.
+// Content is the result of Read.
 type Content struct {
 	Accepted  []Definition
 	Refused   []*definitions.File
+	Existing  []*definitions.File // search parameters that R4 has already
 	Issues    []Issue
 	Conflicts []Conflict
 }
@@ -51,20 +61,20 @@ type Definition struct {
 	Resource fhir.Resource
 }
 
-// Issue is what is wrong in one file.
+// Issue is a mistake in one file.
 type Issue struct {
-	File string // its name in the archive
+	File string // name in the archive
 	outcome.Issue
 }
 
 // Conflict is a code of a resource type that two search parameters have.
 type Conflict struct {
 	Code         string // "Patient.birthdate"
-	Used, Hidden string // their URLs; the hidden one is refused
+	Used, Hidden string // URLs of the two; Read refuses the hidden one
 }
 
-// Read judges the definitions of an archive, in its order. With strict it fails with
-// invalid, 422, and the errors of every file, where there is one.
+// Read judges the definitions of an archive, in its order. If strict is set and a file
+// has an error, it fails with invalid, 422, and the errors of all files.
 func (r Reader) Read(ctx context.Context, a *definitions.Archive, strict bool) (*Content, error) {
 	got := new(Content)
 	var wrong []outcome.Issue
@@ -90,9 +100,17 @@ func (r Reader) Read(ctx context.Context, a *definitions.Archive, strict bool) (
 			if r.Parameter(p) != nil {
 				readable = false
 			} else if c := r.conflicts(p, own); len(c) > 0 {
+				if r.Restates(p) {
+					got.Existing = append(got.Existing, f)
+					continue
+				}
 				got.Conflicts = append(got.Conflicts, c...)
 				got.Refused = append(got.Refused, f)
 				continue
+			} else {
+				for _, issue := range r.Warnings(p) {
+					note(f.Name, issue)
+				}
 			}
 		}
 		if err != nil {
@@ -116,8 +134,8 @@ func (r Reader) Read(ctx context.Context, a *definitions.Archive, strict bool) (
 	return got, nil
 }
 
-// conflicts are the types of p whose search parameter of the same code has another
-// URL. Where there are none, own learns those of p.
+// conflicts returns a Conflict for each type of p that has another search parameter of
+// the same code. If there is none, conflicts adds the codes of p to own.
 func (r Reader) conflicts(p *r4.SearchParameter, own map[[2]string]string) []Conflict {
 	var out []Conflict
 	types := r.types(p)
@@ -139,8 +157,8 @@ func (r Reader) conflicts(p *r4.SearchParameter, own map[[2]string]string) []Con
 	return out
 }
 
-// types are the resource types that a search parameter is for, sorted, those of the
-// bases Resource and DomainResource too.
+// types returns the resource types of a search parameter, sorted. The bases Resource and
+// DomainResource mean all of their types.
 func (r Reader) types(p *r4.SearchParameter) []string {
 	var out []string
 	for i := range p.Base {

@@ -16,6 +16,9 @@ type compiler struct {
 	this    static  // of $this
 	total   *static // of $total inside aggregate, or nil
 	loop    bool    // inside a function that sets $index
+	// choices collects the names that mean a choice element, see ReplaceChoiceNames.
+	// Where it is nil such a name is an error.
+	choices map[*Member]ChoiceName
 }
 
 func (c *compiler) fail(at int, format string, args ...any) error {
@@ -252,6 +255,11 @@ func (c *compiler) step(left static, n *Member) (step, static, error) {
 				s.typ, s.field = t, f
 			}
 			add(fieldStatic(f, false))
+		} else if c.choices != nil {
+			if choice, of, ok := c.choiceName(t, n.Name); ok {
+				c.choices[n] = choice
+				add(typeStatic(of))
+			}
 		}
 	}
 	if left.kinds&(1<<TypeInfoKind) != 0 && (n.Name == "name" || n.Name == "namespace" || n.Name == "baseType") {

@@ -74,8 +74,13 @@ type Parameters interface {
 	// with; Recycle takes the index back for reuse.
 	Index(id string, r fhir.Resource) (*fhir.Index, error)
 	Recycle(x *fhir.Index)
-	// Check judges a SearchParameter before it is stored.
+	// Check fails if a SearchParameter cannot be stored.
 	Check(p *r4.SearchParameter) error
+	// Warnings returns warnings about a SearchParameter that can be stored.
+	Warnings(p *r4.SearchParameter) []outcome.Issue
+	// Restates reports whether R4 has a search parameter of the same code, type and
+	// values for each resource type of p.
+	Restates(p *r4.SearchParameter) bool
 	// Wake starts work on a new reindex job at once.
 	Wake()
 }

@@ -33,7 +33,8 @@ var errDryRun = errors.New("interaction: dry run")
 //
 // Published packages contain mistakes. The report names file and element of each. A readable definition is
 // stored all the same. Left out are unreadable definitions, search parameters that could never work, and those
-// with the code of a compiled one. With strict=true an error is invalid, 422, and nothing is stored.
+// with the code of a compiled one. A search parameter that R4 has already is reported as "existing", not as
+// "refused". With strict=true an error is invalid, 422, and nothing is stored.
 //
 // dry-run=true reports the changes and makes none. integrity=sha512-… is the required digest of the archive. The
 // operation fails with invalid, 400, if the archive is no package, is damaged or contains paths outside of
@@ -103,17 +104,21 @@ type packageItem struct {
 
 // packageReader judges packages by the definitions of this server.
 func (s *Set) packageReader() fhirpackage.Reader {
-	return fhirpackage.Reader{Model: s.Model, Validate: s.Check, Parameter: s.Parameters.Check, Used: func(typ, code string) (string, bool) {
-		at := s.Parameters.Current()
-		p, ok := at.Compiled(typ, code)
-		if !ok {
-			p, ok = at.Lookup(typ, code)
-		}
-		if !ok {
-			return "", false
-		}
-		return p.URL, true
-	}}
+	return fhirpackage.Reader{
+		Model: s.Model, Validate: s.Check,
+		Parameter: s.Parameters.Check, Warnings: s.Parameters.Warnings, Restates: s.Parameters.Restates,
+		Used: func(typ, code string) (string, bool) {
+			at := s.Parameters.Current()
+			p, ok := at.Compiled(typ, code)
+			if !ok {
+				p, ok = at.Lookup(typ, code)
+			}
+			if !ok {
+				return "", false
+			}
+			return p.URL, true
+		},
+	}
 }
 
 // brought are the resources that the package has made or found.
@@ -134,11 +139,11 @@ func reportPackage(a *definitions.Archive, c *fhirpackage.Content, items []*pack
 		parameters.String("name", a.Name), parameters.String("version", a.Version),
 		parameters.String("integrity", a.Integrity), parameters.Boolean("dryRun", dryRun),
 	}
-	counts := map[string]int{"refused": len(c.Refused)}
+	counts := map[string]int{"refused": len(c.Refused), "existing": len(c.Existing)}
 	for _, it := range items {
 		counts[it.action]++
 	}
-	for _, action := range []string{"create", "update", "unchanged", "refused"} {
+	for _, action := range []string{"create", "update", "unchanged", "refused", "existing"} {
 		out = append(out, parameters.Integer(action, counts[action]))
 	}
 	for _, i := range c.Issues[:min(len(c.Issues), fhirpackage.MaxIssues)] {
@@ -156,6 +161,11 @@ func reportPackage(a *definitions.Archive, c *fhirpackage.Content, items []*pack
 	}
 	for _, f := range c.Refused {
 		out = append(out, reportItem("refused", f, ""))
+	}
+	for _, f := range c.Existing {
+		item := reportItem("existing", f, "")
+		item.Part = append(item.Part, parameters.String("reason", "already part of R4"))
+		out = append(out, item)
 	}
 	return out
 }

@@ -35,6 +35,9 @@ type Component struct {
 type Custom struct {
 	Definition
 	Parameters []fhir.Parameter // one for each resource type, by type
+	// Warnings name parts of the definition that are not FHIRPath, and say how Kiln
+	// reads them.
+	Warnings   []outcome.Issue
 	extractors map[string][]*extractor
 }
 
@@ -147,6 +150,23 @@ func (c *Compiler) restates(d *Definition, expr *fhirpath.Expr, types []string) 
 		meant, err := fhirpath.Parse(p.Expression)
 		return err != nil || !slices.Equal(paths(typ, expr), paths(typ, meant))
 	})
+}
+
+// RestatesR4 reports whether R4 has a search parameter of the same code, type and values
+// for each resource type of a definition.
+func (c *Compiler) RestatesR4(d Definition) bool {
+	types, err := c.types(d.Base, "SearchParameter.base")
+	if err != nil {
+		return false
+	}
+	for _, typ := range types {
+		p, ok := c.Base.compiled[typ][d.Code]
+		if !ok || !strings.HasPrefix(p.URL, "http://hl7.org/fhir/SearchParameter/") {
+			return false
+		}
+	}
+	expr, err := fhirpath.Parse(d.Expression)
+	return err == nil && len(types) > 0 && c.restates(&d, expr, types)
 }
 
 // Compile checks a definition and compiles it for each of its types. It fails
@@ -288,6 +308,23 @@ func expressionError(err error, path string) error {
 	return outcome.Invalid("%s: line %d, column %d: %s (%s)", what, line, column, e.Reason, e.Phase).At(path)
 }
 
+// replaceChoiceNames reads valueDateTime as value.ofType(dateTime) in an expression that
+// starts from a type, and adds a warning.
+func (c *Compiler) replaceChoiceNames(out *Custom, expr *fhirpath.Expr, input *fhir.Type, path string) *fhirpath.Expr {
+	if expr == nil || input == nil {
+		return expr
+	}
+	replaced, names := fhirpath.ReplaceChoiceNames(expr, fhirpath.Options{Model: c.Base.model, Input: input, CollectionAs: true, Variables: []string{}})
+	for _, n := range names {
+		issue := outcome.Issue{Severity: outcome.Warning, Code: outcome.CodeInvalid, Expression: path,
+			Diagnostics: fmt.Sprintf("FHIRPath has no element %s; Kiln reads it as %s.ofType(%s)", n.Name, n.Element, n.Type)}
+		if !slices.Contains(out.Warnings, issue) {
+			out.Warnings = append(out.Warnings, issue)
+		}
+	}
+	return replaced
+}
+
 // parameter compiles a definition for one resource type.
 func (c *Compiler) parameter(out *Custom, expr *fhirpath.Expr, typ string) (fhir.Parameter, error) {
 	d := &out.Definition
@@ -304,12 +341,14 @@ func (c *Compiler) parameter(out *Custom, expr *fhirpath.Expr, typ string) (fhir
 		p.Unsupported = fhir.RefusedNoExpression
 		return p, nil
 	}
+	input := c.Base.model.Resources[typ].Type()
 	var texts []string
 	for _, n := range fhirpath.Branches(expr.Root) {
 		root := fhirpath.RootOf(n)
 		if other := c.Base.model.Resources[root]; other != nil && root != typ {
 			continue
 		}
+		n = c.replaceChoiceNames(out, &fhirpath.Expr{Source: expr.Source, Root: n}, input, "SearchParameter.expression").Root
 		texts = append(texts, n.String())
 		if name := stamped(n); name != "" {
 			return p, outcome.Invalid("meta.%s is given to a resource when it is stored, after its values are indexed; _lastUpdated searches by time, and a version is read at _history", name).
@@ -491,6 +530,9 @@ func (c *Compiler) composite(out *Custom, p *fhir.Parameter, e *extractor, n fhi
 	}
 	_, element := terminal(model, model.Resources[typ].Type(), n)
 	self := path == typ || path == "%resource"
+	if self {
+		element = model.Resources[typ].Type()
+	}
 	branch := fhir.Composite{}
 	text := path + ":"
 	for i, comp := range out.Components {
@@ -510,6 +552,7 @@ func (c *Compiler) composite(out *Custom, p *fhir.Parameter, e *extractor, n fhi
 		if expr == nil {
 			return outcome.New(outcome.CodeRequired, "component %d has no expression", i+1).At(at + ".expression")
 		}
+		expr = c.replaceChoiceNames(out, expr, element, at+".expression")
 		if isOrdered(partType) && !self && slices.ContainsFunc(branch.Parts, func(o fhir.Part) bool { return isOrdered(o.Type) }) {
 			return outcome.Invalid("component %d is of type %s, and another one is ordered, too: of a repeating element one component may be a date, number, quantity or string", i+1, partType).At(at + ".definition")
 		}

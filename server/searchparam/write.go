@@ -28,6 +28,22 @@ func (s *Service) Check(p *r4.SearchParameter) error {
 	return err
 }
 
+// Warnings returns warnings about a SearchParameter that can be stored, each with the
+// element of the resource.
+func (s *Service) Warnings(p *r4.SearchParameter) []outcome.Issue {
+	custom, err := (&search.Compiler{Base: s.Base, Other: lookup(s.current.Load().stored)}).Compile(definition(p))
+	if err != nil {
+		return nil
+	}
+	return custom.Warnings
+}
+
+// Restates reports whether R4 has a search parameter of the same code, type and values for
+// each resource type of p.
+func (s *Service) Restates(p *r4.SearchParameter) bool {
+	return (&search.Compiler{Base: s.Base}).RestatesR4(definition(p))
+}
+
 // InTx follows writes of SearchParameters inside their transaction.
 func (s *Service) InTx(ctx context.Context, t *store.Tx, ws []*store.Write) (changed bool, err error) {
 	before := s.current.Load()

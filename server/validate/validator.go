@@ -76,8 +76,8 @@ type Options struct {
 	// there is none.
 	Terminology fhirpath.Terminology
 	Resolver    fhirpath.Resolver
-	// Check finds what only the service that stores the resource knows to be wrong with
-	// it; Operate asks it. nil where there is nothing.
+	// Check returns an outcome.Error with the errors and warnings that only the service
+	// that stores the resource knows. Operate calls it; it may be nil.
 	Check func(ctx context.Context, r fhir.Resource) error
 	// Exists tells whether a resource that a literal local reference names is on
 	// this server; nil leaves references unchecked.
