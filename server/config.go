@@ -204,8 +204,10 @@ func (c Config) address() string {
 
 // baseURLs are the URLs that name this service in references.
 func (c Config) baseURLs() []string {
-	if c.baseURL() != "" {
-		return []string{c.baseURL()}
+	if base := c.baseURL(); base != "" {
+		// Kiln serves each path with and without /fhir.
+		outer := strings.TrimSuffix(base, "/fhir")
+		return []string{outer + "/fhir", outer}
 	}
 	at := c.Server.Scheme() + "://" + c.Server.Listen
 	return []string{at + "/fhir", at, strings.Replace(at, "127.0.0.1", "localhost", 1) + "/fhir", strings.Replace(at, "127.0.0.1", "localhost", 1)}
