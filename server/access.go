@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"kiln/server/fhir"
 	"kiln/server/outcome"
 	"kiln/server/search"
+	"kiln/server/search/match"
 )
 
 // policySource knows the policies in force; its Decider decides on requests that have a
@@ -20,12 +22,14 @@ func (s *Server) policySource() *access.PolicySource {
 	return &access.PolicySource{
 		Store: s.Store,
 		Decider: &access.Decider{
-			Registry:  s.Parameters.Current,
-			Options:   func(ctx context.Context) search.Options { return s.Service.SearchOptions(ctx, false, nil) },
-			Patients:  s.relatedPatients,
-			Policies:  func(ctx context.Context) (*access.Policies, error) { return s.policies.Current(ctx) },
-			Operation: func(typ, name string) ([]access.Interaction, bool) { return s.Service.OperationNeeds(typ, name) },
-			Exists:    func(ctx context.Context, typ, id string) (bool, error) { return exists(ctx, s.Store, typ, id) },
+			Registry:         s.Parameters.Current,
+			Options:          func(ctx context.Context) search.Options { return s.Service.SearchOptions(ctx, false, nil) },
+			Patients:         s.relatedPatients,
+			Policies:         func(ctx context.Context) (*access.Policies, error) { return s.policies.Current(ctx) },
+			Operation:        func(typ, name string) ([]access.Interaction, bool) { return s.Service.OperationNeeds(typ, name) },
+			Related:          s.holdsOfRelated,
+			PatientsSeeAudit: func() bool { return s.now().Audit.VisibleToPatients },
+			Exists:           func(ctx context.Context, typ, id string) (bool, error) { return exists(ctx, s.Store, typ, id) },
 		},
 		DefaultDeny: func() bool { return s.now().Auth.Policy.DefaultDeny },
 		Logger:      s.Logger,
@@ -40,6 +44,26 @@ func (s *Server) startPolicies(ctx context.Context) error {
 	s.background(s.policies.Run)
 	admin.RegisterPolicies(s.Metrics, s.policies)
 	return nil
+}
+
+// relatedTimeout bounds a question about other resources, which may wait for a connection
+// while a write holds one.
+const relatedTimeout = 5 * time.Second
+
+// holdsOfRelated reports whether one of the targets of m has one of its types and meets its clauses.
+func (s *Server) holdsOfRelated(ctx context.Context, m match.Related) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, relatedTimeout)
+	defer cancel()
+	targets := match.Clause{Name: "_id", Any: []match.Match{match.IDs{Refs: m.Targets}}}
+	q := &search.Query{Types: m.Types, Count: 1, Total: search.TotalNone, Clauses: append(slices.Clip(m.Clauses), targets)}
+	if len(q.Types) == 1 {
+		q.Type = q.Types[0]
+	}
+	found, err := s.Store.Search(ctx, q)
+	if err != nil {
+		return false, fmt.Errorf("access by the security context of a Binary: %w", err)
+	}
+	return len(found.Matches) > 0, nil
 }
 
 // relatedPatients returns the patients that RelatedPerson/id is related to now. There are

@@ -9,6 +9,8 @@ import (
 // AuditConfig is about AuditEvents of REST.
 type AuditConfig struct {
 	Rest string `koanf:"rest" doc:"interactions to record as AuditEvents: off, writes or all; empty is writes with authorization on, else off"`
+	// VisibleToPatients shows patients the AuditEvents of their compartment.
+	VisibleToPatients bool `koanf:"visible_to_patients" doc:"show AuditEvents to tokens of patients and their proxies"`
 }
 
 func (c AuditConfig) check() error {

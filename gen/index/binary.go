@@ -21,6 +21,7 @@ func binary(x *fhir.Index, r *r4.Binary) {
 			tokenCoding(x, 0x9bc8ac9bbb, &meta.Tag[i]) // Binary.meta.tag
 		}
 	}
+	referenceReference(x, 0xc7c702b902, r.SecurityContext) // Binary.securityContext
 }
 
 var parametersBinary = []fhir.Parameter{
@@ -33,4 +34,5 @@ var parametersBinary = []fhir.Parameter{
 	{Code: "_security", Base: "Binary", Type: fhir.SearchToken, Keys: []fhir.Key{0x4a135e7a73}, Expression: "Resource.meta.security", URL: "http://hl7.org/fhir/SearchParameter/Resource-security", Description: "Security Labels applied to this resource"},
 	{Code: "_source", Base: "Binary", Type: fhir.SearchURI, Keys: []fhir.Key{0xd25f1b59e2}, Single: true, Expression: "Resource.meta.source", URL: "http://hl7.org/fhir/SearchParameter/Resource-source", Description: "Identifies where the resource comes from"},
 	{Code: "_tag", Base: "Binary", Type: fhir.SearchToken, Keys: []fhir.Key{0x9bc8ac9bbb}, Expression: "Resource.meta.tag", URL: "http://hl7.org/fhir/SearchParameter/Resource-tag", Description: "Tags applied to this resource"},
+	{Code: "security-context", Base: "Binary", Type: fhir.SearchReference, Keys: []fhir.Key{0xc7c702b902}, Targets: anyType, Single: true, Expression: "Binary.securityContext", URL: "http://kiln/fhir/SearchParameter/Binary-security-context", Description: "Resource whose access rules count for the Binary"},
 }

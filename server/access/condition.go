@@ -18,6 +18,8 @@ type Condition struct {
 	clauses []match.Clause // ANDed
 	words   string         // in FHIR's words, "" for everything
 	notice  string         // what may be missing from what it matches while an index is built, "" for nothing
+	// related asks the database about the targets of a chain; nil if no clause has a chain.
+	related func(match.Related) (bool, error)
 }
 
 // nothing lets nothing through.
@@ -53,7 +55,17 @@ func (c Condition) or(o Condition) Condition {
 		clauses: []match.Clause{{Name: "access", Value: "any", Any: append(c.matches(), o.matches()...)}},
 		words:   c.words + " or " + o.words,
 		notice:  cmp.Or(c.notice, o.notice),
+		related: c.relatedOr(o),
 	}
+}
+
+// relatedOr returns the question of c about other resources, or else the question of o. All
+// conditions of one principal have the same.
+func (c Condition) relatedOr(o Condition) func(match.Related) (bool, error) {
+	if c.related != nil {
+		return c.related
+	}
+	return o.related
 }
 
 // and lets through what both do.
@@ -64,7 +76,8 @@ func (c Condition) and(o Condition) Condition {
 	case o.none || c.Whole():
 		return o
 	}
-	return Condition{clauses: slices.Concat(c.clauses, o.clauses), words: grouped(c.words) + " and " + grouped(o.words), notice: cmp.Or(c.notice, o.notice)}
+	return Condition{clauses: slices.Concat(c.clauses, o.clauses), words: grouped(c.words) + " and " + grouped(o.words),
+		notice: cmp.Or(c.notice, o.notice), related: c.relatedOr(o)}
 }
 
 // not lets through what c does not.
@@ -78,6 +91,7 @@ func (c Condition) not() Condition {
 	return Condition{
 		clauses: []match.Clause{{Name: "access", Value: "none", Any: []match.Match{match.All{Clauses: c.clauses}}, Not: true}},
 		words:   "not " + grouped(c.words),
+		related: c.related,
 	}
 }
 
@@ -109,16 +123,52 @@ func (c Condition) Clauses() []match.Clause {
 	return c.clauses
 }
 
-// Holds reports whether the resource passes.
+// Holds reports whether the resource passes. It asks the database about the targets of a chain.
 func (c Condition) Holds(r *match.Resource) (bool, error) {
 	if c.none {
 		return false, nil
 	}
-	yes, ask := match.Hold(c.clauses, r)
-	if len(ask) > 0 {
+	yes, open := match.Hold(c.clauses, r)
+	if !yes || len(open) == 0 {
+		return yes, nil
+	}
+	return c.holdOpen(open, r)
+}
+
+// holdOpen reports whether clauses that depend on other resources hold for r.
+func (c Condition) holdOpen(clauses []match.Clause, r *match.Resource) (bool, error) {
+	for i := range clauses {
+		holds := false
+		for _, m := range clauses[i].Any {
+			var err error
+			if holds, err = c.holdMatch(m, r); err != nil {
+				return false, err
+			}
+			if holds {
+				break
+			}
+		}
+		if holds == clauses[i].Not {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// holdMatch reports whether one match holds for r.
+func (c Condition) holdMatch(m match.Match, r *match.Resource) (bool, error) {
+	alone := match.Clause{Any: []match.Match{m}}
+	if answer := alone.Holds(r); answer != match.Unknown {
+		return answer == match.Yes, nil
+	}
+	if inner := match.Inner(m); inner != nil {
+		return c.holdOpen(inner, r)
+	}
+	related, ok := match.RelatedTo(m, r)
+	if !ok || c.related == nil {
 		return false, fmt.Errorf("access: %s cannot be asked of one resource", c)
 	}
-	return yes, nil
+	return c.related(related)
 }
 
 // TermTest is the condition for the resource typ/id as its stored terms decide it; false

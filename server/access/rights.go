@@ -34,6 +34,12 @@ type Decider struct {
 	// known is false where the type, "" for the system, has none of that name. It and Exists
 	// are for explaining; nil leaves open what they would say.
 	Operation func(typ, name string) (needs []Interaction, known bool)
+	// PatientsSeeAudit reports whether patients' tokens see AuditEvents (audit.visible_to_patients);
+	// nil is no.
+	PatientsSeeAudit func() bool
+	// Related reports whether one of the targets of m has one of its types and meets its
+	// clauses. nil finds none.
+	Related func(ctx context.Context, m match.Related) (bool, error)
 	// Exists reports whether there is a resource.
 	Exists func(ctx context.Context, typ, id string) (bool, error)
 }
@@ -161,6 +167,7 @@ func (d *Decider) Rights(ctx context.Context) (*Rights, error) {
 type rememberedRights struct {
 	*Rights
 	registry *search.Registry
+	audit    bool // patients saw AuditEvents
 }
 
 // maxRemembered bounds the types of which answers are remembered of one principal.
@@ -176,7 +183,7 @@ func (d *Decider) remembered(ctx context.Context, p *Principal) *Rights {
 			return nil
 		}
 	}
-	if known := p.rights.Load(); known != nil && known.d == d && (known.registry == nil || known.registry == d.Registry()) {
+	if known := p.rights.Load(); known != nil && known.d == d && (known.registry == nil || known.registry == d.Registry() && known.audit == d.patientsSeeAudit()) {
 		return known.Rights
 	}
 	if strings.HasPrefix(p.FHIRUser, "RelatedPerson/") || slices.ContainsFunc(p.Scopes.Resource, func(s smart.Scope) bool { return s.Search != "" }) {
@@ -188,9 +195,11 @@ func (d *Decider) remembered(ctx context.Context, p *Principal) *Rights {
 	}
 	r := d.For(context.Background(), p)
 	r.policies, r.most = &Policies{}, maxRemembered
-	p.rights.Store(&rememberedRights{r, registry})
+	p.rights.Store(&rememberedRights{r, registry, d.patientsSeeAudit()})
 	return r
 }
+
+func (d *Decider) patientsSeeAudit() bool { return d.PatientsSeeAudit != nil && d.PatientsSeeAudit() }
 
 // Condition returns what must hold of a resource of type typ for every one of
 // permissions.
@@ -288,8 +297,13 @@ func (r *Rights) decide(permission smart.Permissions, typ string) answer {
 			break
 		}
 	}
-	if !a.none {
-		r.applyPolicies(&a, permission, typ)
+	if a.none {
+		return a
+	}
+	r.applyPolicies(&a, permission, typ)
+	// A condition with related asks whether the security context is readable: policies are part of it.
+	if typ == "Binary" && !a.none && a.related == nil && r.policies != nil && permission&(smart.Read|smart.Search) != 0 {
+		a.Condition, a.err = r.withoutHiddenContext(a.Condition)
 	}
 	return a
 }
@@ -314,14 +328,17 @@ func (r *Rights) reach(scope smart.Scope, permission smart.Permissions, typ stri
 		if r.Patient == "" {
 			return nothing, false, nil
 		}
-		acts, err := r.actsFor(r.Patient)
-		if err != nil {
-			return nothing, false, err
+		acts, failure := r.actsFor(r.Patient)
+		if failure != nil {
+			return nothing, false, failure
 		}
 		if acts {
-			c, ok = r.compartments(permission, typ, r.Patient)
+			c, ok, err = r.reachPatients(permission, typ, r.Patient)
 		} else {
-			c, ok = r.compartments(permission, typ)
+			c, ok, err = r.reachPatients(permission, typ)
+		}
+		if err != nil {
+			return nothing, false, err
 		}
 	case smart.User:
 		kind, id, _ := strings.Cut(r.FHIRUser, "/")
@@ -332,13 +349,16 @@ func (r *Rights) reach(scope smart.Scope, permission smart.Permissions, typ stri
 				return nothing, false, nil
 			}
 		case "Patient":
-			c, ok = r.compartments(permission, typ, id)
+			c, ok, err = r.reachPatients(permission, typ, id)
 		case "RelatedPerson":
-			patients, err := r.patientsOfRelated(id)
-			if err != nil {
-				return nothing, false, err
+			patients, failure := r.patientsOfRelated(id)
+			if failure != nil {
+				return nothing, false, failure
 			}
-			c, ok = r.compartments(permission, typ, patients...)
+			c, ok, err = r.reachPatients(permission, typ, patients...)
+		}
+		if err != nil {
+			return nothing, false, err
 		}
 	}
 	if !ok || c.none || scope.Search == "" {
@@ -379,6 +399,22 @@ func (r *Rights) patientsOfRelated(id string) ([]string, error) {
 // index that it asks.
 func (r *Rights) whole(c Condition) bool { return r.indexed || c.notice == "" }
 
+// reachPatients is compartments, and decides on a Binary by its security context.
+func (r *Rights) reachPatients(permission smart.Permissions, typ string, patients ...string) (c Condition, ok bool, err error) {
+	switch {
+	case typ != "Binary":
+		c, ok = r.compartments(permission, typ, patients...)
+	case len(patients) == 0:
+		c, ok = nothing, true
+	case permission&(smart.Read|smart.Search) != 0:
+		c, err = r.readableContext()
+		ok = true
+	default:
+		c, ok = r.writableContext(permission, patients...), true
+	}
+	return c, ok, err
+}
+
 // compartments is what may be done with the resources of typ on behalf of patients; ok
 // is false for a write of a type that is in nobody's compartment.
 func (r *Rights) compartments(permission smart.Permissions, typ string, patients ...string) (c Condition, ok bool) {
@@ -391,7 +427,7 @@ func (r *Rights) compartments(permission smart.Permissions, typ string, patients
 	if !reading { // to have performed what is about somebody else gives no right to write it
 		any = r.d.Registry().SubjectMatches(typ, "Patient", patients...)
 	}
-	if len(any) == 0 || len(patients) == 0 {
+	if len(any) == 0 || len(patients) == 0 || typ == "AuditEvent" && reading && !r.d.patientsSeeAudit() {
 		return nothing, reading || len(any) > 0
 	}
 	words := make([]string, len(patients))
@@ -453,6 +489,17 @@ func (d *Decider) search(ctx context.Context, typ, query string) (Condition, err
 // May fails with forbidden, 403, where no scope covers permission on typ, which the
 // error names, or where policies deny all of it. It says nothing of any one resource.
 func (r *Rights) May(permission smart.Permissions, typ string) error {
+	return r.mayNaming(permission, typ, permission)
+}
+
+// MayPut is May for a PUT, which creates or updates: its error names a scope for both, so that
+// the answer does not depend on the existence of the resource.
+func (r *Rights) MayPut(permission smart.Permissions, typ string) error {
+	return r.mayNaming(permission, typ, smart.Create|smart.Update)
+}
+
+// mayNaming is May whose error names a scope for the permissions named.
+func (r *Rights) mayNaming(permission smart.Permissions, typ string, named smart.Permissions) error {
 	a := r.answer(permission, typ)
 	switch {
 	case a.err != nil:
@@ -470,7 +517,7 @@ func (r *Rights) May(permission smart.Permissions, typ string) error {
 		// The token has it: its user is a patient, or acts for one.
 		return outcome.New(outcome.CodeForbidden, "the user of the access token may not write %s, which belongs to no patient", typ)
 	}
-	return Insufficient(scope)
+	return Insufficient(r.lacking(named, typ))
 }
 
 // MayAny fails with forbidden, 403, where no scope covers permission, Read or Search, on
@@ -532,7 +579,7 @@ func (r *Rights) context(permission smart.Permissions, typ string) string {
 // inReach reports whether a scope patient/ can give anything.
 func (r *Rights) inReach(permission smart.Permissions, typ string) bool {
 	_, ok := r.compartments(permission, typ, r.Patient)
-	return ok
+	return ok || typ == "Binary"
 }
 
 // MayAdmin fails with forbidden, 403, for a principal without the scope admin.

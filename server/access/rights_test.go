@@ -279,7 +279,7 @@ func TestExplain(t *testing.T) {
 		{"a policy", backend, "GET", "/Condition?code=x", []Decision{{Interaction: "search", ResourceType: "Condition", Decision: "conditional",
 			Condition: "not Condition?code=x", By: []string{"system/*.rs", "deny by p"}}}},
 		{"a compartment", backend, "GET", "/Patient/1/Observation", []Decision{{Interaction: "search", ResourceType: "Observation", Decision: "allow", By: []string{"system/*.rs"}}}},
-		{"nothing in reach is found", everyType, "GET", "/Binary", []Decision{{Interaction: "search", ResourceType: "Binary", Decision: "conditional",
+		{"nothing in reach is found", everyType, "GET", "/Bundle", []Decision{{Interaction: "search", ResourceType: "Bundle", Decision: "conditional",
 			Condition: "nothing", By: []string{"patient/*.rs"}, Reason: "no resource of this type is within reach of the token"}}},
 		{"administration", backend, "GET", "/admin/policies", []Decision{{Interaction: "GET /admin/policies", Decision: "deny", Scope: "admin", Reason: "the scope admin is lacking"}}},
 	} {

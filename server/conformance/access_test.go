@@ -335,28 +335,28 @@ func TestAccessRefused(t *testing.T) {
 		{"a type of a system search without s", systemClient("system/*.r"), func(s *service) *answer { return s.get("/?_type=Observation") }, "system/Observation.s"},
 		{"a whole compartment without s", patientApp("a", "patient/*.r"), func(s *service) *answer { return s.get("/Patient/a/*") }, "patient/*.s"},
 		{"create without c", systemClient("system/*.rs"), func(s *service) *answer { return s.post("/Patient", `{"resourceType":"Patient"}`) }, "system/Patient.c"},
-		{"update without u or c", systemClient("system/*.rs"), func(s *service) *answer { return s.put("/Patient/a", `{"resourceType":"Patient","id":"a"}`) }, "system/Patient.u"},
+		{"update without u or c", systemClient("system/*.rs"), func(s *service) *answer { return s.put("/Patient/a", `{"resourceType":"Patient","id":"a"}`) }, "system/Patient.cu"},
 		{"delete without d", systemClient("system/*.rs"), func(s *service) *answer { return s.do("DELETE", "/Patient/a", "") }, "system/Patient.d"},
 		{"patch without u", systemClient("system/*.rs"), func(s *service) *answer {
 			return s.do("PATCH", "/Patient/a", `[]`, "Content-Type", "application/json-patch+json")
 		}, "system/Patient.u"},
-		{"update that would create, with u alone", systemClient("system/*.u"), func(s *service) *answer { return s.put("/Patient/new", `{"resourceType":"Patient","id":"new"}`) }, "system/Patient.c"},
-		{"update of what exists, with c alone", systemClient("system/*.cr"), func(s *service) *answer { return s.put("/Patient/a", `{"resourceType":"Patient","id":"a"}`) }, "system/Patient.u"},
-		{"update of what exists, without r and u", systemClient("system/*.c"), func(s *service) *answer { return s.put("/Patient/a", `{"resourceType":"Patient","id":"a"}`) }, "system/Patient.u"},
-		{"update of one's own, without r and u", patientApp("a", "patient/*.c"), func(s *service) *answer { return s.put("/Patient/a", `{"resourceType":"Patient","id":"a"}`) }, "patient/Patient.u"},
-		{"update of another one's, without r and u", patientApp("a", "patient/*.c"), func(s *service) *answer { return s.put("/Patient/b", `{"resourceType":"Patient","id":"b"}`) }, "patient/Patient.u"},
+		{"update that would create, with u alone", systemClient("system/*.u"), func(s *service) *answer { return s.put("/Patient/new", `{"resourceType":"Patient","id":"new"}`) }, "system/Patient.cu"},
+		{"update of what exists, with c alone", systemClient("system/*.cr"), func(s *service) *answer { return s.put("/Patient/a", `{"resourceType":"Patient","id":"a"}`) }, "system/Patient.cu"},
+		{"update of what exists, without r and u", systemClient("system/*.c"), func(s *service) *answer { return s.put("/Patient/a", `{"resourceType":"Patient","id":"a"}`) }, "system/Patient.cu"},
+		{"update of one's own, without r and u", patientApp("a", "patient/*.c"), func(s *service) *answer { return s.put("/Patient/a", `{"resourceType":"Patient","id":"a"}`) }, "patient/Patient.cu"},
+		{"update of another one's, without r and u", patientApp("a", "patient/*.c"), func(s *service) *answer { return s.put("/Patient/b", `{"resourceType":"Patient","id":"b"}`) }, "patient/Patient.cu"},
 		{"update of what exists as a user, without r and u", claims{Subject: "u", Client: "app", User: "Practitioner/dr", Scope: "user/*.c"}, func(s *service) *answer {
 			return s.put("/Patient/a", `{"resourceType":"Patient","id":"a"}`)
-		}, "user/Patient.u"},
+		}, "user/Patient.cu"},
 		{"update within a transaction, without r and u", systemClient("system/*.c"), func(s *service) *answer {
 			return s.post("/", bundle("transaction", entry("PUT", "Patient/a", "", `{"resourceType":"Patient","id":"a"}`)))
-		}, "system/Patient.u"},
+		}, "system/Patient.cu"},
 		{"update of what was deleted, without r and u", systemClient("system/*.c"), func(s *service) *answer {
 			all := s.as(systemClient("system/*.cruds"))
 			all.put("/Basic/gone", `{"resourceType":"Basic","id":"gone","code":{"text":"x"}}`)
 			all.do("DELETE", "/Basic/gone", "").want(204)
 			return s.put("/Basic/gone", `{"resourceType":"Basic","id":"gone","code":{"text":"x"}}`)
-		}, "system/Basic.u"},
+		}, "system/Basic.cu"},
 		{"If-None-Exist without s", systemClient("system/*.cr"), func(s *service) *answer {
 			return s.post("/Patient", `{"resourceType":"Patient"}`, "If-None-Exist", "identifier=urn:mrn|none")
 		}, "system/Patient.s"},

@@ -22,7 +22,7 @@ func (s *Service) may(ctx context.Context, i access.Interaction, typ, id string)
 		return s.UnknownType(typ)
 	}
 	if typ == "AuditEvent" && (i == access.Update || i == access.Patch || i == access.Delete) {
-		return outcome.MethodNotAllowed("an AuditEvent can be neither changed nor deleted")
+		return unchangeable()
 	}
 	rights, err := s.Access.Rights(ctx)
 	switch {
@@ -380,19 +380,25 @@ type guard struct {
 	rights *access.Rights
 	typ    string
 	update smart.Permissions // what changes an existing resource: Update or Delete
+	puts   bool              // the write is a PUT: it creates or updates
 }
 
 // Guarded gives a write the guard of the request, none where it may do everything.
 func (s *Service) Guarded(ctx context.Context, w *store.Write) error {
 	rights, err := s.Access.Rights(ctx)
-	if err != nil || rights == nil {
+	if err != nil {
 		return err
 	}
-	g := &guard{s: s, ctx: ctx, rights: rights, typ: w.ResourceType, update: smart.Update}
-	if w.Method == fhir.DELETE {
-		g.update = smart.Delete
+	if rights != nil {
+		g := &guard{s: s, ctx: ctx, rights: rights, typ: w.ResourceType, update: smart.Update, puts: w.Method == fhir.PUT}
+		if w.Method == fhir.DELETE {
+			g.update = smart.Delete
+		}
+		w.Guard = g
 	}
-	w.Guard = g
+	if w.ResourceType == "AuditEvent" && w.Method == fhir.PUT {
+		w.Guard = appendOnly{w.Guard}
+	}
 	return nil
 }
 
@@ -406,18 +412,30 @@ func (g *guard) Sees(v fhir.Version) (bool, error) {
 	return g.s.holds(c, v)
 }
 
-// Hidden is the error of a write that would create over what the request cannot know
-// of: the one thing that cannot be hidden. A token that knows of no resource of the type
-// lacks the scope to change one, whoever it is about; that is what it is told.
+// Hidden is the error of a write that would create over a resource that the request cannot
+// know of: the one thing that cannot be hidden. A token that may not create gets the answer
+// for an absent id. A token that knows of no resource of the type lacks the scope to change one.
 func (g *guard) Hidden() error {
+	if err := g.mayScope(smart.Create); err != nil {
+		return err
+	}
 	c, err := g.rights.Any(g.update|smart.Read|smart.Search, g.typ)
 	if err == nil && c.None() {
-		err = g.rights.May(g.update, g.typ)
+		err = g.mayScope(g.update)
 	}
 	if err != nil {
 		return err
 	}
 	return access.Outside(g.typ)
+}
+
+// mayScope asks about a permission for the type. The error of a PUT names the scope for both
+// of its outcomes, so that it does not depend on the existence of the resource.
+func (g *guard) mayScope(permission smart.Permissions) error {
+	if g.puts {
+		return g.rights.MayPut(permission, g.typ)
+	}
+	return g.rights.May(permission, g.typ)
 }
 
 // May fails where the request may not make of current the version that x is the
@@ -427,7 +445,7 @@ func (g *guard) May(current *fhir.Version, id string, x *fhir.Index) error {
 	if current == nil {
 		permission = smart.Create
 	}
-	if err := g.rights.May(permission, g.typ); err != nil {
+	if err := g.mayScope(permission); err != nil {
 		return err
 	}
 	for _, d := range g.rights.DryRuns(permission, g.typ) {
@@ -466,13 +484,26 @@ func (g *guard) May(current *fhir.Version, id string, x *fhir.Index) error {
 }
 
 // mayUpdate asks for the type alone whether a PUT can be anything: an update, or a
-// create.
-func (s *Service) mayUpdate(ctx context.Context, typ string) error {
+// create. A PUT of an AuditEvent only creates.
+func (s *Service) mayUpdate(ctx context.Context, typ, id string) error {
+	if typ == "AuditEvent" {
+		if err := s.may(ctx, access.Create, typ, ""); err != nil {
+			return err
+		}
+		return s.mayAppend(ctx, id)
+	}
 	err := s.may(ctx, access.Update, typ, "")
-	if outcome.Is(err, outcome.CodeForbidden) && s.may(ctx, access.Create, typ, "") == nil {
+	if !outcome.Is(err, outcome.CodeForbidden) {
+		return err
+	}
+	if s.may(ctx, access.Create, typ, "") == nil {
 		return nil
 	}
-	return err
+	rights, failure := s.Access.Rights(ctx)
+	if failure != nil || rights == nil {
+		return err
+	}
+	return rights.MayPut(smart.Update, typ)
 }
 
 // Readable reports whether the request may read a version.

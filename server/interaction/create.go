@@ -52,6 +52,9 @@ func (s *Service) store(ctx context.Context, p CreateParams, r fhir.Resource) (R
 	if err := s.RefuseConditionalReferences(r, p.BaseURL); err != nil {
 		return Response{}, err
 	}
+	if err := refuseImitation(r); err != nil {
+		return Response{}, err
+	}
 	if err := s.validate(ctx, r); err != nil {
 		return Response{}, err
 	}

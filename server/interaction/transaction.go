@@ -189,13 +189,23 @@ func (t *plan) subject(ctx context.Context, j *job) error {
 	}
 	err := s.may(ctx, kind, j.to.typ, j.to.id)
 	if j.method == "PUT" {
-		err = s.mayUpdate(ctx, j.to.typ)
+		err = s.mayUpdate(ctx, j.to.typ, j.to.id)
 	}
 	if err != nil {
 		return err
 	}
 	if err := s.Guarded(ctx, j.w); err != nil {
 		return err
+	}
+	switch j.method {
+	case "POST":
+		if err := refuseImitation(j.entry.Resource); err != nil {
+			return err
+		}
+	case "PUT":
+		if j.entry.Resource, err = s.markLoaded(j.entry.Resource); err != nil {
+			return err
+		}
 	}
 	if j.to.id == "" && (j.method != "POST" || q.IfNoneExist.Text != "") {
 		c, err := s.condition(ctx, j.to.typ, criteria, what)

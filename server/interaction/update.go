@@ -28,7 +28,7 @@ type UpdateParams struct {
 // if it has one; several are multiple-matches, 412.
 // Spec: https://hl7.org/fhir/R4/http.html#update, #cond-update.
 func (s *Service) Update(ctx context.Context, p UpdateParams) (Response, error) {
-	if err := s.mayUpdate(ctx, p.ResourceType); err != nil {
+	if err := s.mayUpdate(ctx, p.ResourceType, p.ID); err != nil {
 		return Response{}, err
 	}
 	r, err := s.decode(ctx, p.ResourceType, p.Body)
@@ -45,7 +45,7 @@ func (s *Service) update(ctx context.Context, p UpdateParams, r fhir.Resource) (
 
 // replace is update without a look at what the client may read of its answer.
 func (s *Service) replace(ctx context.Context, p UpdateParams, r fhir.Resource) (Response, error) {
-	if err := s.mayUpdate(ctx, p.ResourceType); err != nil {
+	if err := s.mayUpdate(ctx, p.ResourceType, p.ID); err != nil {
 		return Response{}, err
 	}
 	w := &store.Write{Method: fhir.PUT, ResourceType: p.ResourceType, ID: p.ID, MustExist: s.now().RefuseUpdateCreate}
@@ -53,6 +53,10 @@ func (s *Service) replace(ctx context.Context, p UpdateParams, r fhir.Resource) 
 		return Response{}, err
 	}
 	if err := p.read(w); err != nil {
+		return Response{}, err
+	}
+	r, err := s.markLoaded(r)
+	if err != nil {
 		return Response{}, err
 	}
 	if p.ID == "" {

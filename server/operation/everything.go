@@ -39,7 +39,8 @@ var pages = []fhir.OperationParameter{{Name: "_offset", Max: 1, Type: "integer"}
 
 // everything returns the resources of a compartment, its focal resource included, and the targets of their
 // references. start and end leave out resources dated before or after them; resources without date stay. With
-// _type, it looks for types outside of the compartment among the references, and leaves out total.
+// _type, it looks for types outside of the compartment among the references, and leaves out total. AuditEvents
+// are part of the answer only if _type names them.
 func (s *Set) everything(ctx context.Context, p Request, in *Inputs) (interaction.Response, error) {
 	for _, i := range []access.Interaction{access.Read, access.Search} { // it reads and searches
 		if err := s.May(ctx, i, p.ResourceType, p.ID); err != nil {
@@ -50,7 +51,7 @@ func (s *Set) everything(ctx context.Context, p Request, in *Inputs) (interactio
 		return interaction.Response{}, outcome.NotFound(p.ResourceType, outcome.Clip(p.ID))
 	}
 	given := in.Values()
-	if err := s.SettleAudit(ctx, p.From, "", nil); err != nil { // a record includes its AuditEvents
+	if err := s.SettleAudit(ctx, p.From, "", nil); err != nil { // _type may name AuditEvent
 		return interaction.Response{}, err
 	}
 	from, err := s.SeenBy(ctx, p.From, smart.Read|smart.Search)
@@ -113,6 +114,9 @@ func (s *Set) everything(ctx context.Context, p Request, in *Inputs) (interactio
 		}
 	}
 	path := p.ResourceType + "/" + p.ID + "/$everything"
+	if !slices.Contains(asked, "AuditEvent") {
+		types = slices.DeleteFunc(types, func(t string) bool { return t == "AuditEvent" })
+	}
 	inside := slices.DeleteFunc(slices.Clone(types), func(t string) bool { return asked != nil && !slices.Contains(asked, t) })
 	beside := slices.ContainsFunc(asked, func(t string) bool { return !slices.Contains(inside, t) })
 	if !beside {
@@ -152,6 +156,9 @@ func (s *Set) everything(ctx context.Context, p Request, in *Inputs) (interactio
 		b.Entries = slices.DeleteFunc(b.Entries, func(e interaction.Entry) bool {
 			return e.Version.ResourceType != "" && !slices.Contains(asked, e.Version.ResourceType)
 		})
+	}
+	if !slices.Contains(asked, "AuditEvent") {
+		b.Entries = slices.DeleteFunc(b.Entries, func(e interaction.Entry) bool { return e.Version.ResourceType == "AuditEvent" })
 	}
 	for i := range b.Entries {
 		b.Entries[i].Version = cut(b.Entries[i].Version)
