@@ -286,7 +286,7 @@ func (s *Server) interactions(o Options) *interaction.Service {
 		Operations:     func() interaction.Operations { return s.Apps },
 		StoredProfiles: s.profiles.of,
 		Facts: interaction.Facts{Version: o.Version, Date: time.Now().UTC().Format(time.DateOnly), URL: c.baseURL(), Profiles: index.Profiles,
-			OAuthURIs: s.oauthURIs, CORS: func() bool { return len(s.now().Server.AllowedOrigins) > 0 },
+			OAuthURIs: s.oauthURIs, Export: func() bool { return s.now().Bulk.Export.Enabled }, CORS: func() bool { return len(s.now().Server.AllowedOrigins) > 0 },
 			Topics: func(ctx context.Context) ([]string, error) { return s.notifier.Topics(ctx) }},
 		Access:   s.policies.Decider,
 		LogRead:  s.logRead,

@@ -224,6 +224,24 @@ func TestBulkExportOfSystem(t *testing.T) {
 	s.do("GET", "/$job/unknown", "").issue(404, "not-found")
 }
 
+// Contract: Bulk data, /metadata.
+func TestBulkCapabilities(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	text := string(s.do("GET", "/metadata", "").want(200).body)
+	for _, want := range []string{"http://hl7.org/fhir/uv/bulkdata/CapabilityStatement/bulk-data", "OperationDefinition/export", "OperationDefinition/patient-export",
+		"OperationDefinition/group-export"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("/metadata has no %s", want)
+		}
+	}
+	s.do("PUT", s.origin()+"/admin/features/bulk.export", `{"enabled": false}`, "Content-Type", "application/json").want(200)
+	if strings.Contains(string(s.do("GET", "/metadata", "").body), "bulkdata") {
+		t.Error("/metadata lists $export, which is off")
+	}
+	s.do("GET", "/$export", "").issue(501, "not-supported")
+}
+
 // Contract: Bulk data, Export, the levels.
 func TestBulkExportOfPatients(t *testing.T) {
 	t.Parallel()

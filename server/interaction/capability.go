@@ -29,6 +29,7 @@ type metadata struct {
 	uris          map[string]string
 	cors          bool
 	topics        []string
+	export        bool
 	before, after []byte
 }
 
@@ -87,6 +88,7 @@ func (s *Service) capabilityBody(ctx context.Context, base string) ([]byte, erro
 		uris = s.Facts.OAuthURIs()
 	}
 	cors := s.Facts.CORS != nil && s.Facts.CORS()
+	export := s.Facts.Export != nil && s.Facts.Export()
 	var topics []string
 	if s.Facts.Topics != nil {
 		var err error
@@ -94,9 +96,9 @@ func (s *Service) capabilityBody(ctx context.Context, base string) ([]byte, erro
 			return nil, fmt.Errorf("topics of subscriptions: %w", err)
 		}
 	}
-	if version := s.operationsVersion(); s.metadata.of != reg || s.metadata.cors != cors || !slices.Equal(s.metadata.topics, topics) || s.metadata.operations != version || s.metadata.profiles != profilesVersion || !maps.Equal(s.metadata.uris, uris) {
+	if version := s.operationsVersion(); s.metadata.of != reg || s.metadata.cors != cors || s.metadata.export != export || !slices.Equal(s.metadata.topics, topics) || s.metadata.operations != version || s.metadata.profiles != profilesVersion || !maps.Equal(s.metadata.uris, uris) {
 		body := fhir.Encode(nil, s.capabilityStatement(reg, profiles, security(uris, cors), topics, mark))
-		s.metadata.of, s.metadata.operations, s.metadata.profiles, s.metadata.uris, s.metadata.cors, s.metadata.topics = reg, version, profilesVersion, uris, cors, topics
+		s.metadata.of, s.metadata.operations, s.metadata.profiles, s.metadata.uris, s.metadata.cors, s.metadata.topics, s.metadata.export = reg, version, profilesVersion, uris, cors, topics, export
 		s.metadata.before, s.metadata.after, _ = bytes.Cut(body, []byte(`"`+mark+`"`))
 	}
 	body := make([]byte, 0, len(s.metadata.before)+len(base)+2+len(s.metadata.after))
@@ -179,6 +181,9 @@ func (s *Service) capabilityStatement(reg *search.Registry, profiles map[string]
 				return r4.CapabilityStatementRestInteraction{Code: codeOf(code)}
 			}, "transaction", "batch", "search-system", "history-system"),
 		}},
+	}
+	if s.exports("") != nil {
+		c.Instantiates = each(canonicalOf, "http://hl7.org/fhir/uv/bulkdata/CapabilityStatement/bulk-data")
 	}
 	rest := &c.Rest[0]
 	rest.Security = security
@@ -281,10 +286,22 @@ func searchParam(p *fhir.Parameter) r4.CapabilityStatementRestResourceSearchPara
 	return out
 }
 
+// exports is the listing of $export on a type, or with "" on the system; nil where it is not served.
+// Spec: https://hl7.org/fhir/uv/bulkdata/STU2/CapabilityStatement-bulk-data.html.
+func (s *Service) exports(typ string) []OperationListing {
+	name, ok := map[string]string{"": "export", "Patient": "patient-export", "Group": "group-export"}[typ]
+	if !ok || s.Facts.Export == nil || !s.Facts.Export() {
+		return nil
+	}
+	return []OperationListing{{Name: "export", Definition: "http://hl7.org/fhir/uv/bulkdata/OperationDefinition/" + name}}
+}
+
 // operationsOf lists the operations of a type, or with "" of the system, by name.
 func (s *Service) operationsOf(typ string) []r4.CapabilityStatementRestResourceOperation {
 	var out []r4.CapabilityStatementRestResourceOperation
-	for _, o := range s.listed(typ) {
+	list := append(slices.Clone(s.listed(typ)), s.exports(typ)...)
+	slices.SortStableFunc(list, func(a, b OperationListing) int { return strings.Compare(a.Name, b.Name) })
+	for _, o := range list {
 		out = append(out, r4.CapabilityStatementRestResourceOperation{Name: stringOf(o.Name), Definition: canonicalOf(o.Definition)})
 	}
 	return out

@@ -128,6 +128,8 @@ type Facts struct {
 	// http://fhir-registry.smarthealthit.org/StructureDefinition/oauth-uris; nil
 	// without authorization.
 	OAuthURIs func() map[string]string
+	// Export reports whether $export is served; nil says no.
+	Export func() bool
 	// CORS reports whether pages of other origins may call; nil says no.
 	CORS func() bool
 	// Topics returns the canonicals of the topics that Subscriptions may name; nil without
