@@ -511,3 +511,18 @@ ORDER BY s.id;
 INSERT INTO notification_subscription (id, status, owner)
 SELECT unnest(@ids::text[]), 'off', '{}'
 ON CONFLICT DO NOTHING;
+
+-- ReferredVersions returns the versions that resources had at an instant, by the surrogate of their references.
+-- name: ReferredVersions :many
+SELECT DISTINCT ON (v.ref) v.ref, v.version, t.name
+FROM (
+    SELECT r.ref, r.version, r.typ
+    FROM resource r
+    WHERE r.ref = ANY (@refs::bigint[]) AND r.last_updated <= @at::timestamptz
+    UNION ALL
+    SELECT h.ref, h.version, h.typ
+    FROM resource_history h
+    WHERE h.ref = ANY (@refs::bigint[]) AND h.last_updated <= @at::timestamptz
+) v
+JOIN resource_type t ON t.typ = v.typ
+ORDER BY v.ref, v.version DESC;

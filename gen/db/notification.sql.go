@@ -1126,6 +1126,53 @@ func (q *Queries) RedeliverFailed(ctx context.Context, subscriber string) (int64
 	return result.RowsAffected(), nil
 }
 
+const ReferredVersions = `-- name: ReferredVersions :many
+SELECT DISTINCT ON (v.ref) v.ref, v.version, t.name
+FROM (
+    SELECT r.ref, r.version, r.typ
+    FROM resource r
+    WHERE r.ref = ANY ($1::bigint[]) AND r.last_updated <= $2::timestamptz
+    UNION ALL
+    SELECT h.ref, h.version, h.typ
+    FROM resource_history h
+    WHERE h.ref = ANY ($1::bigint[]) AND h.last_updated <= $2::timestamptz
+) v
+JOIN resource_type t ON t.typ = v.typ
+ORDER BY v.ref, v.version DESC
+`
+
+type ReferredVersionsParams struct {
+	Refs []int64
+	At   time.Time
+}
+
+type ReferredVersionsRow struct {
+	Ref     int64
+	Version int32
+	Name    string
+}
+
+// ReferredVersions returns the versions that resources had at an instant, by the surrogate of their references.
+func (q *Queries) ReferredVersions(ctx context.Context, arg ReferredVersionsParams) ([]ReferredVersionsRow, error) {
+	rows, err := q.db.Query(ctx, ReferredVersions, arg.Refs, arg.At)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ReferredVersionsRow
+	for rows.Next() {
+		var i ReferredVersionsRow
+		if err := rows.Scan(&i.Ref, &i.Version, &i.Name); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const ReleaseSubscribers = `-- name: ReleaseSubscribers :exec
 UPDATE notification_subscriber s
 SET holder = '', leased_until = 'epoch', last_sent = CASE WHEN u.sent THEN now() ELSE s.last_sent END,

@@ -141,6 +141,8 @@ func TestBackportRetryIsTheSame(t *testing.T) {
 	<-arrived
 	s.put("/Encounter/e", encounter("e", "b", "planned")).want(200)
 	s.put("/Encounter/e", encounter("e", "b", "finished")).want(200)
+	s.put("/Patient/a", `{"resourceType":"Patient","id":"a","active":false}`).want(200)
+	s.do("DELETE", "/Patient/b", "")
 	close(release)
 	for i, want := range []string{"a", "a", "b", "b"} {
 		d := r.next()
@@ -151,6 +153,9 @@ func TestBackportRetryIsTheSame(t *testing.T) {
 		}
 		if !strings.Contains(string(d.body), `"id":"`+want+`"`) || strings.Contains(string(d.body), `"id":"`+other+`"`) || !strings.Contains(string(d.body), number) {
 			t.Errorf("request %d: %s, want Patient/%s and %s", i+1, d.body, want, number)
+		}
+		if strings.Contains(string(d.body), `"active":false`) || strings.Count(string(d.body), `"resourceType":"Patient"`) != 1 {
+			t.Errorf("request %d: %s, want the Patient as it was", i+1, d.body)
 		}
 		if d.header.Get("Content-Type") != "application/json" {
 			t.Errorf("request %d is %s", i+1, d.header.Get("Content-Type"))

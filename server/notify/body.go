@@ -10,11 +10,13 @@ import (
 
 	"github.com/google/uuid"
 
+	"kiln/gen/db"
 	"kiln/server/access"
 	"kiln/server/fhir"
 	"kiln/server/outcome"
 	"kiln/server/search"
 	"kiln/server/search/match"
+	"kiln/server/store"
 )
 
 func revoked(err error) bool {
@@ -277,8 +279,54 @@ func (s *Service) referred(ctx context.Context, includes []search.Include, e *Ev
 	if err != nil {
 		return nil
 	}
-	return slices.DeleteFunc(found.Matches, func(v fhir.Version) bool {
+	return slices.DeleteFunc(s.asSeen(ctx, refs, found.Matches, e.Version.LastUpdated), func(v fhir.Version) bool {
 		wanted := types[int64(fhir.ValueReference(v.ResourceType, v.ID))]
 		return !slices.Contains(wanted, "") && !slices.Contains(wanted, v.ResourceType)
 	})
+}
+
+// asSeen returns the versions that resources had at an instant. current are their current versions,
+// which it returns where the history does not reach back. It leaves out a resource whose current
+// version the principal of ctx may not read.
+func (s *Service) asSeen(ctx context.Context, refs []int64, current []fhir.Version, at time.Time) []fhir.Version {
+	now := make(map[int64]fhir.Version, len(current))
+	for _, v := range current {
+		now[int64(fhir.ValueReference(v.ResourceType, v.ID))] = v
+	}
+	rows, err := s.db().ReferredVersions(ctx, db.ReferredVersionsParams{Refs: refs, At: at})
+	if err != nil {
+		s.Log.Warn("read the versions of included resources", "error", err)
+		return current
+	}
+	var keys []store.VersionKey
+	types := make(map[int64]string)
+	for _, r := range rows {
+		if v, ok := now[r.Ref]; !ok || v.VersionID != int(r.Version) {
+			keys = append(keys, store.VersionKey{Ref: r.Ref, VersionID: int(r.Version)})
+			types[r.Ref] = r.Name
+		}
+	}
+	versions, err := s.Store.ChangedVersions(ctx, keys, types)
+	if err != nil {
+		s.Log.Warn("read the versions of included resources", "error", err)
+		return current
+	}
+	var list []fhir.Version
+	for _, ref := range refs {
+		v, exists := now[ref]
+		if exists && s.Rights != nil {
+			if may, err := s.Rights.Sees(ctx, access.From(ctx), v, s.index(v, new(held))); err != nil || !may {
+				continue
+			}
+		}
+		for key, then := range versions {
+			if key.Ref == ref {
+				v, exists = then, true
+			}
+		}
+		if exists && len(v.Body) > 0 {
+			list = append(list, v)
+		}
+	}
+	return list
 }
