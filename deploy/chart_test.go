@@ -129,7 +129,7 @@ func TestChart(t *testing.T) {
 		"securityContext.runAsNonRoot": true, "automountServiceAccountToken": false,
 		"containers.0.securityContext.readOnlyRootFilesystem": true, "containers.0.securityContext.allowPrivilegeEscalation": false,
 		"containers.0.securityContext.capabilities.drop.0": "ALL", "containers.0.readinessProbe.httpGet.path": "/health/ready",
-		"containers.0.livenessProbe.httpGet.path": "/health/live", "containers.0.image": "kiln:0", "securityContext.seccompProfile.type": "RuntimeDefault",
+		"containers.0.livenessProbe.httpGet.path": "/health/live", "containers.0.image": "kiln:0.1.0", "securityContext.seccompProfile.type": "RuntimeDefault",
 	} {
 		if got := at(pod, path); got != want {
 			t.Errorf("%s is %v, want %v", path, got, want)

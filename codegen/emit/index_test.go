@@ -243,7 +243,7 @@ func TestExtractExamples(t *testing.T) {
 	}
 	// These have no parameters of their own except for values that the examples lack.
 	want := map[string]int{
-		"Binary": 2, "BiologicallyDerivedProduct": 1, "CatalogEntry": 1, "DetectedIssue": 2, "MedicinalProductContraindication": 1,
+		"Binary": 1, "BiologicallyDerivedProduct": 1, "CatalogEntry": 1, "DetectedIssue": 2, "MedicinalProductContraindication": 1,
 		"MedicinalProductIndication": 1, "MedicinalProductIngredient": 1, "MedicinalProductInteraction": 1,
 		"MedicinalProductManufactured": 1, "MedicinalProductUndesirableEffect": 1, "ObservationDefinition": 1,
 		"OperationOutcome": 6, "SubstanceSpecification": 1, "VerificationResult": 1,
