@@ -451,7 +451,7 @@ func TestOwnAuditEventsRaiseNoEvents(t *testing.T) {
 	all.get("/AuditEvent/"+id+"/_history").want(200).equal("entry.0.request.method", "POST").equal("entry.0.request.url", "AuditEvent").
 		equal("entry.0.response.status", "201 Created")
 	own := all.post("/AuditEvent", `{"resourceType":"AuditEvent","type":{"system":"http://example.org","code":"own"},"recorded":"2026-01-01T00:00:00Z",
-		"agent":[{"requestor":true}],"source":{"observer":{"display":"Kiln"}}}`).want(201).str("id")
+		"agent":[{"requestor":true}],"source":{"observer":{"display":"A client"}}}`).want(201).str("id")
 	if ev := stream.next(); ev.name != "auditevent-created" || !strings.Contains(ev.data, own) {
 		t.Errorf("stream: %s %s, want AuditEvent/%s", ev.name, clip([]byte(ev.data)), own)
 	}
