@@ -385,7 +385,7 @@ func (w *exportWriter) provenance(v *store.Stored) (p provenanceOf, ok bool, err
 		} `json:"target"`
 	}
 	if err := json.Unmarshal(v.Body, &content); err != nil {
-		return p, false, fmt.Errorf("Provenance/%s: %w", v.ID, err)
+		return p, false, fmt.Errorf("read Provenance/%s: %w", v.ID, err)
 	}
 	p.Stored = *v
 	p.Body = slices.Clone(v.Body)

@@ -285,14 +285,14 @@ func (c *Core) cleanOnce(ctx context.Context) error {
 		return err
 	}
 	for _, o := range owners {
-		active, err := q.JobOwnerActive(ctx, db.JobOwnerActiveParams{Client: o.Client, Username: o.Username})
+		active, err := q.JobOwnerActive(ctx, db.JobOwnerActiveParams(o))
 		if err != nil {
 			return err
 		}
 		if active {
 			continue
 		}
-		jobs, err := q.UnfinishedJobsOf(ctx, db.UnfinishedJobsOfParams{Client: o.Client, Username: o.Username})
+		jobs, err := q.UnfinishedJobsOf(ctx, db.UnfinishedJobsOfParams(o))
 		if err != nil {
 			return err
 		}

@@ -227,15 +227,6 @@ func (p principalOf) in(ctx context.Context) context.Context {
 	return access.With(ctx, p.principal)
 }
 
-// readAs is read with the rights of the owner.
-func (s *Service) readAs(ctx context.Context, id string, o Owner) (*subscription, error) {
-	p, err := s.principal(ctx, o)
-	if err != nil {
-		return nil, err
-	}
-	return s.read(principalOf{principal: p}.in(ctx), id)
-}
-
 // compileStored compiles one of some Subscriptions that were read.
 func (s *Service) compileStored(ctx context.Context, id string, versions map[string]fhir.Version) (*subscription, error) {
 	v, ok := versions[id]

@@ -546,9 +546,6 @@ type tried struct {
 	profile *profile
 }
 
-// conforms tries a profile without reporting.
-func (u *run) conforms(n fhir.Node, p *profile) bool { return len(u.failures(n, p)) == 0 }
-
 // failures returns the rules of a profile that n fails, without reporting them. Resources
 // that refer to each other conform where nothing but that is to be shown.
 func (u *run) failures(n fhir.Node, p *profile) []outcome.Issue {
