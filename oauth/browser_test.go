@@ -406,7 +406,7 @@ func TestFormsOfAnotherSiteInABrowser(t *testing.T) {
 	c.press(kb.Enter, "[name=scope]")
 	for _, path := range []string{"/auth/logout", "/auth/authorize"} {
 		c.run(chromedp.Navigate("http://"+l.Addr().String()+path), chromedp.WaitVisible(chromedp.CSS("button")))
-		c.press(kb.Enter, map[string]string{"/auth/logout": "pre", "/auth/authorize": "[name=scope]"}[path])
+		c.press(kb.Enter, map[string]string{"/auth/logout": "h1", "/auth/authorize": "[name=scope]"}[path])
 		c.run(chromedp.Navigate(s.base+"/auth/authorize?"+request.Encode()), chromedp.WaitVisible(chromedp.CSS("button")))
 		if !script[bool](c, `document.querySelector("[name=scope]") !== null && document.querySelector("#username") === null`) {
 			t.Errorf("a form of another site at %s has ended the sign-in", path)
