@@ -49,7 +49,7 @@ func TestLenient(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := url.Values{"name": {"eve"}, "_count": {"200"}}
+	want := url.Values{"name": {"eve"}, "_count": {"1000"}}
 	if diff := cmp.Diff(want, q.Applied()); diff != "" {
 		t.Errorf("applied:\n%s", diff)
 	}
