@@ -90,7 +90,7 @@ func TestAppCallsOperationsWithPlainParameters(t *testing.T) {
 		"execute", "Patient", "list", "async () => (await fhir.operation('ValueSet/$expand', {parameters: {url: 'http://hl7.org/fhir/ValueSet/administrative-gender', count: 2}})).expansion.contains.length",
 		"execute", "Patient", "all", "async () => (await fhir.search('', {})).total",
 	)).want(201)
-	if a := s.post("/Patient/$list", "").want(200); string(a.body) != "2" {
+	if a := s.post("/Patient/$list", "").want(200); string(a.body) != "2\n" {
 		t.Errorf("%s, want 2 codes", a.body)
 	}
 	s.post("/Patient/$all", "").issue(400, "invalid", "needs a type")

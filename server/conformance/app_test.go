@@ -112,10 +112,10 @@ func TestAppJavaScript(t *testing.T) {
 	s.get("/Patient/p/$view").want(200).equal("family", "Kin").equal("id", "p").equal("operation", "view").equal("type", "read").equal("app", "a")
 	s.get("/Patient/none/$view").want(404)
 	s.post("/Patient/p/$view", "").issue(405, "not-supported", "GET instance")
-	if a := s.get("/Patient/$find?family=Kin").want(200); string(a.body) != "1" {
+	if a := s.get("/Patient/$find?family=Kin").want(200); string(a.body) != "1\n" {
 		t.Errorf("$find: %s", a.body)
 	}
-	if a := s.post("/Patient/$find", "family=Kin", "Content-Type", "application/x-www-form-urlencoded").want(200); string(a.body) != "1" {
+	if a := s.post("/Patient/$find", "family=Kin", "Content-Type", "application/x-www-form-urlencoded").want(200); string(a.body) != "1\n" {
 		t.Errorf("$find by a form: %s", a.body)
 	}
 	s.post("/Patient/$admit", `{"resourceType":"Patient","name":[{"family":"New"}]}`).want(200).equal("resourceType", "Patient").equal("active", "true").

@@ -54,7 +54,7 @@ func TestCreate(t *testing.T) {
 		got := string(s.in(t).get("/Observation/" + id).want(200).body)
 		_, got, _ = strings.Cut(got, `"}`)
 		_, want, _ := strings.Cut(body, `"Observation"`)
-		if got != want {
+		if strings.TrimSuffix(got, "\n") != want {
 			t.Errorf("stored\n%s\nwant\n%s", got, want)
 		}
 	})
