@@ -90,7 +90,7 @@ func TestCursorOfAnotherDatabase(t *testing.T) {
 	last := e.next().id
 	s.stream("/Patient/$events", "Last-Event-ID", last)
 	for _, c := range []string{"f" + last[1:], "AAAB" + last[4:]} {
-		s.do("GET", "/Patient/$events", "", "Last-Event-ID", c).issue(400, "invalid", "have not been")
+		s.do("GET", "/Patient/$events", "", "Last-Event-ID", c).issue(410, "deleted", "")
 		w := s.socket("")
 		w.send(`{"type":"subscribe","resourceType":"Patient","since":"` + c + `"}`)
 		if m := w.json(); m["type"] != "error" || m["code"] != "invalid" {

@@ -79,7 +79,7 @@ func TestEveryKeyAndFlag(t *testing.T) {
 			continue
 		}
 		put := a.put(a.root(path(e.Key)), `{"value":`+to+`}`)
-		if put.status == 400 && e.Restart {
+		if put.status == 400 && (e.Restart || e.Key == "auth.pages.logo") { // the logo needs a file
 			continue // with which this server could not start again
 		}
 		put.want(200).equal("key", e.Key).equal("source", "database")
