@@ -93,7 +93,7 @@ func TestCursorOfAnotherDatabase(t *testing.T) {
 		s.do("GET", "/Patient/$events", "", "Last-Event-ID", c).issue(410, "deleted", "")
 		w := s.socket("")
 		w.send(`{"type":"subscribe","resourceType":"Patient","since":"` + c + `"}`)
-		if m := w.json(); m["type"] != "error" || m["code"] != "invalid" {
+		if m := w.json(); m["type"] != "error" || m["code"] != "deleted" {
 			t.Errorf("%v", m)
 		}
 	}
