@@ -125,7 +125,11 @@ func TestSubscriptionsAreLoadedInPages(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			changes = append(changes, more...)
+			for _, c := range more { // earlier changes come too while another test has an open transaction
+				if c.ResourceType == "SubscriptionTopic" {
+					changes = append(changes, c)
+				}
+			}
 		}
 		return reading(func() {
 			if _, err := r.enqueue(ctx, changes); err != nil {

@@ -99,7 +99,7 @@ func TestPreferences(t *testing.T) {
 		{"return=minimal", prefer{ret: interaction.ReturnMinimal}},
 		{"return=representation; handling=lenient", prefer{ret: interaction.ReturnRepresentation, lenient: true}},
 		{`handling="strict", return=OperationOutcome`, prefer{ret: interaction.ReturnOutcome}},
-		{"respond-async", prefer{}},
+		{"respond-async", prefer{async: true}},
 		{"return=all", prefer{}},
 		{"handling=loose, return=minimal", prefer{ret: interaction.ReturnMinimal}},
 	} {
