@@ -257,8 +257,9 @@ func (s *Server) readChanges(ctx context.Context) error {
 	defer s.reading.Unlock()
 	changed, err := s.revoked.read(ctx, s.Store)
 	if changed {
-		s.cache.clear()
+		// The keys come first: a token verified in between by a withdrawn key must not stay in the cache.
 		err = errors.Join(err, s.keys.load(ctx))
+		s.cache.clear()
 	}
 	return err
 }
