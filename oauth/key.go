@@ -380,16 +380,7 @@ func (r *keyring) replace(ctx context.Context, last storage.Key, from time.Time)
 }
 
 func (r *keyring) add(ctx context.Context, alg string, from time.Time) error {
-	var private crypto.Signer
-	var err error
-	switch alg {
-	case "ES256":
-		private, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	case "ES384":
-		private, err = ecdsa.GenerateKey(elliptic.P384(), rand.Reader)
-	default:
-		private, err = rsa.GenerateKey(rand.Reader, 2048)
-	}
+	private, kid, err := generateKey(alg)
 	if err != nil {
 		return err
 	}
@@ -397,13 +388,8 @@ func (r *keyring) add(ctx context.Context, alg string, from time.Time) error {
 	if err != nil {
 		return err
 	}
-	thumbprint, err := (&jose.JSONWebKey{Key: private.Public()}).Thumbprint(crypto.SHA256)
-	if err != nil {
-		return err
-	}
 	k := storage.Key{
-		// The first 96 bits of the thumbprint, RFC 7638: the kid is in every request.
-		Kid: base64.RawURLEncoding.EncodeToString(thumbprint[:12]), Algorithm: alg, Private: der,
+		Kid: kid, Algorithm: alg, Private: der,
 		Created: r.now(), SignsFrom: from, PublishedUntil: storage.Never,
 	}
 	if r.sealing != "" {
@@ -413,6 +399,31 @@ func (r *keyring) add(ctx context.Context, alg string, from time.Time) error {
 		k.Sealed = true
 	}
 	return r.store.AddKey(ctx, k)
+}
+
+// generateKey makes a private key and its kid: the first 96 bits of the thumbprint (RFC
+// 7638), short because it is in every request. A kid that begins with a dash would be read
+// as a flag by `kiln admin key revoke KID`, so such a key is thrown away.
+func generateKey(alg string) (private crypto.Signer, kid string, err error) {
+	for kid == "" || kid[0] == '-' {
+		switch alg {
+		case "ES256":
+			private, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		case "ES384":
+			private, err = ecdsa.GenerateKey(elliptic.P384(), rand.Reader)
+		default:
+			private, err = rsa.GenerateKey(rand.Reader, 2048)
+		}
+		if err != nil {
+			return nil, "", err
+		}
+		thumbprint, err := (&jose.JSONWebKey{Key: private.Public()}).Thumbprint(crypto.SHA256)
+		if err != nil {
+			return nil, "", err
+		}
+		kid = base64.RawURLEncoding.EncodeToString(thumbprint[:12])
+	}
+	return private, kid, nil
 }
 
 func sealer(key string) (cipher.AEAD, error) {

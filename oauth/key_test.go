@@ -288,16 +288,14 @@ func TestWithdrawnKey(t *testing.T) {
 			}
 			at := time.Now()
 			for _, x := range []*service{s, other} {
-				for x.use(access) != 401 || x.use(minted) != 401 {
+				// A token of another server can bring the new keys before the withdrawal is read.
+				for x.use(access) != 401 || x.use(minted) != 401 || x.server.CheckOwner(t.Context(), p.KeyID, "", "") == nil {
 					if time.Since(at) > 10*time.Second {
-						t.Fatal("tokens of the withdrawn key are good on a server")
+						t.Fatal("tokens of the withdrawn key, or a Subscription of one, go on")
 					}
 				}
 				if slices.Contains(x.published(), kidOf(access)) {
 					t.Error("jwks.json has the withdrawn key")
-				}
-				if x.server.CheckOwner(t.Context(), p.KeyID, "", "") == nil {
-					t.Error("a Subscription of the token goes on")
 				}
 				next := x.refresh(tokens.text("refresh_token"))
 				if next.status != 200 || x.use(next.text("access_token")) != 200 || kidOf(next.text("access_token")) == kidOf(access) {
