@@ -162,7 +162,7 @@ func (s *Store) Instances(ctx context.Context, since time.Time) ([]Instance, err
 // after Expires, both in Unix seconds, nobody needs it.
 type Rate struct{ Client, Starts, Expires, Count int64 }
 
-// AddRates adds what one server has counted, and returns what all have.
+// AddRates adds the counts of one server and returns the sums over all servers.
 func (s *Store) AddRates(ctx context.Context, added []Rate) ([]Rate, error) {
 	var p db.AddRatesParams
 	for _, r := range added {

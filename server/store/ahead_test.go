@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// A server that has read ahead answers broad searches that nobody has asked before from memory,
-// also of what was written since.
-// Contract: Searches while others write, broad searches never asked before.
+// A server that has read ahead answers broad searches from memory, also when the search is
+// new and also for resources written since. Contract: Searches while others write, broad
+// searches never asked before.
 func TestReadAhead(t *testing.T) {
 	t.Parallel()
 	s, url := open(t)
@@ -62,9 +62,9 @@ func TestReadAhead(t *testing.T) {
 	}
 }
 
-// A server that writes does not wait for the database to rest, nor for its statistics, to read ahead what is not yet
-// large: right behind a long import, which it has followed then, searches are answered from memory.
-// Contract: Searches while others write, broad searches never asked before.
+// A server reads a small cache ahead at once: it waits neither for a quiet database nor for
+// new statistics. Right after a long import that it has followed, it answers searches from
+// memory. Contract: Searches while others write, broad searches never asked before.
 func TestReadAheadBesideWrites(t *testing.T) {
 	t.Parallel()
 	s, url := open(t)

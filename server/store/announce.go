@@ -13,24 +13,25 @@ import (
 	"kiln/server/search/match"
 )
 
-// Every search must ask a part of index_date and index_quantity (match.StoredKey) from the first
-// resource in it on, and servers learn of parts by asking now and then. So a part is announced, and its
-// surrogates are given out partsWait later; what a statement is made of is knownFor old at most when it
-// begins. Only durations are compared, as with search parameters (searchparam.MaxAge), which are read
-// in the same statement, and sooner where anybody searches.
+// Every search must read each part of index_date and index_quantity (match.StoredKey) from
+// the part's first resource on, and a server learns of new parts only by polling. So a part
+// is announced first, and its surrogates are given out partsWait later. A statement uses a
+// list of parts that is at most knownFor old when it begins. Only durations are compared,
+// as with search parameters (searchparam.MaxAge). The list is read in the same statement as
+// the search parameters, and sooner on a server that searches.
 const (
 	knownFor  = 5 * time.Second
 	partsWait = 20 * time.Second
 )
 
-// announcedAhead is how many surrogates are announced beyond those that are given out, so that nobody
-// waits: half a part at first, and then as many as there are, up to four parts. To ask a part of which
-// nothing is there yet takes a search some microseconds.
+// announcedAhead is the number of surrogates to announce beyond those already given out, so
+// that no write waits: half a part at first, then as many as exist, up to four parts.
+// Reading an empty part costs a search a few microseconds.
 func announcedAhead(next int64) int64 {
 	return max(match.PartSize/2, min(next, 4*match.PartSize))
 }
 
-// announcedParts is what this server knows of parts.
+// announcedParts is this server's list of announced parts.
 type announcedParts struct{ at atomic.Pointer[partsAt] }
 
 // partsAt are the parts as they were when somebody asked, or since.
@@ -39,7 +40,7 @@ type partsAt struct {
 	asked time.Time
 }
 
-// note keeps what was read.
+// note stores a list that was read.
 func (k *announcedParts) note(asked time.Time, usual int64, more []int64) {
 	parts := &match.Parts{Usual: int(usual), Of: make(map[int16]int, len(more))}
 	for _, m := range more {

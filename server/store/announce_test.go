@@ -12,7 +12,7 @@ import (
 	"kiln/server/store"
 )
 
-// parts is the database of a test, with what rid_next has of Observation.
+// parts is the database of a test, with the row of rid_next for Observation.
 type parts struct {
 	t    *testing.T
 	conn *pgx.Conn
@@ -46,8 +46,8 @@ func (p parts) row() (next, usable, announced int64) {
 	return next, usable, announced
 }
 
-// Surrogates are announced long before they are given out: half a part at first, later as many as there are,
-// four parts at most. Nobody waits then.
+// Surrogates are announced long before they are given out: half a part at first, later as
+// many as exist, four parts at most. No write waits then.
 func TestPartsAreAnnouncedAhead(t *testing.T) {
 	s, url := open(t)
 	p := partsOf(t, url)
@@ -71,7 +71,7 @@ func TestPartsAreAnnouncedAhead(t *testing.T) {
 	}
 }
 
-// What is announced is given out when every server has learned of it, and not before.
+// An announced part is used once every server has learned of it, and not before.
 func TestPartsAreUsedLater(t *testing.T) {
 	s, url := open(t)
 	p := partsOf(t, url)

@@ -52,13 +52,13 @@ func (s *Store) WriteAuditPending(ctx context.Context, write func(group []byte) 
 	return found, err
 }
 
-// auditKey finds in a context what makes the events of its writes.
+// auditKey is the context key of the function that makes the events of a write.
 type auditKey struct{}
 
 // Audited is a write that is told of.
 type Audited struct {
 	*Write
-	JSON []byte // of what is written, nil for a deletion
+	JSON []byte // the resource written, nil for a deletion
 	// Nothing says that there was nothing to delete, or nothing that the request can
 	// know of.
 	Nothing bool
@@ -72,8 +72,8 @@ func WithAudit(ctx context.Context, make func(ws []Audited) ([]byte, error)) con
 	return context.WithValue(ctx, auditKey{}, make)
 }
 
-// eventsOf are the events of writes, nil where nothing is told of them. JSON is what each
-// of them writes; what an entry deletes is known once it is resolved.
+// eventsOf returns the events of writes, nil if there are none. JSON returns the text of a
+// write; the version that an entry deletes is known once the entry is resolved.
 func eventsOf(ctx context.Context, ws []*Write, entries []entry, json func(i int) []byte) ([]byte, error) {
 	make, ok := ctx.Value(auditKey{}).(func(ws []Audited) ([]byte, error))
 	if !ok {
@@ -106,9 +106,9 @@ func (s *Store) WriteAuditOfWrites(ctx context.Context, write func(events []byte
 	return s.writeAudit(ctx, write, func(q *db.Queries) ([]db.AuditOfWrite, error) { return q.TakeAuditOfWrites(ctx, takenAudit) })
 }
 
-// SettleAuditOfWrites is WriteAuditOfWrites of all events that were committed before it was
-// called, and waits for those that other servers have taken. What is written meanwhile does
-// not hold it up.
+// SettleAuditOfWrites is WriteAuditOfWrites for all events that were committed before the
+// call. It also waits for events that other servers are writing. Later events do not delay
+// it.
 func (s *Store) SettleAuditOfWrites(ctx context.Context, write func(events []byte) []*Write) error {
 	last, err := db.New(s.side).LastAuditOfWrites(ctx)
 	for found := last > 0; found && err == nil; {

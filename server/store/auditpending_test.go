@@ -7,8 +7,8 @@ import (
 	"kiln/server/store"
 )
 
-// Who waits for the AuditEvents of earlier writes does not wait for those of later ones,
-// or would wait for ever while others write.
+// Settling waits for the AuditEvents of earlier writes only. Otherwise it would never end
+// while others write.
 func TestSettleEndsWhileOthersWrite(t *testing.T) {
 	t.Parallel()
 	s, _ := open(t)

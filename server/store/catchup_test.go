@@ -12,8 +12,8 @@ import (
 	"kiln/server/store"
 )
 
-// lagging is a store that remembers what searches of Observations find, beside another one of the
-// same database that writes more at once than a search brings in.
+// lagging is a store with a search cache of Observations, beside another store of the same
+// database that writes more at once than one search catches up with.
 type lagging struct {
 	t        *testing.T
 	s, other *store.Store
@@ -59,8 +59,8 @@ func (l lagging) ask(pairs ...string) (total int, hit bool) {
 	return *found.Total, l.s.Remembered().Hits > before
 }
 
-// burst writes the observations of a corpus, the first 400 of which take the place of those of
-// before, and returns the total of each search then.
+// burst writes the observations of a corpus and returns the total of each search then. The
+// first 400 replace earlier ones.
 func (l lagging) burst(seed uint64) (want map[string]int) {
 	l.t.Helper()
 	c := newCorpus(seed, 40, remembered.MaxChanges+500)
@@ -103,9 +103,9 @@ func (l lagging) answers(want map[string]int) {
 	}
 }
 
-// More changes than a search brings in at once let what is remembered lag: searches are answered without
-// it, and with it again when it has caught up with what two servers have written.
-// Contract: Searches while others write, memory that follows the change log.
+// After many changes the search cache lags: searches are answered without it until it has
+// caught up with the writes of two servers, and from it again afterwards. Contract:
+// Searches while others write, memory that follows the change log.
 func TestMemoryCatchesUp(t *testing.T) {
 	t.Parallel()
 	l := newLagging(t, nil)
@@ -212,7 +212,7 @@ func TestCatchUpReadsEveryKind(t *testing.T) {
 	}
 }
 
-// What a catch-up reads of some resources it finds by their surrogates.
+// A catch-up reads single resources by their surrogates.
 func TestCatchUpReadsBySurrogate(t *testing.T) {
 	t.Parallel()
 	s, url := open(t)

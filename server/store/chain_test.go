@@ -8,9 +8,9 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 )
 
-// TestChainAlongCanonical follows a canonical to the resources with its url, and
-// back: from few targets to what refers to them, and, where there are too many of
-// them, from each resource to what it refers to.
+// TestChainAlongCanonical follows a canonical to the resources with its url, and back: from
+// few targets to the resources that refer to them, and, if the targets are too many, from
+// each resource to its targets.
 func TestChainAlongCanonical(t *testing.T) {
 	s, _ := open(t)
 	for i, status := range []string{"active", "active", "active", "draft"} {

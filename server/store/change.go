@@ -35,17 +35,17 @@ type Change struct {
 	ResourceType string
 	Ref          int64 // fhir.ValueReference(type, id)
 	VersionID    int
-	// Method is fhir.POST for whatever made a resource that was not there: a PUT that
-	// creates, after a deletion too.
+	// Method is fhir.POST for every write that made a new resource, also for a PUT that
+	// creates one or that follows a deletion.
 	Method  fhir.Method
 	Written time.Time // when its transaction began, by PostgreSQL's clock
 	Trace   string    // that the write was part of, as traceparent; "" for none
 }
 
-// Changes returns up to count changes behind a position. It stops before the
-// oldest transaction that is still running, so what it has passed is complete:
-// a reader that goes on from the last position skips nothing. A long transaction
-// anywhere on the PostgreSQL server, in another database too, holds it back.
+// Changes returns up to count changes after a position. It stops before the oldest
+// transaction that is still running, so the returned part of the log is complete: a reader
+// that continues from the last position skips nothing. A long transaction anywhere on the
+// PostgreSQL server, in another database too, delays it.
 func (s *Store) Changes(ctx context.Context, after ChangePosition, count int) ([]Change, error) {
 	rows, err := db.New(s.pool).Changes(ctx, db.ChangesParams{
 		AfterEpoch: int64(after.Epoch), AfterXid: strconv.FormatInt(after.XID, 10), AfterRid: after.RID, AfterVersion: int32(after.Version), Count: int32(count),

@@ -25,10 +25,11 @@ import (
 )
 
 // TestSearchesWhileOthersWrite lets two servers on one database write (create, update,
-// delete, bundles) and search at the same time, for Observations and for those of some Patients, with what makes servers forget in
-// between: changes of the index and of the search parameters, and lost connections. Each
-// answer, its total and its page, must be what the resources as they were written give
-// in one snapshot between the beginning and the end of the search.
+// delete, bundles) and search at the same time: all Observations, and the Observations of
+// some Patients. In between, caches are emptied: the index and the search parameters
+// change, connections break. Each answer, its total and its page, must equal the result
+// over the written resources in one snapshot between the beginning and the end of the
+// search.
 //
 // KILN_TEST_CONCURRENT sets how long, "10m"; without it two seconds.
 // Contract: Design, section 4 ("Writes are read back by the next search").
@@ -183,7 +184,7 @@ func searchWhileOthersWrite(t *testing.T, seed uint64, length time.Duration) {
 			}
 		})
 	}
-	// What makes a server forget, in the middle.
+	// Empty the caches of a server in the middle.
 	admin, err := pgx.Connect(ctx, at)
 	if err != nil {
 		t.Fatal(err)
@@ -366,7 +367,8 @@ func (l *writeLog) check(t *testing.T, conn *pgx.Conn, answers []concurrentAnswe
 	t.Logf("%d answers, %d not judged", len(answers), skipped.Load())
 }
 
-// seenAnswer is an answer and what the first and the last statement beside it have seen.
+// seenAnswer is an answer and the states that the first and the last statement around it
+// saw.
 type seenAnswer struct {
 	concurrentAnswer
 	before, after snapshot

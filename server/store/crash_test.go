@@ -18,9 +18,8 @@ import (
 	"kiln/server/store"
 )
 
-// PostgreSQL is killed under write load, twice. What was acknowledged is there
-// afterwards, nothing is there in part, and the same Store goes on without being
-// told.
+// PostgreSQL is killed under write load, twice. Every acknowledged write exists afterwards,
+// no write exists in part, and the same Store continues by itself.
 func TestCrashLosesNothingAcknowledged(t *testing.T) {
 	ctx := context.Background()
 	dir := t.TempDir()

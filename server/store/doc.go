@@ -1,7 +1,6 @@
-// Package store keeps resources in PostgreSQL: transactions, versions, history,
-// index rows, the change log. It owns every statement that is run; what a search
-// means is decided in server/search, what a request means in
-// server/interaction.
+// Package store keeps resources in PostgreSQL: transactions, versions, history, index rows,
+// the change log. It owns every statement. The meaning of a search is decided in
+// server/search, the meaning of a request in server/interaction.
 //
 // # A write
 //
@@ -11,15 +10,15 @@
 //	    move superseded versions to history, insert or update resources,
 //	    replace index rows, append to the change log -> commit
 //
-// Short writes that come at the same time share a transaction and its commit;
-// each succeeds or fails by itself (queue.go). The rows of a transaction go in as
-// one statement for each table, however many there are (group.go), and tables
-// that get many are copied (copy.go). Creates with ids of the server's own need
-// no look at what is there: one round trip. A create with the client's id can
-// lose a race, and a transaction a lock: both are run again (write.go).
+// Short writes that arrive at the same time share a transaction and its commit; each
+// succeeds or fails by itself (queue.go). The rows of a transaction are written by one
+// statement for each table (group.go); many rows for one table are copied (copy.go). A
+// create with an id of the server's own reads nothing first: one round trip. A create with
+// the client's id can lose a race, and a transaction can lose a lock: both run again
+// (write.go).
 //
-// An update whose dates, numbers, quantities and strings are those of the version
-// before leaves their rows alone; a hash beside the body tells (ranges.go).
+// An update that leaves dates, numbers, quantities and strings as they were leaves their
+// rows alone. A hash beside the body shows whether they are equal (ranges.go).
 //
 // Reads by id that come at the same time share a query (reader.go).
 //
@@ -34,12 +33,12 @@
 //
 // # The change log and its feed
 //
-// Every transaction leaves a row in the change log. Readers take what is older than the
-// oldest transaction that still runs (change.go), and so skip none that commits late.
-// After commits a Feed wakes them, on all servers (feed.go); polling alone is enough. A
-// reader with a name keeps its position in the database and moves it in the transaction
-// of its own results; one server at a time works as the reader of a name. What every
-// reader has passed is trimmed when it is old enough (trim.go).
+// Every transaction adds a row to the change log. Readers read up to the oldest transaction
+// that still runs (change.go), so they skip none that commits late. After commits a Feed
+// wakes the readers of all servers (feed.go); polling alone is enough. A named reader keeps
+// its position in the database and moves it in the transaction of its own results. One
+// server at a time runs the reader of a name. Rows that every reader has passed are deleted
+// when they are old enough (trim.go).
 //
 // # The tables
 //
@@ -74,18 +73,18 @@
 //	change          xid     shard  rids                 refs                versions  methods
 //	                110576     19  {281474976710657,…}  {4658968063194…,…}  {1,1}     CC
 //
-// After an update the old row is in resource_history, with its rid, ref, version
-// and body and without terms; after a delete there is a second row with method D
-// and no body, and nothing in resource and the index tables. rid_next has the
-// next free surrogate of each type and its parts, rid_block from which number on they are given out,
-// body_dictionary what bodies are compressed with (body.go).
+// After an update the old row is in resource_history, with its rid, ref, version and body
+// and without terms. After a delete there is a second row with method D and no body, and no
+// row in resource and the index tables. rid_next has the next free surrogate of each type
+// and its parts; rid_block has the number from which on parts are given out;
+// body_dictionary has the dictionaries that compress bodies (body.go).
 //
-// search_registry has one row: the version of the search parameters, which every write
-// of index rows is checked by, and the fingerprint of the build that the index belongs
-// to; index_fingerprint has the build's fingerprint of each resource type. reindex_job and reindex_chunk are work on
-// the index of what is stored (reindex.go, fingerprint.go). sort_index names the orders of
-// tokens, references and uris that index_string has entries of, because an administrator
-// wants it (sortindex.go).
+// search_registry has one row: the version of the search parameters, with which every write
+// of index rows is checked, and the fingerprint of the build that made the index.
+// index_fingerprint has the build's fingerprint of each resource type. reindex_job and
+// reindex_chunk hold the work of indexing stored resources again (reindex.go,
+// fingerprint.go). sort_index names the sort orders of tokens, references and uris that
+// index_string has entries for, because an administrator asked for them (sortindex.go).
 //
 // Surrogates, keys and values are 64-bit numbers: fhir.ValueReference is ref,
 // fhir.Key.Term a term. SQL by hand reads the view resource_json, some 3,000
@@ -99,24 +98,27 @@
 //
 // # Parts
 //
-// What is new goes to the end of resource, of its primary key and of a common term. Dates and
-// amounts come in no order: in one index of all of them nearly every entry would go to a page of
-// its own, to be read, logged and written for it, and imports among 20 million resources took
-// twice as long as among 200,000. index_date and index_quantity keep the entries of a key in parts,
-// one for each million surrogates of a type, by adding the number of the part to the key
-// (match.StoredKey), and a search asks every part. A part is announced before it is used (announce.go).
-// Pages that are read for each resource imported at 20 million: 0.2, were 1.7.
+// New rows go to the end of resource, of its primary key and of a common term. Dates and
+// amounts come in no order: in one index of all of them nearly every entry would go to a
+// page of its own, which would be read, logged and written for it; imports among 20 million
+// resources took twice as long as among 200,000. index_date and index_quantity keep the
+// entries of a key in parts, one for each million surrogates of a type, by adding the
+// number of the part to the key (match.StoredKey), and a search reads every part. A part is
+// announced before it is used (announce.go). An import among 20 million resources reads 0.2
+// pages for each resource; without parts it reads 1.7.
 //
 // # Neighbours
 //
-// resource_terms and resource_ref are in the order of hashes. What would be somewhere among them is
-// brought together twice: terms of one value begin alike whatever their keys are (fhir.KeyOf), so that all
-// references to a patient are on one page; and a ref, with the terms of references to it, begins with the
-// span of time in which this server made the id (fhir.NewID), so that what is written now goes to one 256th of
-// the index. Ids that clients choose are hashed as a whole. Among 20 million resources, where these two
-// indexes are larger than what is cached of them, creates, updates and deletes went at 3,400 a second, now 5,500.
+// resource_terms and resource_ref are in the order of hashes. Entries that would be
+// scattered are brought together in two ways. Terms of one value begin alike whatever their
+// keys are (fhir.KeyOf), so that all references to a patient are on one page. A ref, with
+// the terms of references to it, begins with the span of time in which this server made the
+// id (fhir.NewID), so that present writes go to one 256th of the index. Ids that clients
+// choose are hashed as a whole. Among 20 million resources these two indexes are larger
+// than their cache; the order raises creates, updates and deletes from 3,400 to 5,500 a
+// second.
 //
-// # What it costs
+// # Costs
 //
 // 617 Synthea records (191,093 resources, 1,436 bytes of JSON each, 23 terms) on
 // PostgreSQL 15 with durable commits, for each resource:
@@ -126,10 +128,9 @@
 //	WAL    2,414 bytes in bundles of 300
 //	CPU    25 us of PostgreSQL, 8 us of this package
 //
-// On two cores that is 47,000 resources a second in bundles from three uploaders,
-// and, one at a time from 32 clients, 23,000 creates, 13,000 updates and 20,000
-// deletes a second at 40, 70 and 36 us of PostgreSQL. What was chosen by
-// measurement:
+// On two cores that is 47,000 resources a second in bundles from three uploaders, and, one
+// at a time from 32 clients, 23,000 creates, 13,000 updates and 20,000 deletes a second at
+// 40, 70 and 36 us of PostgreSQL. Choices made by measurement:
 //
 //	reads          by 32 clients 100,000/s where they share queries, 25,000/s one by one
 //	short bundles  of two entries by WriteAll 130 us of CPU, by InTx 395

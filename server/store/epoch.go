@@ -90,9 +90,9 @@ func withConn(ctx context.Context, url string, use func(*pgx.Conn) error) error 
 	return use(conn)
 }
 
-// memory is what this server remembers of the database. It belongs to one epoch: a new epoch
-// begins with an empty memory. The memory of searches is not in it. The state of a search names
-// its epoch, and SQL compares that (plan.Now).
+// memory is this server's cache of database state. It belongs to one epoch: a new epoch
+// begins with an empty one. The search cache is not in it. The state of a search names its
+// epoch, and SQL compares that (plan.Now).
 type memory struct {
 	epoch     EpochID
 	epochs    []Epoch // all, the present one last
@@ -154,9 +154,10 @@ func (s *Store) admitConnection(ctx context.Context, conn *pgx.Conn) error {
 	return s.meetEpoch(ctx, q, EpochID(last))
 }
 
-// ofPresentEpoch reports whether a connection may be used: its PostgreSQL is of the present epoch, and
-// is not a standby that was promoted after the connection was made. So whoever loads the memory
-// and then takes a connection reads nothing older than that memory.
+// ofPresentEpoch reports whether a connection may be used: its PostgreSQL is of the present
+// epoch, and is not a standby that was promoted after the connection was made. So a caller
+// that first loads the memory and then takes a connection reads nothing older than that
+// memory.
 func (s *Store) ofPresentEpoch(ctx context.Context, conn *pgx.Conn) bool {
 	data := conn.PgConn().CustomData()
 	if data[standbyKey] != nil {

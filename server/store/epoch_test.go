@@ -15,8 +15,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// TestEpochOfAPromotion promotes a standby that lacks the last writes of its primary. The server on it forgets
-// what it remembers, and a change of the lost line is found nowhere.
+// TestEpochOfAPromotion promotes a standby that lacks the last writes of its primary. The
+// server on it empties its memory, and a change of the lost timeline is found nowhere.
 func TestEpochOfAPromotion(t *testing.T) {
 	ctx := t.Context()
 	s, at := open(t)

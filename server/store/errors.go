@@ -10,8 +10,8 @@ import (
 	"kiln/server/outcome"
 )
 
-// errLostRace is what a transaction fails with that gave out a version which
-// another one has committed first. It is run again.
+// errLostRace is the error of a transaction that gave out a version number which another
+// transaction committed first. The transaction is run again.
 var errLostRace = errors.New("store: another transaction committed this version first")
 
 // translate turns what PostgreSQL and pgx say into an outcome: the one place

@@ -10,9 +10,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// SetSearchLimit bounds what a search takes as candidates, so that a few hundred
-// resources show how many are found, and forgets what was remembered. Memory that lags
-// catches up, however soon everything would be found anew.
+// SetSearchLimit bounds the candidates of a search, so that a few hundred resources show
+// how many are read, and empties the search cache. A lagging cache catches up, even if
+// reading everything anew would be fast.
 func (s *Store) SetSearchLimit(n int) {
 	s.LimitSearch(n, nil)
 }
@@ -64,10 +64,10 @@ func (s *Store) HoldConnection(ctx context.Context) (release func(), err error) 
 	return s.searcher.Hold(ctx)
 }
 
-// SearchSettled waits until what searches want to remember has been found.
+// SearchSettled waits until the background work of the search cache is done.
 func (s *Store) SearchSettled() { s.searcher.Settled() }
 
-// Remembered tells what searches remember.
+// Remembered returns the statistics of the search cache.
 func (s *Store) Remembered() remembered.Stat { return s.searcher.Remembered() }
 
 // ReadAheadFrom is ReadAhead of smaller types.

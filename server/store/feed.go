@@ -19,12 +19,11 @@ import (
 	"kiln/gen/db"
 )
 
-// Feed tells readers of the change log that there is something new. A server whose
-// transaction has committed wakes its own readers at once and those of other servers by
-// one NOTIFY for all commits of a few milliseconds, sent on a connection of its own:
-// inside the transactions NOTIFY makes commits wait for each other. A wake-up is only a
-// hint. Readers look again after Poll without one, so everything is also right where no
-// NOTIFY arrives.
+// Feed wakes the readers of the change log after commits. A server wakes its own readers at
+// once. One NOTIFY for all commits of a few milliseconds wakes the readers of other
+// servers. It is sent on a connection of its own: inside the transactions NOTIFY makes
+// commits wait for each other. A wake-up is only a hint. Readers also look again after
+// Poll, so everything is right without any NOTIFY.
 type Feed struct {
 	store *Store
 	poll  atomic.Int64 // time.Duration
@@ -146,7 +145,7 @@ func (f *Feed) listen(ctx context.Context) {
 		conn, err := f.connect(ctx)
 		if err == nil {
 			_, err = conn.Exec(ctx, "LISTEN "+feedChannel)
-			f.wake() // what was committed while nobody listened
+			f.wake() // commits before the connection listened
 			for err == nil {
 				if _, err = conn.WaitForNotification(ctx); err == nil {
 					f.wake()
@@ -283,10 +282,10 @@ func (r *Follower) interval() time.Duration {
 	return lookInterval
 }
 
-// recentChanges are what the readers of a server have read last: they read the same,
-// soon one after the other. It is a part of the change log without a gap.
+// recentChanges are the changes that a server's readers have read last: all readers read
+// the same changes, soon one after the other. It is a part of the change log without a gap.
 type recentChanges struct {
-	memory  *memory        // that of the epoch they were read in
+	memory  *memory        // the memory of the epoch in which they were read
 	begin   ChangePosition // before the first
 	changes []Change
 
@@ -309,7 +308,7 @@ func (r *recentChanges) after(p ChangePosition, count int) []Change {
 	return r.changes[next:end:end]
 }
 
-// add adds what follows a position. What is older than the rest is not kept.
+// add adds the changes after a position. Changes older than the kept part are dropped.
 func (r *recentChanges) add(after ChangePosition, changes []Change) {
 	end := r.begin
 	if n := len(r.changes); n > 0 {
@@ -374,15 +373,15 @@ func (f *Feed) look(ctx context.Context, after ChangePosition, count int) (chang
 	return changes, false, nil
 }
 
-// Handler is what a named reader does.
+// Handler is the work of a named reader.
 type Handler struct {
 	// Begin is called when this server has got the reader, before any change. An error
 	// gives it back.
 	Begin func(ctx context.Context) error
-	// Handle works on changes. Whatever it stores it stores in the transaction of
-	// commit, which moves the reader: both happen or neither. A nil commit stores
-	// nothing; after the death of a server, changes of the last quarter of a second that
-	// stored nothing come again. After an error the same changes come again.
+	// Handle works on changes. It stores its results in the transaction of commit, which
+	// also moves the reader: both happen or neither. A nil commit stores nothing; after a
+	// server's death, changes of the last quarter of a second that stored nothing come
+	// again. After an error the same changes come again.
 	Handle func(ctx context.Context, changes []Change) (commit func(ctx context.Context, tx pgx.Tx) error, err error)
 	// Committed is called after the transaction of a commit, to wake who waits for
 	// the results. May be nil.
@@ -395,8 +394,8 @@ type Handler struct {
 	Batch int
 }
 
-// Add makes the reader of a name, which begins with what is written from now on. One that
-// there is stays where it is.
+// Add makes the reader of a name. It begins with the next write. An existing reader keeps
+// its position.
 func (f *Feed) Add(ctx context.Context, name string) error {
 	return translate(db.New(f.store.side).AddReader(ctx, name))
 }
@@ -566,7 +565,7 @@ func (r *namedReader) move(ctx context.Context, from, to ChangePosition, commit 
 	}
 }
 
-// ReaderState is what a named reader is at.
+// ReaderState is the position of a named reader.
 type ReaderState struct {
 	Name        string
 	Position    ChangePosition

@@ -190,7 +190,7 @@ func TestNamedReaderCommitsEachChangeOnce(t *testing.T) {
 	}
 }
 
-// What is written after a reader was added reaches it, whenever it begins to run.
+// Writes after a reader was added reach it, whenever it begins to run.
 func TestFeedAdd(t *testing.T) {
 	t.Parallel()
 	s := openAt(t, storetest.New(t))
@@ -218,8 +218,8 @@ func TestFeedAdd(t *testing.T) {
 	}
 }
 
-// Each of several readers of a server gets every change once and in order, whatever the
-// others have read before it.
+// Each of several readers of a server gets every change once and in order, independently of
+// the other readers.
 func TestReadersOfOneServer(t *testing.T) {
 	t.Parallel()
 	s, _ := open(t)

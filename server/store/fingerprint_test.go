@@ -14,8 +14,8 @@ import (
 	"kiln/server/store"
 )
 
-// claim makes the index of s that of a build, and returns the types that are to be
-// indexed again; nil where none is asked about.
+// claim makes the index of s belong to a build, and returns the types to index again; nil
+// if no question was asked.
 func claim(t testing.TB, s *store.Store, f search.Fingerprints, meanwhile func()) (asked bool, types []string) {
 	t.Helper()
 	err := s.InTx(context.Background(), func(tx *store.Tx) error {
@@ -114,7 +114,8 @@ func TestClaimIndexHoldsBackNewTypes(t *testing.T) {
 	}
 }
 
-// A job leaves alone what nobody can index: its server may be of another build.
+// A server leaves a job alone if it cannot index for it: the server may be of another
+// build.
 func TestReindexStopsWhereNobodyKnows(t *testing.T) {
 	s, url := open(t)
 	x := follow(s)

@@ -37,13 +37,13 @@ const (
 	flushTrickle = 40_000
 	// analyzeTerms is the least growth that is looked at.
 	analyzeTerms = 100_000
-	// termsOfResource is what a resource has on average.
+	// termsOfResource is the mean number of terms of a resource.
 	termsOfResource = 23
 )
 
 func (f *flusher) start(s *Store) {
 	f.wake, f.quit = make(chan struct{}, 1), make(chan struct{})
-	f.wake <- struct{}{} // what a server before this one has left
+	f.wake <- struct{}{} // events left by the server's former process
 	f.done.Go(func() { f.run(s) })
 }
 

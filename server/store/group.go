@@ -105,7 +105,7 @@ func (e *entry) make(version int, at time.Time, body *fhir.Body) {
 	}
 }
 
-// finish tells the writer what was made.
+// finish gives the writer the version made.
 func (e *entry) finish() {
 	w := e.w
 	w.Created = e.action == inserted || e.action == claimed
@@ -196,8 +196,8 @@ func stampCreates(entries []*entry, at time.Time) {
 	}
 }
 
-// later returns now, or the next microsecond after last when that is later: the
-// versions of a resource are ordered in time whatever the servers' clocks say.
+// later returns now, or the next microsecond after last if that is later: the versions of a
+// resource are ordered in time, even if the clocks of servers differ.
 func later(now, last time.Time) time.Time {
 	if next := last.Add(time.Microsecond); now.Before(next) {
 		return next
@@ -299,8 +299,7 @@ func (g *group) reset() {
 	}
 }
 
-// release gives the group back, unless it has grown beyond what is worth
-// keeping.
+// release gives the group back for reuse, unless it has grown too large.
 func (g *group) release() {
 	size := cap(g.copied)
 	for _, st := range g.statements() {
@@ -394,7 +393,7 @@ func (g *group) logChange(e *entry) {
 	}
 	method := e.w.Method
 	if e.action == claimed {
-		method = fhir.POST // a PUT that makes what was not there
+		method = fhir.POST // a PUT that creates
 	}
 	c := g.change.cols
 	c[0].int64(e.ref)
@@ -404,7 +403,7 @@ func (g *group) logChange(e *entry) {
 	c[4].text(e.trace)
 }
 
-// addEvents adds what is told of writes, if anything is.
+// addEvents adds the audit events of writes, if there are any.
 func (g *group) addEvents(events []byte) {
 	if len(events) > 0 {
 		g.events.cols[0].text(string(events))
@@ -546,9 +545,9 @@ func lostRace(ctx context.Context, q *db.Queries, entries []*entry) error {
 	return nil
 }
 
-// sortEntries puts entries in the order in which every writer takes its locks:
-// by ref. What nobody else can have needs no order and comes last, as its
-// surrogates ascend, so that neighbours in the indexes are written together.
+// sortEntries sorts entries by ref, the order in which every writer takes its locks.
+// Entries that no other writer can have need no order: they come last, with ascending
+// surrogates, so that neighbours in the indexes are written together.
 func sortEntries(entries []*entry) {
 	slices.SortFunc(entries, func(a, b *entry) int {
 		if a.action == inserted && b.action == inserted {

@@ -38,11 +38,11 @@ func dearStatements(f func(ctx context.Context)) map[string]int {
 	return kinds
 }
 
-// TestHerdComputesOnce asks a server that remembers nothing the same dear search forty times
-// at once: its matches are counted once. Those of a search in an order that no index has are
-// gathered once, and then sorted once for everybody. The type is counted at most once
-// beside the one snapshot that counts the matches.
-// Contract: Searches while others write, two lines: a thundering herd computes a dear thing once.
+// TestHerdComputesOnce sends the same expensive search forty times at once to a server with
+// an empty cache: its matches are counted once. The matches of a search in an order without
+// an index are gathered once and sorted once for all callers. The type is counted at most
+// once beside the one snapshot that counts the matches. Contract: Searches while others
+// write, two lines: a thundering herd computes a dear thing once.
 func TestHerdComputesOnce(t *testing.T) {
 	t.Parallel()
 	first, url := open(t)
@@ -60,7 +60,7 @@ func TestHerdComputesOnce(t *testing.T) {
 		for _, together := range []bool{false, true} { // all have found that they are dear before the first is let in
 			s := openAt(t, url)
 			s.SetSearchLimit(50)      // more matches than that are counted
-			if tt.want["sort"] == 0 { // what is found in the background answers those who wait
+			if tt.want["sort"] == 0 { // the result of the background work answers the waiting searches
 				s.SetSearchMemory(-1)
 			}
 			release := func() {}

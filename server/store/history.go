@@ -85,7 +85,7 @@ func (s *Store) History(ctx context.Context, q HistoryQuery) (HistoryPage, error
 	return s.history(ctx, db.New(s.pool), q)
 }
 
-// History is Store.History with what the transaction has written so far.
+// History is Store.History and includes the writes of the transaction.
 func (t *Tx) History(ctx context.Context, q HistoryQuery) (HistoryPage, error) {
 	return t.store.history(ctx, db.New(t.tx), q)
 }
@@ -108,7 +108,7 @@ func (s *Store) history(ctx context.Context, d *db.Queries, q HistoryQuery) (His
 		total, err := s.countHistory(ctx, d, q, r)
 		if err != nil {
 			if q.ID != "" && q.Count > 0 && outcome.Is(err, outcome.CodeNotFound) {
-				// What is hidden is absent, and takes as long: the page is read for both.
+				// A hidden resource is absent and takes as long: the page is read for both.
 				if _, _, failed := s.historyPage(ctx, d, q, r, 1); failed != nil {
 					return HistoryPage{}, failed
 				}
@@ -164,8 +164,8 @@ func (s *Store) history(ctx context.Context, d *db.Queries, q HistoryQuery) (His
 	return page, nil
 }
 
-// historyRange is the part of a history that one page is read from: what is older
-// than (before, beforeRID), or with newer what is newer than (after, afterRID).
+// historyRange is the part of a history that one page is read from: versions older than
+// (before, beforeRID), or, with newer, versions newer than (after, afterRID).
 type historyRange struct {
 	since, before, currentAfter time.Time
 	beforeRID                   int64

@@ -14,7 +14,7 @@ import (
 	"kiln/server/store"
 )
 
-// judged returns what is stored of some types as it is judged in memory.
+// judged returns the stored resources of some types in the form that is judged in memory.
 func judged(t testing.TB, s *store.Store, types ...string) map[string][]match.Resource {
 	t.Helper()
 	out := make(map[string][]match.Resource)
@@ -63,10 +63,10 @@ func holding(t testing.TB, s *store.Store, q *search.Query, resources []match.Re
 	return out
 }
 
-// TestHoldsAgreesWithSQL judges thousands of random resources by random queries in
-// memory, and compares with what the queries find; by every kind of match,
-// conjunctions, negations, chains and filters. TestEveryParameter does the same for
-// every search parameter. Contract: Design, "Imports" (access asks sees).
+// TestHoldsAgreesWithSQL judges thousands of random resources by random queries in memory,
+// and compares with the results of the same queries in SQL: every kind of match,
+// conjunctions, negations, chains and filters. TestEveryParameter does the same for every
+// search parameter. Contract: Design, "Imports" (access asks sees).
 func TestHoldsAgreesWithSQL(t *testing.T) {
 	s, _ := open(t)
 	s.IndexBy(compiled{})

@@ -7,9 +7,9 @@ import (
 
 // Hook follows the writes of resources that the service itself depends on.
 type Hook struct {
-	// Before runs inside the transaction, before the writes, and may change what they
-	// store. Its error refuses all of them; a *WriteError names the one to blame. It
-	// may run several times before the transaction commits. May be nil.
+	// Before runs inside the transaction, before the writes, and may change the resources
+	// that they store. Its error refuses all of them; a *WriteError names the write at
+	// fault. It may run several times before the transaction commits. May be nil.
 	Before func(ctx context.Context, t *Tx, ws []*Write) error
 	// InTx runs inside the transaction, after the writes; its error undoes them. ws
 	// are the writes that were done, without deletes of resources that do not exist.
@@ -63,7 +63,7 @@ func (s *Store) hooked(ws []*Write) bool {
 	return false
 }
 
-// runHooks runs the hooks of what was written.
+// runHooks runs the hooks of the entries written.
 func (t *Tx) runHooks(ctx context.Context, entries []*entry) error {
 	hooks := t.store.hooksByType()
 	if len(hooks) == 0 {
@@ -95,8 +95,8 @@ func (t *Tx) runHooks(ctx context.Context, entries []*entry) error {
 	return nil
 }
 
-// prepareHooks runs Before of the hooks of what is to be written. Their WriteErrors count
-// in all of ws.
+// prepareHooks runs Before of the hooks of pending writes. Their WriteErrors count in all
+// of ws.
 func (t *Tx) prepareHooks(ctx context.Context, ws []*Write) error {
 	for typ, h := range t.store.hooksByType() {
 		if h.Before == nil {

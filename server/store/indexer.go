@@ -29,11 +29,11 @@ type Indexer interface {
 	Err() error
 	// Decode reads a stored resource.
 	Decode(body []byte) (fhir.Resource, error)
-	// Index returns what r leaves in the index under the id it is stored with,
-	// finished. An error is one of the client's; with a *search.ExtractError as
-	// its cause, parameters that r breaks, what the others say is returned too.
+	// Index returns the finished index entries of r under its stored id. An error is the
+	// client's fault. If its cause is a *search.ExtractError, some parameters failed on r,
+	// and the entries of the others are returned too.
 	Index(id string, r fhir.Resource) (*fhir.Index, error)
-	// Sort gives the sorters what r is sorted by.
+	// Sort fills the sorters with the sort keys of r.
 	Sort(r fhir.Resource, by []*fhir.Sorter) error
 	// Current is the search parameters in force.
 	Current() *search.Registry
@@ -277,9 +277,9 @@ func (t *Tx) TextsOf(ctx context.Context, keys []fhir.Key) (map[fhir.Key][]strin
 	return texts, nil
 }
 
-// checkOwn compares the indexes of a transaction that has raised the version
-// itself: they were made by the version before. What they lack is the business
-// of the job that this transaction leaves, which sees them.
+// checkOwn compares the indexes of a transaction that has raised the version itself: they
+// were made by the version before. The missing entries are the work of the job that this
+// transaction leaves; the job sees these resources.
 func (t *Tx) checkOwn(g *group) error {
 	for _, v := range g.parametersVersions {
 		if v != t.parametersVersion-1 && v != t.parametersVersion {

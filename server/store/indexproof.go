@@ -21,12 +21,12 @@ import (
 // IndexCandidate is an index that searches might gain by.
 type IndexCandidate struct {
 	Table   string // one of the typed tables: index_string, index_quantity
-	Columns string // what follows the name of the table in CREATE INDEX
+	Columns string // the text after the table's name in CREATE INDEX
 	// Extension has to be there for it; "" is none.
 	Extension string
 }
 
-// Proof is what an index would change.
+// Proof is the effect that an index would have.
 type Proof struct {
 	// Improvement is the part of the work that it saves, 0 to 1: of the planner's cost
 	// with a hypothetical index, of the time taken with a real one.
@@ -34,7 +34,7 @@ type Proof struct {
 	Method      string // hypothetical or sample
 }
 
-// What a proof may take of the database.
+// Limits on the database's work for a proof.
 const (
 	proofTime   = 20 * time.Second
 	proofSample = 200_000 // rows
@@ -101,11 +101,11 @@ func spread(all []string, n int) []string {
 	return out
 }
 
-// ProveIndex finds out what a candidate would change for queries, and changes
-// nothing: with the extension hypopg, by the plans with a hypothetical index; without
-// it, and for kinds of index that it does not know, by a real one on a sample of the
-// table, built and measured in a transaction that is undone. Queries are run as
-// searches are, by generic plans. An index that no plan would use improves nothing.
+// ProveIndex measures the effect of a candidate on queries, and changes nothing. With the
+// extension hypopg it compares plans with a hypothetical index. Without it, and for kinds
+// of index that hypopg does not know, it builds a real index on a sample of the table in a
+// transaction that is rolled back. Queries run as searches do, by generic plans. An index
+// that no plan would use improves nothing.
 func (s *Store) ProveIndex(ctx context.Context, c IndexCandidate, queries []*search.Query) (Proof, error) {
 	ctx, cancel := context.WithTimeout(ctx, proofTime)
 	defer cancel()
@@ -224,8 +224,8 @@ func saved(before, after float64) float64 {
 // runs is how often a statement is run on a sample: the fastest run counts.
 const runs = 5
 
-// explain sums what the statements cost, by estimate or, with ANALYZE, in
-// milliseconds, and reports whether any plan uses the index.
+// explain sums the costs of the statements, estimated or, with ANALYZE, in milliseconds,
+// and reports whether any plan uses the index.
 func (p *prover) explain(options, index string) (cost float64, used bool, err error) {
 	for _, st := range p.statements {
 		p.prepared++

@@ -87,9 +87,10 @@ func linkCases(c *corpus, r *rand.Rand, n int) (all []linkCase) {
 	return all
 }
 
-// Chains and `_has` are answered from memory where many match, and follow what two servers write to
-// either end: resources that come and go, refer to another, or are no match any more.
-// Contract: Searches while others write, memory that follows the change log.
+// Chains and `_has` with many matches are answered from memory, and follow the writes of
+// two servers to both ends: resources that are created and deleted, that change a
+// reference, or that no longer match. Contract: Searches while others write, memory that
+// follows the change log.
 func TestLinksFollow(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()

@@ -35,7 +35,7 @@ type liveness struct {
 // signEvery is the time between two signs of life.
 const signEvery = 500 * time.Millisecond
 
-// errHangs is what needs the database fails with while it hangs.
+// errHangs is the error of work that needs the database while the database hangs.
 var errHangs = unavailable("the database does not answer")
 
 // watchedConn is a connection to the database that liveness can close.
@@ -58,8 +58,8 @@ func newLiveness(url string, timeout time.Duration, log *slog.Logger) (*liveness
 	if err != nil {
 		return nil, err
 	}
-	// What is left of timeout covers the sign that came just before, and the end of
-	// the request.
+	// The rest of the timeout covers the last sign of life before, and the end of the
+	// request.
 	l := &liveness{config: c, log: log, patience: max(timeout*6/10-signEvery, signEvery), open: make(map[*watchedConn]struct{})}
 	l.watch(&c.Config, true)
 	return l, nil

@@ -18,8 +18,8 @@ func Status(ctx context.Context, url string) ([]queries.Migration, error) {
 	return queries.Status(ctx, url)
 }
 
-// CheckSchema says what is wrong with the schema of a database: one of a later build,
-// or missing tables.
+// CheckSchema reports a schema that this build cannot use: it is of a later build, or
+// tables are missing.
 func CheckSchema(ctx context.Context, url string) error { return queries.Check(ctx, url) }
 
 // Plan returns the migrations that Migrate would apply.

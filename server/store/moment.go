@@ -16,7 +16,7 @@ import (
 
 // A bulk export shows one moment: a time T, such that its state is decided by the last
 // updates of versions alone. Each resource is as its latest version with a last update up
-// to T; later versions are not there. Three rules make that exact, whatever the clocks say:
+// to T; later versions are absent. Three rules make that exact, even if clocks differ:
 //
 //  1. FixMoment stores T in search_registry.moment. T is not before the clock of the
 //     database, and not before the last update of any committed version.
@@ -127,8 +127,8 @@ func (s *Store) raiseMoment(ctx context.Context, least, end time.Time) (moment, 
 type Stored struct {
 	fhir.Version
 	RID, Ref int64
-	// Terms and Targets are those of the search index, where they were asked for; nil for a
-	// version that is no longer current.
+	// Terms and Targets are the entries of the search index, if the query asked for them;
+	// nil for a version that is no longer current.
 	Terms, Targets []int64
 }
 

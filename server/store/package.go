@@ -64,7 +64,7 @@ func (t *Tx) PackageResources(ctx context.Context, name, version string) ([]Inst
 	return out, nil
 }
 
-// DropPackage forgets a package and what it brought, which stays stored.
+// DropPackage deletes a package. Its resources stay stored.
 func (t *Tx) DropPackage(ctx context.Context, name, version string) error {
 	return translate(db.New(t.tx).DeleteInstalledPackage(ctx, db.DeleteInstalledPackageParams{Name: name, Version: version}))
 }

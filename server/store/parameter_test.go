@@ -31,10 +31,10 @@ import (
 	"kiln/server/ucum"
 )
 
-// The test below searches HL7's examples by every search parameter of R4. It draws
-// the values from what the definition's own FHIRPath expression gives, and says by
-// that expression, and by rules that are written here from search.html, which
-// resources a search should find. It knows nothing of index entries.
+// The test below searches HL7's examples by every search parameter of R4. It draws the
+// values from the results of the definition's own FHIRPath expression. It finds out by that
+// expression, and by rules that are written here from search.html, which resources a search
+// should find. It does not use index entries.
 
 // item is one value of a search parameter in one resource.
 type item struct {
@@ -81,9 +81,9 @@ type parameterValues struct {
 	components [][]*fhirpath.Program // branches of each
 }
 
-// faulty are the component expressions of composite parameters whose definition is
-// faulty, by URL: those of DocumentReference-relationship stand the wrong way
-// round, and no type of FHIR is called DateTime.
+// faulty are the component expressions of composite parameters with a faulty definition, by
+// URL: DocumentReference-relationship has them in the wrong order, and no type of FHIR is
+// called DateTime.
 var faulty = map[string][]string{
 	"http://hl7.org/fhir/SearchParameter/DocumentReference-relationship": {"target", "code"},
 	"http://hl7.org/fhir/SearchParameter/Observation-code-value-date":    {"code", "value.as(dateTime) | value.as(Period)"},
@@ -116,8 +116,8 @@ func definitionsOfParameters(t *testing.T) (expressions map[string]string, compo
 	return expressions, components
 }
 
-// compileBranches compiles what an expression joins with `|`, each by itself: the
-// union drops one of two values that are equal, such as 0 g and 0 mg.
+// compileBranches compiles each operand of `|` in an expression by itself: the union drops
+// one of two equal values, such as 0 g and 0 mg.
 func compileBranches(t *testing.T, text string) []*fhirpath.Program {
 	t.Helper()
 	e, err := fhirpath.Parse(text)
@@ -533,7 +533,7 @@ func quantityItems(t *testing.T, name string, o tree, text string) []item {
 	return nil
 }
 
-// probe is one search and what it should find.
+// probe is one search and its expected matches.
 type probe struct {
 	modifier, value string
 	holds           func(item) bool // of one value
@@ -866,7 +866,7 @@ func loadExamples(t *testing.T, s *store.Store) map[string][]searched {
 		for _, raw := range batch {
 			r, err := fhir.Decode(r4.Model, raw)
 			if err != nil || r.Header().ID.Text == "" {
-				continue // what the codec refuses is the codec's business
+				continue // resources that the codec refuses are tested there
 			}
 			typ, id := r.Type().Name, r.Header().ID.Text
 			if seen[typ+"/"+id] {

@@ -13,7 +13,7 @@ import (
 	"kiln/server/outcome"
 )
 
-// decideExisting decides what a write does to a resource that exists: it fails with the
+// decideExisting decides the outcome of a write to an existing resource: it fails with the
 // precondition that the current version does not meet (If-None-Match, If-Match,
 // If-Unmodified-Since), or makes the next version.
 func (s *Store) decideExisting(ctx context.Context, e *entry, r db.LockResourcesRow, now time.Time) error {
@@ -82,8 +82,8 @@ func asked(versions []int) string {
 	return strings.Join(words, " or ")
 }
 
-// decideHidden decides what a write does to a resource that its writer does not see:
-// what it does to an absent one, but for creating it.
+// decideHidden decides the outcome of a write to a resource that is hidden from its writer:
+// the same as for an absent one, except that it creates nothing.
 func (s *Store) decideHidden(e *entry) error {
 	w := e.w
 	switch {

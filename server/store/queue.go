@@ -45,7 +45,7 @@ const (
 // unit is writes that are done together or not at all.
 type unit struct {
 	entries []entry
-	tell    func() ([]byte, error) // returns what is told of them, nil for nothing
+	tell    func() ([]byte, error) // returns the audit events of the writes, nil for none
 	state   atomic.Int32
 	err     error
 	done    chan struct{}

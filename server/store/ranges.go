@@ -13,9 +13,9 @@ import (
 // dates, names and amounts stay when a status changes.
 type rangesHash uint64
 
-// at is what the column resource.ranges has of these rows at a version. A server
-// that does not know the column leaves the value of an earlier version behind,
-// which is no value of the next.
+// at is the value of the column resource.ranges for these rows at a version. A server that
+// does not know the column leaves the value of an earlier version, which never equals that
+// of the next.
 func (h rangesHash) at(version int) int64 {
 	const odd = 0x9e3779b97f4a7c15
 	return int64(uint64(h) + uint64(version)*odd)

@@ -67,7 +67,7 @@ func TestUpdatesLeaveEqualRows(t *testing.T) {
 	update(2)
 	check("the same after others", "text 2", at, true)
 
-	// What a server of before leaves: it has a version more, and other rows.
+	// An older server raises the version and writes other rows.
 	exec(`UPDATE resource SET version = version + 1; UPDATE index_string SET text = 'text 3'`)
 	update(2)
 	at = check("another server's", "text 2", at, false)
@@ -82,7 +82,7 @@ func TestUpdatesLeaveEqualRows(t *testing.T) {
 	check("the same as created again", "text 2", at, true)
 }
 
-// Work on the index says what it has left, too.
+// Work on the index stores the hash of its rows, too.
 func TestReindexTellsOfRows(t *testing.T) {
 	s, url := open(t)
 	x := follow(s)

@@ -55,9 +55,9 @@ func (s *Store) ReadMany(ctx context.Context, typ string, ids []string) (map[str
 	return found, nil
 }
 
-// ReadIf is Read of what a condition holds for, which the same query asks: no resource
-// is decoded for it. Where it does not hold the resource is absent, and that takes the
-// statements of one that is absent.
+// ReadIf is Read with a condition that the same query tests: no resource is decoded for it.
+// If the condition does not hold, the resource is absent, and the read takes the same
+// statements as the read of an absent one.
 func (s *Store) ReadIf(ctx context.Context, typ, id string, test match.TermTest) (fhir.Version, error) {
 	ref, _ := place(typ, id)
 	v, stored, err := s.reads.read(ctx, ref, &test)
@@ -75,8 +75,8 @@ func (s *Store) ReadIf(ctx context.Context, typ, id string, test match.TermTest)
 	return v, nil
 }
 
-// hidden is not-found for a resource that is there and is not to be seen. It asks the
-// database what a read of an absent one asks, so that both take as long.
+// hidden returns not-found for an existing resource that the reader may not see. It runs
+// the same statements as a read of an absent one, so that both take as long.
 func (s *Store) hidden(ctx context.Context, typ, id string) error {
 	err := absent(ctx, s.pool, typ, id)
 	if outcome.Theirs(err) {

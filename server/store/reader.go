@@ -115,7 +115,7 @@ func (r *reader) work(s *Store) {
 type readMemory struct {
 	taken, now, distinct []*readRequest
 	refs                 array
-	lists                [3]array // of terms, those of TermTest.Any and None
+	lists                [3]array // of terms: TermTest.Any and TermTest.None
 	widths               [3][4]byte
 	params               [][]byte
 }
@@ -170,8 +170,8 @@ func (r *reader) round(s *Store, m *readMemory) bool {
 	return n > 0
 }
 
-// kind tells apart what a query asks: nothing but the refs, or which of the lists of a condition
-// there are.
+// kind distinguishes queries by their arguments: only refs, or also some of the lists of a
+// condition.
 func (q *readRequest) kind() int {
 	kind := 0
 	if q.conditional {

@@ -22,9 +22,9 @@ import (
 	"kiln/server/search/match"
 )
 
-// ReadIf decides in the query of the read what match.Hold decides in memory: by lists of
-// terms, of ids and by negations, many reads at the same time, with and without a
-// condition, of what is there and what is not.
+// ReadIf decides in the query of the read, match.Hold decides in memory, and both agree:
+// lists of terms, lists of ids, negations, many concurrent reads, with and without a
+// condition, of existing and absent resources.
 func TestReadIf(t *testing.T) {
 	s, _ := open(t)
 	c := newCorpus(3, 40, 200)
@@ -68,8 +68,8 @@ func TestReadIf(t *testing.T) {
 		t.Errorf("%d hidden and %d visible: the cases say little", decided[0], decided[1])
 	}
 
-	// What is deleted is so for everybody, and what is hidden is absent, though an earlier
-	// version was deleted.
+	// A deleted resource is deleted for every reader, and a hidden one is absent, even if
+	// an earlier version was deleted.
 	write(t, s, remove("Observation", "o1"))
 	_, err := s.ReadIf(t.Context(), "Observation", "o1", match.TermTest{})
 	wantStatus(t, err, 410)
@@ -127,7 +127,7 @@ func randomReadCase(r *rand.Rand, stored []match.Resource) readCase {
 	return c
 }
 
-// The queries of ReadIf read by the key of resource, whatever is asked.
+// The queries of ReadIf use the primary key of resource with every condition.
 func TestPlanOfReadIf(t *testing.T) {
 	s, url := open(t)
 	newCorpus(3, 40, 200).load(t, s)
@@ -147,9 +147,9 @@ func TestPlanOfReadIf(t *testing.T) {
 	}
 }
 
-// Searches with a patient's token read no more of the database than the same searches
-// that name the patient: the condition is a part of the SQL, and its plans are those of
-// a good search. Contract: docs/contract.md, Authorization, Speed.
+// Searches with a patient's token read no more of the database than the same searches that
+// name the patient: the condition is a part of the SQL, with the plans of a good search.
+// Contract: docs/contract.md, Authorization, Speed.
 func TestPlansOfPatientScopedSearches(t *testing.T) {
 	s, database := open(t)
 	c := newCorpus(9, 200, 6000)
@@ -210,7 +210,7 @@ func TestPlansOfPatientScopedSearches(t *testing.T) {
 			}
 			return blocks, plans, ids
 		}
-		read(false) // what is remembered of parameters is now
+		read(false) // the cache of parameters is now current
 		named, _, wanted := read(false)
 		narrowed, plans, got := read(true)
 		if len(plans) == 0 || named == 0 {
@@ -231,7 +231,7 @@ func TestPlansOfPatientScopedSearches(t *testing.T) {
 
 var planBuffers = regexp.MustCompile(`(?m)^(\s*)Buffers: shared(?: hit=(\d+))?(?: read=(\d+))?`)
 
-// blocksOf is how many blocks a plan has read: those of its outermost node.
+// blocksOf is the number of blocks that a plan has read, from its outermost node.
 func blocksOf(plan string) int {
 	m := planBuffers.FindStringSubmatch(plan)
 	if m == nil {

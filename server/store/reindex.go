@@ -18,9 +18,9 @@ import (
 	"kiln/server/search/match"
 )
 
-// ReindexJob is work on the index of the stored resources of one type: to make
-// it what the search parameters in force say. Jobs survive their server, and any
-// number of servers work on one together.
+// ReindexJob is the work to index the stored resources of one type again by the search
+// parameters in force. Jobs survive their server, and any number of servers work on one
+// together.
 type ReindexJob struct {
 	ID           string // ascends with time
 	ResourceType string
@@ -41,12 +41,12 @@ type ReindexJob struct {
 	Finished          time.Time // zero until then
 	// Total, Done, Changed and Failed count resources.
 	Total, Done, Changed, Failed int64
-	Failure                      string     // what was wrong with one that failed
+	Failure                      string     // the error of a failed job
 	FailedKeys                   []fhir.Key // of parameters that could not be evaluated on some
 	Cancelled                    bool       // by an administrator, before it was done
 }
 
-// Why says in words what the job is for.
+// Why describes the reason for the job.
 func (j *ReindexJob) Why() string {
 	switch {
 	case j.Reason != "":
@@ -117,12 +117,13 @@ func (s *Store) ReindexJobs(ctx context.Context) ([]ReindexJob, error) {
 	return jobs, nil
 }
 
-// CancelReindexJob ends a job where it is; what it was for stays not indexed, and
-// searches go on to warn of it. It reports whether there was such a job under way.
+// CancelReindexJob stops a job. The rest of its resources stays not indexed, and searches
+// continue to warn of it. It reports whether such a job was running.
 func (s *Store) CancelReindexJob(ctx context.Context, id string) (bool, error) {
 	for attempt := 1; ; attempt++ {
 		n, err := db.New(s.pool).CancelReindexJob(ctx, db.CancelReindexJobParams{ID: id, Now: s.now()})
-		// Who works on a chunk of the job takes the same rows in another order.
+		// Another server that works on a chunk of the job locks the same rows in another
+		// order.
 		if err == nil || attempt == maxAttempts || !retryable(err) {
 			return n > 0, translate(err)
 		}
@@ -132,11 +133,10 @@ func (s *Store) CancelReindexJob(ctx context.Context, id string) (bool, error) {
 	}
 }
 
-// Reindex does the next step of any job: it ends what has no chunk left, works on
-// a chunk, or cuts a job into chunks. Steps of different servers run side by
-// side. worked is false where there was nothing to do; waits is true where a job
-// is there all the same, that others work on or that waits for transactions to
-// end.
+// Reindex does the next step of any job: it finishes a job without remaining chunks, works
+// on a chunk, or cuts a job into chunks. Steps of different servers run side by side.
+// worked is false if there was nothing to do. waits is true if a job exists all the same,
+// which other servers work on or which waits for transactions to end.
 //
 // A chunk is read without locks. An index that differs from the one that the search
 // parameters give is written under the lock of its resource, unless the resource has
@@ -149,7 +149,7 @@ func (s *Store) Reindex(ctx context.Context) (worked, waits bool, err error) {
 	if _, err := q.SetReindexHorizons(ctx); err != nil {
 		return false, true, translate(err)
 	}
-	// What has begun is ended before anything else begins.
+	// Finish the jobs that have begun before others begin.
 	for _, step := range []func(context.Context) (bool, error){s.finishReindex, s.reindexChunk, s.planReindex} {
 		if worked, err = step(ctx); worked || err != nil {
 			return worked, true, translate(err)
@@ -210,7 +210,7 @@ func (s *Store) finishReindex(ctx context.Context) (finished bool, err error) {
 	return true, q.TrimReindexJobs(ctx, s.now().Add(-keepJobs))
 }
 
-// stale is a resource whose index is not what it should be.
+// stale is a resource with an outdated index.
 type stale struct {
 	rid, ref int64
 	version  int32
@@ -504,7 +504,7 @@ func rangeRows(rid int64, x *fhir.Index) []rangeRow {
 	return rows
 }
 
-// ends writes a range as PostgreSQL does: addRange says what is stored.
+// ends returns a range in PostgreSQL's form: addRange describes the stored form.
 func ends(from, to string) (low, high string) {
 	low = numericText(from, "-Infinity")
 	if to != from {

@@ -62,7 +62,7 @@ func keyOfVersion(n int64) fhir.Key {
 	return fhir.KeyOf(fhir.SearchString, fmt.Sprintf("version %d", n))
 }
 
-// write is a write as interactions make it, by what the server knows.
+// write makes a write as interactions do, by the search parameters that the server knows.
 func (x *indexer) write(t testing.TB, typ, id, text string) *store.Write {
 	t.Helper()
 	w := put(t, typ, id, text)
@@ -96,8 +96,8 @@ func bump(t testing.TB, s *store.Store, current int64) {
 	}
 }
 
-// indexedBy returns the ids of the resources of type Basic that have the string
-// under the key of a version, and how many rows there are in all but those of words.
+// indexedBy returns the ids of the resources of type Basic that have the string under the
+// key of a version, and how many rows there are, except rows of words.
 func indexedBy(t testing.TB, url string, version int64) (ids []string, rows int) {
 	t.Helper()
 	ctx := context.Background()
@@ -324,7 +324,7 @@ func TestReindexBesideWriters(t *testing.T) {
 	}
 }
 
-// What a server had taken that died is done by others.
+// Other servers finish the chunks of a server that died.
 func TestReindexSurvivesItsServer(t *testing.T) {
 	s, url := open(t)
 	x := follow(s)
@@ -350,9 +350,8 @@ func TestReindexSurvivesItsServer(t *testing.T) {
 	}
 }
 
-// A search parameter of every type makes a job for each type: those of types without
-// resources take a few steps together, and jobs that wait are not compared with each
-// other whenever one ends.
+// A search parameter of every type makes a job for each type. Types without resources take
+// a few steps together, and waiting jobs are not compared with each other when one ends.
 func TestReindexOfTypesWithoutResources(t *testing.T) {
 	ctx := context.Background()
 	s, url := open(t)
@@ -405,8 +404,8 @@ func TestReindexOfTypesWithoutResources(t *testing.T) {
 	}
 }
 
-// Many index rows of a transaction are copied; those of an update must not go with
-// the old ones.
+// A large transaction copies its index rows; the rows of an update must not be deleted
+// together with the old ones.
 func TestLargeTransactionsKeepTheRowsOfUpdates(t *testing.T) {
 	s, url := open(t)
 	for round := range 2 {

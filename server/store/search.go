@@ -33,8 +33,7 @@ func (s *Store) SetSearchMemory(bytes int64) { s.searcher.SetMemory(bytes) }
 // large types need, before anybody asks. IndexBy goes before.
 func (s *Store) ReadAhead() { s.searcher.ReadAhead(strategy.AheadFrom) }
 
-// Search is Store.Search inside the transaction: it sees what the transaction
-// wrote.
+// Search is Store.Search inside the transaction: it sees the writes of the transaction.
 func (t *Tx) Search(ctx context.Context, q *search.Query) (*SearchResult, error) {
 	r, err := t.store.searcher.SearchIn(ctx, t.tx, q)
 	return r, translate(err)
@@ -76,7 +75,7 @@ func (v searchable) Resources() strategy.Resources {
 	return v.s.Indexer()
 }
 
-// Searcher answers the searches: what it remembers can be looked at and forgotten.
+// Searcher answers the searches. Its cache can be inspected and emptied.
 func (s *Store) Searcher() *strategy.Searcher { return s.searcher }
 
 // noteWrite tells searches of a write that is about to be committed, in the order of the row of the change log

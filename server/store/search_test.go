@@ -375,7 +375,7 @@ func numberHolds(op, value, text string, scale float64) bool {
 	panic(op)
 }
 
-// A condition is a parameter and what it should find.
+// A condition is a parameter and its expected matches.
 type condition[T any] struct {
 	name, value string
 	holds       func(*T) bool
@@ -754,8 +754,8 @@ func pagesBack(t testing.TB, s *store.Store, sc *searchCase, size int) []string 
 	return out
 }
 
-// TestTotalsFollowWrites asks the same searches before and after writes: what is
-// remembered of totals must not outlive a change that concerns it.
+// TestTotalsFollowWrites runs the same searches before and after writes: a cached total
+// must not outlive a change that concerns it.
 func TestTotalsFollowWrites(t *testing.T) {
 	s, at := open(t)
 	other := openAt(t, at) // writes that another server makes
@@ -812,8 +812,8 @@ func params(pairs ...string) url.Values {
 	return v
 }
 
-// TestCommonTermsAreRemembered asks for what nobody has asked before, after one dear search for
-// other terms of the type: memory answers, and follows what another server writes.
+// TestCommonTermsAreRemembered runs new searches after one expensive search for other terms
+// of the type: they are answered from memory, and follow the writes of another server.
 func TestCommonTermsAreRemembered(t *testing.T) {
 	s, at := open(t)
 	other := openAt(t, at)
@@ -882,8 +882,8 @@ func TestCommonTermsAreRemembered(t *testing.T) {
 	}
 }
 
-// Of what has changed the database tells a server no more of a row of the change log that this has written itself
-// than that it is there, and all of any other.
+// For a row of the change log that a server has written itself, the database returns only
+// that it exists. For any other row it returns everything.
 func TestChangesOfOthers(t *testing.T) {
 	t.Parallel()
 	s, url := open(t)
@@ -952,8 +952,8 @@ func TestChangesOfOthers(t *testing.T) {
 	}
 }
 
-// TestTotalsFollowTheIndex changes what a resource is found by, as work on the index
-// does: without a new version, and with a row of the change log that names none.
+// TestTotalsFollowTheIndex changes the index entries of a resource, as work on the index
+// does: without a new version, and with a row of the change log that names no version.
 func TestTotalsFollowTheIndex(t *testing.T) {
 	s, at := open(t)
 	s.SetSearchLimit(2)
@@ -1027,9 +1027,9 @@ func TestNoSequentialScan(t *testing.T) {
 	}
 }
 
-// TestIncludes follows references in both directions, from matches only and, with
-// :iterate, from what was included; a resource comes once and a cycle ends.
-// Spec: https://hl7.org/fhir/R4/search.html#include.
+// TestIncludes follows references in both directions, from matches only and, with :iterate,
+// from included resources; a resource comes once and a cycle ends. Spec:
+// https://hl7.org/fhir/R4/search.html#include.
 func TestIncludes(t *testing.T) {
 	s, _ := open(t)
 	s.IndexBy(compiled{})

@@ -7,7 +7,7 @@ import (
 	"kiln/gen/db"
 )
 
-// SearchShape is what was searched for, without values, and how long it took.
+// SearchShape is the form of a search, without values, and how long it took.
 type SearchShape struct {
 	Shape        string   // names it: the type and the parameters
 	ResourceType string   // "" of a search over several types
@@ -22,7 +22,7 @@ type SearchShape struct {
 // keepSearchShapes is how many shapes are kept: those that were run last.
 const keepSearchShapes = 1000
 
-// AddSearchShapes adds what one server has counted.
+// AddSearchShapes adds the counts of one server.
 func (s *Store) AddSearchShapes(ctx context.Context, shapes []SearchShape) error {
 	q := db.New(s.side)
 	for _, x := range shapes {

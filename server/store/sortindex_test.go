@@ -68,8 +68,8 @@ func (s *sortServer) write(t testing.TB, raw string) *store.Write {
 	return w
 }
 
-// parse reads a search by what is in force, or with memory as if nothing were indexed
-// for `_sort`.
+// parse reads a search by the parameters in force, or with memory as if nothing were
+// indexed for `_sort`.
 func (s *sortServer) parse(t testing.TB, memory bool, typ string, values url.Values, extra ...string) *search.Query {
 	t.Helper()
 	all := url.Values{}
@@ -90,7 +90,7 @@ func (s *sortServer) parse(t testing.TB, memory bool, typ string, values url.Val
 	return q
 }
 
-// inMemory reports whether a search reads what it is sorted by from resources.
+// inMemory reports whether a search reads its sort keys from resources.
 func inMemory(q *search.Query) bool {
 	return plan.Compile(q, &match.Env{Type: func(string) (int16, bool) { return 1, true }}).InMemory()
 }
@@ -113,7 +113,7 @@ func (s *sortServer) awaitSortIndex(t testing.TB, typ, code string, want searchp
 	})
 }
 
-// await waits for what the jobs on the index bring about.
+// await waits for a result of the jobs on the index.
 func (s *sortServer) await(t testing.TB, what string, done func() bool) {
 	t.Helper()
 	storetest.Await(t, s.url, what, done, "sort_index", "reindex_job", "search_registry", "index_string")
@@ -224,14 +224,14 @@ func (g *sortedResources) write(t testing.TB, s *sortServer) *store.Write {
 	return w
 }
 
-// indexedOrders are what the tests below have indexed for `_sort`.
+// indexedOrders are the sort orders that the tests below have indexed for `_sort`.
 var indexedOrders = map[string][]string{
 	"Patient":     {"active", "gender", "identifier", "telecom", "general-practitioner", "_source", "_profile", "_tag"},
 	"Condition":   {"code", "subject", "patient", "category", "_source", "_tag"},
 	"Observation": {"code", "status", "subject", "patient", "category", "value-concept", "derived-from", "combo-code", "_source", "_profile", "_tag"},
 }
 
-// order is a random `_sort` of types by what is indexed, and more.
+// order is a random `_sort` of types by indexed and other parameters.
 func (g *sortedResources) order(types []string) string {
 	var keys []string
 	for range 1 + g.r.IntN(3) {
@@ -314,7 +314,7 @@ func TestSortIndexIsTheOrderInMemory(t *testing.T) {
 		if g.r.IntN(4) == 0 {
 			values.Set("_total", g.some("none", "estimate"))
 		}
-		// What a policy, or the scopes of a token, would add.
+		// The conditions that a policy, or the scopes of a token, would add.
 		narrow := func(q *search.Query) *search.Query {
 			if i%3 == 0 {
 				q.And(match.Clause{Name: "access", Any: []match.Match{match.TermsOf([]fhir.Key{fhir.KeyOf(fhir.SearchToken, "Resource.meta.tag")}, fhir.ValueCode("x"))}, Not: i%2 == 0})
@@ -436,8 +436,8 @@ func sortEntries(t testing.TB, at string) (n int) {
 	return n
 }
 
-// TestSortIndexCancelled: what a cancelled job has left undone is not used, and asking
-// again does it.
+// TestSortIndexCancelled: the remains of a cancelled job are not used, and a second request
+// completes them.
 func TestSortIndexCancelled(t *testing.T) {
 	at := storetest.New(t)
 	a := startSortServer(t, at)

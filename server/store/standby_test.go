@@ -18,10 +18,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// TestTotalsOnAStandby searches on a streaming standby while the primary has a
-// transaction open: the snapshots of a standby leave running transactions out, so that a
-// remembered total would miss for good what they commit later.
-// Source: PostgreSQL, "Functions", pg_current_snapshot; "Hot Standby".
+// TestTotalsOnAStandby searches on a streaming standby while the primary has a transaction
+// open. Snapshots of a standby leave running transactions out, so a cached total would miss
+// their writes for ever. Source: PostgreSQL, "Functions", pg_current_snapshot; "Hot
+// Standby".
 func TestTotalsOnAStandby(t *testing.T) {
 	ctx := t.Context()
 	s, at := open(t)
@@ -66,7 +66,7 @@ func TestTotalsOnAStandby(t *testing.T) {
 	}
 	totals := func(want int) {
 		t.Helper()
-		for range 4 { // what is missed twice is remembered elsewhere
+		for range 4 { // a second miss fills the other cache
 			for _, values := range [][]string{{"code", "c"}, {"date", "ge2019"}, {"status", "final", "_sort", "-date"}, {"code", "c", "_summary", "count"}} {
 				sc := searchCase{typ: "Observation", values: params(values...)}
 				if got := *find(t, standby, sc.parse(t)).Total; got != want {
@@ -105,7 +105,8 @@ func TestTotalsOnAStandby(t *testing.T) {
 		t.Errorf("a standby remembers %+v", n)
 	}
 
-	// It takes over: what was remembered of the primary is of another PostgreSQL.
+	// The standby is promoted: the cache of the primary's state belongs to another
+	// PostgreSQL.
 	if _, err := replica.Exec(ctx, "SELECT pg_promote()"); err != nil {
 		t.Fatal(err)
 	}

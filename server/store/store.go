@@ -32,8 +32,9 @@ type Config struct {
 	// Timeout is the longest that anyone waits for a database that does not answer
 	// any more; 0 means ten seconds.
 	Timeout time.Duration
-	// KeepChanges is how long the change log goes back; 0 means 30 days. What a named
-	// reader of the feed has not passed is kept up to three times as long.
+	// KeepChanges is the age at which rows of the change log are deleted; 0 means 30 days.
+	// Rows that a named reader of the feed has not passed are kept up to three times as
+	// long.
 	KeepChanges time.Duration
 	// SearchMemory is the bytes that searches remember at most; 0 means
 	// strategy.DefaultMemory, below 0 nothing.
@@ -77,7 +78,7 @@ type Store struct {
 	searcher *strategy.Searcher
 }
 
-// querier is what a pool, a connection and a transaction have in common.
+// querier are the methods that a pool, a connection and a transaction share.
 type querier interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
@@ -137,14 +138,13 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 	return s, nil
 }
 
-// settings are the SQL that every connection begins with. Plans are made once
-// for each statement and connection: their shape is decided in Go, and neither
-// planning again nor compiling pays for statements of a few milliseconds.
-// Sequential scans are what is left when no index applies. A set of matches that does not
-// fit into work_mem (56 bytes a page; 29 MB for 500,000) forgets which rows of a page they
-// are: all of its rows are then read and their terms compared, many times as dear.
-// PostgreSQL ends a transaction of a server that stands still after 10 s: readers of the change log
-// wait for it, on every server.
+// settings are the SQL that every connection begins with. Plans are made once for each
+// statement and connection: their shape is decided in Go, and neither planning again nor
+// compiling pays for statements of a few milliseconds. Sequential scans remain for
+// statements without a usable index. A set of matches that does not fit into work_mem (56
+// bytes a page; 29 MB for 500,000) keeps pages instead of rows: all rows of a page are then
+// read and their terms compared, which costs many times as much. PostgreSQL ends a server's
+// transaction that is idle for 10 s: readers of the change log on every server wait for it.
 func settings(timeout time.Duration) string {
 	return fmt.Sprintf(`SET default_transaction_isolation = 'read committed';
 		SET plan_cache_mode = force_generic_plan;

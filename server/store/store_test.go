@@ -405,7 +405,8 @@ func TestSameResourceTwice(t *testing.T) {
 	}
 }
 
-// What is created at once is of one instant: what is remembered of last updates is runs of one value.
+// Resources created together have one instant: the cache of last updates is runs of one
+// value.
 func TestCreatedAtOnce(t *testing.T) {
 	s, _ := open(t)
 	ws := make([]*store.Write, 100)
@@ -702,8 +703,7 @@ func TestMigrateTogether(t *testing.T) {
 	}
 }
 
-// A large transaction copies its rows, a small one inserts them: what is stored
-// is the same.
+// A large transaction copies its rows, a small one inserts them: both store the same.
 func TestManyRowsAsFew(t *testing.T) {
 	s, url := open(t)
 	ctx := context.Background()

@@ -9,8 +9,8 @@ import (
 	"kiln/gen/db"
 )
 
-// surrogates gives out numbers from a block of each type that this server has reserved.
-// What is left of a block when the server stops is never used.
+// surrogates gives out numbers from a block of each type that this server has reserved. The
+// rest of a block is never used after the server stops.
 type surrogates struct {
 	mu   sync.Mutex
 	left map[int16]*block
@@ -67,8 +67,8 @@ func (t *typeTable) load(ctx context.Context, q *db.Queries) error {
 	return nil
 }
 
-// loadTypes reads the table again. What it reads in a new epoch belongs to the memory of that epoch:
-// the connection replaces the memory before.
+// loadTypes reads the table again. In a new epoch the rows belong to the memory of that
+// epoch: the connection has replaced the memory before.
 func (s *Store) loadTypes(ctx context.Context) error {
 	return s.inOneEpoch(func() error {
 		m := s.memory.Load()

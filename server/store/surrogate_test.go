@@ -11,8 +11,8 @@ import (
 	"kiln/server/store"
 )
 
-// The surrogates of a type lie close together, whatever else is written, and those that two servers
-// give out differ.
+// The surrogates of a type are close together, also if other types are written meanwhile.
+// Two servers give out different surrogates.
 func TestSurrogatesOfAType(t *testing.T) {
 	s, url := open(t)
 	servers := []*store.Store{s, openAt(t, url)}

@@ -13,10 +13,10 @@ import (
 	"kiln/server/search/plan"
 )
 
-// Statements that look for a term read the index of terms alone. Their plans are generic: a range of
-// surrogates beside the term, whatever it is, seems to be narrow, and its index is read for all resources
-// there are as soon as one has the term. Among few resources the order of these is followed instead, which
-// is well there, so the test has index scans switched off.
+// Statements that look for a term read the index of terms alone. Their plans are generic:
+// the planner expects a range of surrogates beside the term to be narrow, and reads the
+// primary key instead. That reads the index of all resources as soon as one of them has the
+// term. Among few resources that plan is good, so the test switches index scans off.
 func TestTermsAreReadByTheirIndexAlone(t *testing.T) {
 	t.Parallel()
 	s, url := open(t)

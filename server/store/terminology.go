@@ -79,8 +79,8 @@ func (s *Store) byTerm(ctx context.Context, typ string, term int64) ([]fhir.Vers
 	return out, nil
 }
 
-// TerminologyAnswer returns what the external terminology server said to a
-// question, nil when nothing is kept.
+// TerminologyAnswer returns the stored answer of the external terminology server to a
+// question, nil if there is none.
 func (s *Store) TerminologyAnswer(ctx context.Context, key int64) (body []byte, fetched time.Time, err error) {
 	a, err := db.New(s.pool).ReadTerminologyAnswer(ctx, key)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -92,8 +92,8 @@ func (s *Store) TerminologyAnswer(ctx context.Context, key int64) (body []byte, 
 // answerLife is how long answers are kept that nobody has asked for anew.
 const answerLife = 7 * 24 * time.Hour
 
-// PutTerminologyAnswer keeps an answer, unless a newer one is there, and drops
-// those of a week ago.
+// PutTerminologyAnswer stores an answer, unless a newer one exists, and deletes answers
+// that are older than a week.
 func (s *Store) PutTerminologyAnswer(ctx context.Context, key int64, body []byte, fetched time.Time) error {
 	q := db.New(s.pool)
 	if err := q.PutTerminologyAnswer(ctx, db.PutTerminologyAnswerParams{Key: key, Fetched: fetched, Body: body}); err != nil {

@@ -22,8 +22,8 @@ type Write struct {
 	ResourceType, ID string
 	Body             *fhir.Body  // nil for DELETE
 	Index            *fhir.Index // finished; nil for DELETE
-	// Resource is what Index was made of, for Store.Indexer to do it again should
-	// search parameters change meanwhile; nil for DELETE and with Modify.
+	// Resource is the source of Index, so that Store.Indexer can make it again if search
+	// parameters change meanwhile; nil for DELETE and with Modify.
 	Resource fhir.Resource
 	// IfMatch are the versions of which one must be current, none for any; one below 0
 	// never is. Another one is a conflict, an absent resource a failed precondition
@@ -54,20 +54,20 @@ type Write struct {
 	// Note is for the Hook of the resource type: from Before to InTx.
 	Note any
 
-	// Result is the version made. DELETE of what is deleted already has that
-	// deletion here, DELETE of what never existed a VersionID of 0.
+	// Result is the version made. DELETE of a deleted resource has the earlier deletion
+	// here, DELETE of a resource that never existed a VersionID of 0.
 	Result  fhir.Version
 	Created bool // there was no current version before
 }
 
-// Guard decides what a writer may know and change. It is asked while the resource is
-// locked, and again when the transaction is.
+// Guard decides which resources a writer may see and change. It is asked while the resource
+// is locked, and again while the transaction is.
 type Guard interface {
 	// Sees reports whether the writer can know of a version that has content. A
 	// resource whose current version, or whose last one before its deletion, is not
 	// seen is absent to the writer.
 	Sees(v fhir.Version) (bool, error)
-	// Hidden is the error of a write that would create over what is not seen.
+	// Hidden is the error of a write that would create over a hidden resource.
 	Hidden() error
 	// May fails where the writer may not make of current the version that x is the
 	// index of. current is nil where the resource id is created, x for a deletion.
@@ -191,8 +191,8 @@ func (s *Store) begin(ctx context.Context, fn func(pgx.Tx) error) error {
 	return pgx.BeginFunc(ctx, s.pool, fn)
 }
 
-// pause waits a random time, longer with every attempt, so that those who
-// collided do not collide again.
+// pause waits a random time, longer with every attempt, so that colliding transactions do
+// not collide again.
 func pause(ctx context.Context, attempt int) error {
 	t := time.NewTimer(rand.N(time.Duration(attempt) * 5 * time.Millisecond))
 	defer t.Stop()
