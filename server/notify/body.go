@@ -33,7 +33,7 @@ func (c *subscription) mediaType() string {
 	return c.payload
 }
 
-// body is what a delivery sends, with its media type.
+// body is the body of a delivery, with its media type.
 func (s *Service) body(ctx context.Context, c *subscription, status string, events int64, d *Delivery) (body []byte, contentType string) {
 	if c.backport {
 		return s.backportBody(ctx, c, d.ID.String(), "event-notification", status, events, d), c.mediaType()

@@ -15,8 +15,8 @@ type Config struct {
 	BaseURL string
 	// Authorized says that the server has authorization.
 	Authorized bool
-	// Address is BaseURL, or what it is of the address that the server listens on, for
-	// messages that answer no request.
+	// Address is BaseURL, or the base URL made from the address that the server listens on.
+	// It is used in messages that answer no request.
 	Address string
 	// VRead makes an event of each version that is read.
 	VRead bool

@@ -155,9 +155,9 @@ func (s *Service) holdsOf(c *criteria, e *Event, earlier bool, ask *questions) a
 // asks reports whether the index entries of a resource may leave open whether it matches.
 func (c *criteria) asks() bool { return c != nil && match.Open(c.query.Clauses) }
 
-// heldBefore asks the database what clauses need that are about other resources, for a
-// version that is no longer stored as the current one: the targets of its own references
-// and what refers to it. What else the database would have to know does not hold.
+// heldBefore reads from the database the data that clauses about other resources need, for
+// a version that is no longer the current one: the targets of its own references and the
+// resources that refer to it. A clause that needs anything else does not hold.
 func (s *Service) heldBefore(ctx context.Context, open []match.Clause, ref int64, r *match.Resource) answer3 {
 	x := &related{s: s, before: true}
 	a, _ := x.decide(ctx, open, ref, r) // errors of single questions are logged

@@ -1,5 +1,5 @@
-// Package notify tells others of what was written: Subscriptions by webhook, connections by
-// WebSocket and server-sent events, and Apps through SubscriberKind.
+// Package notify sends notifications of writes: to Subscriptions by webhook, to connections
+// by WebSocket and server-sent events, and to Apps through SubscriberKind.
 //
 // Everything follows the change log (store.Feed), on which writes leave a row and nothing
 // else:
@@ -17,15 +17,15 @@
 // not be written is sent again under its id, which is made of the event and the subscriber;
 // when one that failed is tried again, retry.go says.
 //
-// An event finds rules by its resource type and one term that a matching resource must have;
-// what the index entries of the resource leave open (chains, _has) is decided by the resources
-// that it refers to and that refer to it, read once for all events and rules of a moment
-// (related.go). What is still open then is a search for each rule, bounded in time: criteria
-// that take longer end their Subscription, which its status tells.
+// An event finds rules by its resource type and one term that a matching resource must
+// have. Chains and _has need more than the index entries of the resource: they are decided
+// by the resources that it refers to and that refer to it, read once for all events and
+// rules of a moment (related.go). The rest is one search for each rule, bounded in time.
+// Criteria that take longer end their Subscription; its status gives the reason.
 //
-// A Subscription is checked and gets its status in the transaction that writes it (write.go);
-// handshakes, heartbeats and what follows from them are the work of life.go. Each change of
-// status is a version of the resource.
+// A Subscription is checked and gets its status in the transaction that writes it
+// (write.go). life.go sends handshakes and heartbeats and changes the status by their
+// results. Each change of status is a version of the resource.
 //
 // The package owns the tables notification_*, which it reads and writes through gen/db.
 package notify

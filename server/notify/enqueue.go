@@ -18,15 +18,16 @@ import (
 )
 
 // reader follows the change log under a name and queues deliveries for some of the
-// subscribers. There are two: one for those that the index entries of an event decide about,
-// and one for those that need the database, so that nobody waits for what others ask of it.
+// subscribers. There are two readers: one for subscribers that the index entries of an
+// event decide about, and one for subscribers that need the database, so that slow criteria
+// delay only each other.
 type reader struct {
 	s       *Service
 	name    string
 	asks    bool // it has the subscribers that need the database
 	matcher *matcher
-	// withoutRights are the Subscriptions that are not in matcher because their owner might not
-	// follow what they are about, and triedRights is when that was last asked.
+	// withoutRights are the Subscriptions that are not in matcher because their owner was
+	// not allowed to follow their criteria. triedRights is the time of the last attempt.
 	withoutRights map[string]bool
 	triedRights   time.Time
 	grounds       grounds // of matcher
@@ -44,7 +45,7 @@ func (s *Service) readers() []*reader {
 	}
 }
 
-// run matches what is written while notifications are on.
+// run matches new changes while notifications are on.
 func (r *reader) run(ctx context.Context) {
 	s := r.s
 	for s.awaitOn(ctx, func(c *Config) bool { return c.Enabled }) {
@@ -77,8 +78,8 @@ func (r *reader) put(m *matcher, sub *Subscriber) {
 	}
 }
 
-// subscriptionPage is how many Subscriptions are read at a time: what is known of them and the
-// resources are a statement each.
+// subscriptionPage is the number of Subscriptions read at a time, by two statements: one
+// for their rows, one for the resources.
 const subscriptionPage = 500
 
 // load reads all subscribers, when this server begins to match.
@@ -243,8 +244,8 @@ func (r *reader) place(ctx context.Context, m *matcher, id string, since time.Ti
 // maxShared bounds the principals that Subscriptions yet to come may share.
 const maxShared = 10_000
 
-// share returns a principal with the rights of p: one for all Subscriptions whose owners differ in
-// nothing but their tokens, so that what they may see is asked once for all of them.
+// share returns a principal with the rights of p: one for all Subscriptions whose owners
+// differ only in their tokens, so that their rights are checked once for all of them.
 func (r *reader) share(p *access.Principal) *access.Principal {
 	o := ownerOf(p)
 	o.TokenID, o.Session = "", ""
@@ -259,8 +260,8 @@ func (r *reader) share(p *access.Principal) *access.Principal {
 	return p
 }
 
-// rightsInterval is how often subscriptions are tried again whose owner might not follow
-// what they are about when they were loaded: a policy may have come and gone.
+// rightsInterval is the time between attempts to load subscriptions whose owner was not
+// allowed to follow their criteria: a policy may have been changed since.
 const rightsInterval = 200 * time.Millisecond
 
 // reloadWithoutRights tries them again.
@@ -440,9 +441,9 @@ func (r *reader) applyChange(ctx context.Context, c store.Change) error {
 	return nil
 }
 
-// endCostly switches off a subscriber whose criteria cost more than questionTimeout, which
-// its status and the log tell. What it might have been told of is lost to it, and so it
-// does not go on as if nothing were missing.
+// endCostly switches off a subscriber whose criteria cost more than questionTimeout; its
+// status and the log give the reason. Its events of that time are lost, so it must not
+// continue as if nothing were missing.
 func (s *Service) endCostly(ctx context.Context, subscriber string) error {
 	s.Log.Warn("the criteria of a subscriber cost too much", "subscriber", subscriber, "limit", s.questionTimeout)
 	id, ok := strings.CutPrefix(subscriber, "Subscription/")

@@ -137,7 +137,7 @@ type Event struct {
 	current, earlier held
 }
 
-// held is what is known of a version, read when it is first needed.
+// held is the data of a version, read when it is first needed.
 type held struct {
 	read     bool
 	resource fhir.Resource
@@ -208,8 +208,8 @@ func ParseCursor(text string) (store.ChangePosition, error) {
 	}, nil
 }
 
-// since is what somebody has not heard of yet: what is behind a position, was made at or
-// after an instant, and whose transaction was not over at a snapshot.
+// since selects the events that a client has not received: after a position, made at or
+// after an instant, and of transactions that had not ended at a snapshot.
 type since struct {
 	position store.ChangePosition
 	instant  time.Time
@@ -221,7 +221,8 @@ func (s since) has(p store.ChangePosition) bool {
 	return p.Compare(s.position) > 0 && !s.snapshot.Over(p)
 }
 
-// since reads a cursor or an instant; "" is now. What the log does not reach back to is 410.
+// since reads a cursor or an instant; "" is now. A position before the start of the log is
+// 410.
 func (s *Service) since(ctx context.Context, text string) (since, error) {
 	if text == "" {
 		at, err := s.Store.ChangeSnapshot(ctx)
@@ -243,7 +244,7 @@ func (s *Service) since(ctx context.Context, text string) (since, error) {
 	return since{position: p, instant: at}, gone(err)
 }
 
-// gone makes 410 of what has been trimmed.
+// gone makes a 410 of the error for a trimmed position.
 func gone(err error) error {
 	var trimmed *store.TrimmedError
 	if errors.As(err, &trimmed) && trimmed.Lost {
@@ -268,9 +269,9 @@ func parseInstant(text string) (time.Time, error) {
 	return time.Parse(time.RFC3339Nano, strings.Replace(text, " ", "+", 1))
 }
 
-// events reads the versions of changes. What has vanished meanwhile is left out. previous
-// asks for the versions before as well; of deletions they always come. bodies names the
-// types that bodies are needed of, nil stands for all.
+// events reads the versions of changes and leaves out those that have been deleted
+// meanwhile. previous asks for the versions before as well; of deletions they always come.
+// bodies names the types whose bodies are needed, nil stands for all.
 func (s *Service) events(ctx context.Context, changes []store.Change, previous bool) ([]*Event, error) {
 	keys := make([]store.VersionKey, 0, len(changes)+8)
 	types := make(map[int64]string, len(changes))
@@ -303,8 +304,8 @@ func (s *Service) events(ctx context.Context, changes []store.Change, previous b
 	return list, nil
 }
 
-// indexed is the version of an event, the one before where earlier says so, and what it leaves in
-// the index.
+// indexed is the version of an event, or with earlier the version before, and its index
+// entries.
 func (s *Service) indexed(e *Event, earlier bool) (fhir.Version, *fhir.Index) {
 	if earlier {
 		return e.Previous, s.index(e.Previous, &e.earlier)
@@ -312,14 +313,14 @@ func (s *Service) indexed(e *Event, earlier bool) (fhir.Version, *fhir.Index) {
 	return e.Version, s.index(e.Version, &e.current)
 }
 
-// index returns what a version leaves in the index, nil where there is none.
+// index returns the index entries of a version, nil if there are none.
 func (s *Service) index(v fhir.Version, h *held) *fhir.Index {
 	if !h.read {
 		h.read = true
 		if len(v.Body) > 0 {
 			if r, err := s.Store.Indexer().Decode(v.Body); err == nil {
 				h.resource = r
-				// What a parameter cannot be evaluated on has the entries of the others.
+				// If a parameter cannot be evaluated, the entries of the others remain.
 				h.index, _ = s.Store.Indexer().Index(v.ID, r)
 			}
 		}
@@ -327,5 +328,5 @@ func (s *Service) index(v fhir.Version, h *held) *fhir.Index {
 	return h.index
 }
 
-// clip bounds what an error repeats of its input.
+// clip bounds the part of the input that an error repeats.
 func clip(text string) string { return outcome.Clip(text) }

@@ -80,7 +80,7 @@ func (s *Service) eventsHistory(w http.ResponseWriter, r *http.Request, typ stri
 	one := newMatcher()
 	one.put(&Subscriber{ID: "history", Rules: []Rule{rule}, principal: access.From(ctx)})
 	var found []*Event
-	var links store.HistoryPage // its cursors are those of the answer
+	var links store.HistoryPage // its cursors become the links of the answer
 	newer := store.IsPreviousCursor(q.Cursor)
 	for scanned, first := 0, true; ; first = false {
 		page, err := s.Store.History(ctx, q)

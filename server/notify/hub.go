@@ -25,8 +25,8 @@ type hub struct {
 	s                *Service
 	sockets, streams atomic.Int64
 	lanes            [2]*lane
-	// begun is closed when the lanes have their positions: a connection that listened before
-	// would miss what is written until then.
+	// begun is closed when the lanes have their positions: a connection that listened
+	// earlier would miss the writes until then.
 	begun chan struct{}
 
 	mu        sync.Mutex
@@ -46,8 +46,7 @@ type lane struct {
 
 	mu       sync.Mutex           // taken before the mutex of the hub
 	position store.ChangePosition // of the last change that was passed on
-	// passed is position for those who do not wait for mu, which is held while the database is
-	// asked.
+	// passed is position for callers that do not wait for mu, which is held during queries.
 	passed atomic.Pointer[store.ChangePosition]
 	// parameters is the least version of the search parameters that criteria may be read with:
 	// a change of them was passed on.
@@ -77,8 +76,8 @@ type client struct {
 	replay    chan []addressed // of the past, as fast as they are taken
 	slow      chan struct{}    // closed when it has read too slowly
 	ended     chan struct{}    // closed when its access was revoked
-	// messages is the transaction from which on messages to its user are passed on to it as
-	// they come; those of before were kept where nobody had got them. The hub's mu is of it.
+	// messages is the transaction from which on messages to its user are passed on live;
+	// earlier messages were stored if no connection received them. The hub's mu guards it.
 	messages store.ChangePosition
 
 	events    atomic.Int64
@@ -111,8 +110,8 @@ type listener struct {
 	kinds      Kinds
 	bind       string // id of the Subscription of R4's websocket channel
 
-	from since // what it has not heard of yet
-	wish wish  // what it listens to, where that is not bind
+	from since // the events that it has not received yet
+	wish wish  // its filter, unless it is bound to Subscriptions
 	lane *lane
 	progress
 	// refused is told when the criteria cannot be carried out any more, or cost too much; it
@@ -128,7 +127,7 @@ type progress struct {
 	live      bool                 // the replay is over
 }
 
-// newListener is a listener of a connection for what it has not heard of yet.
+// newListener is a listener of a connection that begins with the events of from.
 func newListener(c *client, from since) *listener {
 	return &listener{client: c, from: from, progress: progress{written: from.position}}
 }
@@ -199,8 +198,8 @@ func (l *lane) idle() bool {
 }
 
 // publish passes changes on. While it runs no connection begins to listen in this lane, so
-// each hears of an event by replay or live, and of none twice. Criteria are read anew where
-// what they mean has changed.
+// each receives an event by replay or live, and none twice. Criteria are parsed again if
+// their meaning has changed.
 func (l *lane) publish(ctx context.Context, changes []store.Change) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -227,8 +226,8 @@ func definesCriteria(c store.Change) bool {
 	return c.ResourceType == "SearchParameter" || c.ResourceType == "SubscriptionTopic"
 }
 
-// renew reads the criteria of the lane's listeners anew, and those of the Subscriptions that
-// they are bound to. A listener whose criteria cannot be carried out any more is refused.
+// renew parses again the criteria of the lane's listeners and of the Subscriptions that
+// they are bound to. A listener whose criteria are no longer possible is refused.
 func (l *lane) renew(ctx context.Context) error {
 	h := l.h
 	if err := h.s.refresh(ctx); err != nil {
@@ -278,7 +277,7 @@ func (l *lane) renew(ctx context.Context) error {
 	return nil
 }
 
-// renewed is what a listener wishes, with the search parameters of now.
+// renewed is the filter of a listener, parsed with the present search parameters.
 func (h *hub) renewed(ctx context.Context, l *listener) (wish, error) {
 	w := l.wish
 	if p := l.client.principal; p != nil {
@@ -326,7 +325,7 @@ func (l *lane) previous(changes []store.Change) bool {
 	return slices.ContainsFunc(changes, func(c store.Change) bool { return l.matcher.needsPrevious(c.ResourceType) })
 }
 
-// listenersOf are those of hits, nil for one that has gone.
+// listenersOf are the listeners of hits, nil for one that has left.
 func (h *hub) listenersOf(hits []hit) []*listener {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -438,7 +437,7 @@ func (c *client) wrote(m addressed) {
 func (l *listener) reached() store.ChangePosition {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.live && l.unwritten == 0 { // what is pushed from now on is behind passed
+	if l.live && l.unwritten == 0 { // the next pushed events lie after passed
 		if passed := l.lane.passed.Load(); passed.Compare(l.written) > 0 {
 			return *passed
 		}
@@ -514,10 +513,10 @@ func (h *hub) join(p *access.Principal, channel string) (*client, func()) {
 	}
 }
 
-// maxListeners bounds what one connection listens to.
+// maxListeners bounds the number of listeners of one connection.
 const maxListeners = 200
 
-// wish is what a connection asks for.
+// wish is the filter that a connection asks for.
 type wish struct {
 	typ      string   // "" for all types
 	types    []string // several, with typ ""; nil for typ alone
@@ -566,9 +565,9 @@ func (h *hub) may(ctx context.Context, p *access.Principal, typ string) error {
 	return nil
 }
 
-// listen lets a connection hear of the events of l.from, in the order of the log, each
-// once: of those of rules, or of l.wish where there are none. It returns when the connection
-// listens live.
+// listen makes a connection receive the events from l.from on, in the order of the log,
+// each once: events of rules, or of l.wish if there are no rules. It returns when the
+// connection listens live.
 func (h *hub) listen(ctx context.Context, l *listener, rules []Rule) error {
 	if rules == nil {
 		rules = l.wish.rules()
@@ -582,7 +581,7 @@ func (h *hub) listen(ctx context.Context, l *listener, rules []Rule) error {
 		return err
 	}
 	for {
-		// 1. Is there anything between here and what has been passed on live?
+		// 1. Are there changes between this listener's position and the lane's?
 		l.lane.mu.Lock()
 		if c := l.wish.criteria; c != nil && c.parameters < max(l.lane.parameters, h.s.Service.Parameters.Current().Version()) {
 			l.lane.mu.Unlock()
@@ -657,7 +656,7 @@ func (h *hub) listen(ctx context.Context, l *listener, rules []Rule) error {
 	}
 }
 
-// add makes a listener hear of what comes; the mu of its lane is held.
+// add registers a listener for new events; the caller holds the mu of its lane.
 func (h *hub) add(l *listener) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -736,7 +735,7 @@ func (h *hub) passMessages(ctx context.Context) {
 			continue
 		}
 		end := now.Horizon()
-		// Who connects from here on gets what comes behind end.
+		// Connections that come later get the messages after end.
 		from, recipients := h.passingUpTo(end)
 		if len(recipients) == 0 || end.Compare(from) <= 0 {
 			continue
@@ -783,7 +782,7 @@ func (h *hub) noteDelivered(ctx context.Context, ids []pgtype.UUID) {
 	}
 }
 
-// names are what a user is called as a recipient.
+// names are the names that address a user as a recipient.
 func names(p *access.Principal) []string {
 	if p == nil || p.IsOpen() {
 		return nil
@@ -814,7 +813,7 @@ func (h *hub) tell(recipient string, at store.ChangePosition, body []byte) (told
 	return told
 }
 
-// waiting passes on what was kept for a user who was away.
+// waiting passes on the messages stored while a user was away.
 func (h *hub) waiting(ctx context.Context, c *client) {
 	if h.await(ctx) != nil {
 		return
@@ -842,7 +841,8 @@ func (h *hub) waiting(ctx context.Context, c *client) {
 	}
 }
 
-// parseWish reads what a connection wants. criteria is "Type?search" or the search alone.
+// parseWish reads the filter of a connection. criteria is "Type?search" or the search
+// alone.
 func (h *hub) parseWish(ctx context.Context, p *access.Principal, typ string, events []string, criteria string) (wish, error) {
 	w := wish{typ: typ}
 	var err error

@@ -139,8 +139,8 @@ func TestCursorIsGoodForEveryListener(t *testing.T) {
 	})
 }
 
-// A connection that comes before the hub knows where in the change log it begins waits for
-// that: what is written meanwhile would never be passed on to it.
+// A connection that comes before the hub knows its position in the change log waits for it:
+// otherwise writes in between would never reach the connection.
 func TestNobodyListensBeforeTheHubBegins(t *testing.T) {
 	h := newHub(&Service{Settings: func() *Config { return &Config{} }})
 	c, _ := h.join(nil, "sse")
@@ -159,8 +159,8 @@ func TestNobodyListensBeforeTheHubBegins(t *testing.T) {
 	}
 }
 
-// Contract, Notifications 5: a client is too slow that takes nothing, not one to whom a transaction brings
-// much at once.
+// Contract, Notifications 5: a client is too slow if it reads nothing, not if one
+// transaction brings many events at once.
 func TestBurstIsNotSlow(t *testing.T) {
 	connect := func() *client {
 		c, _ := newHub(&Service{}).join(nil, "websocket")

@@ -140,7 +140,7 @@ func (l *life) due(ctx context.Context) ([]dueSubscription, error) {
 	return rows, nil
 }
 
-// attend does what is due for one subscription.
+// attend sends the next heartbeat or handshake of one subscription, or ends it.
 func (l *life) attend(ctx context.Context, row dueSubscription) error {
 	s := l.s
 	v, err := s.Store.Read(ctx, "Subscription", row.ID)

@@ -85,12 +85,12 @@ func (s *Service) versions(ctx context.Context, keys []store.VersionKey, types m
 	return versions, err
 }
 
-// is reports whether p is the owner; nobody owns what was written without authorization.
+// is reports whether p is the owner; a Subscription written without authorization has none.
 func (o Owner) is(p *access.Principal) bool {
 	return p != nil && !p.IsOpen() && o.Subject+o.Client != "" && o.Subject == p.Subject && o.Issuer == p.Issuer && o.Client == p.ClientID
 }
 
-// ownership is what a write does to the owner of a Subscription: store.Write.Note.
+// ownership is the effect of a write on the owner of a Subscription: store.Write.Note.
 type ownership struct{ keep bool }
 
 // foreign reports whether a Subscription that is stored belongs to somebody else than whoever
@@ -104,8 +104,8 @@ func (s *Service) foreign(ctx context.Context, id string) (bool, error) {
 	return err == nil && (len(rows) == 0 || !readOwner(rows[0].Owner).is(p)), err
 }
 
-// unmask takes the headers of r that came back masked from was, the version that is stored, and
-// refuses to hand those of somebody else on to a new owner.
+// unmask replaces the headers of r that came back masked by the stored ones of was, and
+// refuses to hand the headers of one owner over to another.
 func unmask(r, was *r4.Subscription, foreign bool) (ownership, error) {
 	if r.Channel == nil || len(r.Channel.Header) == 0 && (was == nil || was.Channel == nil) {
 		return ownership{}, nil
@@ -133,7 +133,8 @@ func unmask(r, was *r4.Subscription, foreign bool) (ownership, error) {
 	if !foreign {
 		return ownership{}, nil
 	}
-	// Whoever sends a header in full is not told, by who owns the Subscription then, whether it is the right one.
+	// The owner after a write must not reveal whether a header that a client sends in full
+	// is the stored one.
 	if r.Status.Text == "off" && restored == len(r.Channel.Header) && same(r, was) {
 		return ownership{keep: true}, nil // nothing is sent on behalf of anybody
 	}

@@ -10,8 +10,8 @@ import (
 	"kiln/server/outcome"
 )
 
-// Rule says which events a subscriber wants. An event matches when it is of the type and
-// of one of the kinds, and its versions do what the rule asks.
+// Rule selects the events that a subscriber wants. An event matches if it is of the type
+// and of one of the kinds, and its versions meet the rule's conditions.
 type Rule struct {
 	ResourceType string // "" is every one
 	Kinds        Kinds
@@ -20,7 +20,8 @@ type Rule struct {
 	current, previous *criteria
 	// both asks for current and previous of an update; otherwise one is enough.
 	both bool
-	// created and deleted are what previous is of a create, and current of a delete.
+	// created and deleted are the values of previous for a create, and of current for a
+	// delete.
 	created, deleted bool
 	// filter holds of the version that the event is about.
 	filter *criteria
@@ -66,7 +67,7 @@ type matcher struct {
 type typeRules struct {
 	byTerm map[int64][]*placed
 	any    map[*placed]struct{} // rules that no term tells apart
-	// previous is how many rules ask what was before an update.
+	// previous is the number of rules that need the version before an update.
 	previous int
 }
 
@@ -127,7 +128,7 @@ func (t *typeRules) choose(r *Rule) []int64 {
 		}
 	}
 	consider(r.filter)
-	// What holds of only one of two versions is no anchor for the other.
+	// A term of only one of two versions is no anchor for the other.
 	if r.previous == nil || r.previous == r.current {
 		consider(r.current)
 	}
@@ -239,10 +240,10 @@ type hit struct {
 }
 
 // match returns the hits of events, in the order of the events and each subscriber once an
-// event. Chains and _has are decided by the resources that they are about, read once for all
-// events and rules; what that leaves open is asked of the database, once for each rule.
-// costly are subscribers whose criteria took too long: of what they asked nothing is known. An
-// event that a subscriber may not see is no hit, whatever its rules say.
+// event. Chains and _has are decided by the related resources, read once for all events and
+// rules. The rest is a query for each rule. costly are subscribers whose criteria took too
+// long: their result is unknown. An event that a subscriber may not see is no hit, even if
+// its rules match.
 func (s *Service) match(ctx context.Context, m *matcher, events []*Event) (hits []hit, costly []*Subscriber, err error) {
 	type open struct {
 		place *placed
@@ -292,7 +293,7 @@ func (s *Service) match(ctx context.Context, m *matcher, events []*Event) (hits 
 		waiting = still
 	}
 	seen := make(map[*Subscriber]bool)
-	for _, w := range waiting { // of what was asked too late
+	for _, w := range waiting { // queries that came too late
 		if !seen[w.place.subscriber] {
 			seen[w.place.subscriber] = true
 			costly = append(costly, w.place.subscriber)
@@ -314,7 +315,7 @@ func (s *Service) match(ctx context.Context, m *matcher, events []*Event) (hits 
 	return hits, costly, nil
 }
 
-// answer3 is what is known of a question.
+// answer3 is yes, no or unknown.
 type answer3 uint8
 
 const (
@@ -401,7 +402,7 @@ type questions struct {
 	ctx     context.Context
 	related *related
 	sights  sights
-	loaded  bool  // related has what was wanted
+	loaded  bool  // related has the wanted resources
 	err     error // of reading more of it
 	// of is which resources match criteria, by their refs: unknown until the database was
 	// asked, and where it took too long.

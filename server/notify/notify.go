@@ -37,8 +37,8 @@ type Service struct {
 	Streams *web.OpenStreams
 	// Base is the base URL of a request, where Config.BaseURL is "".
 	Base func(r *http.Request) string
-	// Format is the content type that a request asks the answer to have, of those of FHIR;
-	// nil is always application/fhir+json.
+	// Format is the content type, one of FHIR's, that a request asks for; nil is always
+	// application/fhir+json.
 	Format func(r *http.Request) (string, error)
 	Rights Rights // nil: everybody may read everything
 	// Refresh makes the search parameters in force as new as the database; nil where they
@@ -67,22 +67,22 @@ type Service struct {
 	room            room
 	topics          knownTopics
 	bindings        *bindings
-	// sending and heartbeat are what the settings said when it was last looked.
+	// sending and heartbeat are the settings at the last look.
 	sending   atomic.Bool
 	heartbeat atomic.Int64
 }
 
-// Rights decide what the owner of a Subscription may see.
+// Rights decide which resources the owner of a Subscription may see.
 type Rights interface {
 	// Principal is the owner as of now. It fails with login or forbidden where the client
 	// is revoked or the user disabled.
 	Principal(ctx context.Context, o Owner) (*access.Principal, error)
-	// Sees reports whether p may read a version; x is what it leaves in the index, nil
-	// where that is not known.
+	// Sees reports whether p may read a version; x has its index entries, nil if they are
+	// not known.
 	Sees(ctx context.Context, p *access.Principal, v fhir.Version, x *fhir.Index) (bool, error)
 }
 
-// SubscriberKind is a kind of subscribers beside Subscriptions: those of Apps.
+// SubscriberKind is a kind of subscribers beside Subscriptions, such as Apps.
 type SubscriberKind interface {
 	// Prefix of the ids of its subscribers: "App/".
 	Prefix() string
@@ -167,7 +167,7 @@ func (s *Service) Start() error {
 	return nil
 }
 
-// Close ends the work. What is under way is finished first or given back.
+// Close ends the work. Running deliveries are finished first or given back.
 func (s *Service) Close() {
 	if s.stop != nil {
 		s.stop()
@@ -253,7 +253,7 @@ func (s *Service) read(ctx context.Context, id string) (*subscription, error) {
 	return s.compile(ctx, id, r)
 }
 
-// needsPrevious reports whether a rule about a type asks what was before an update.
+// needsPrevious reports whether a rule about a type needs the version before an update.
 func (m *matcher) needsPrevious(typ string) bool {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -271,8 +271,8 @@ func (m *matcher) removePrefix(prefix string) {
 	}
 }
 
-// retain deletes what is older than the retention: soon after the start, as servers may
-// never run for long, and then about every hour.
+// retain deletes rows older than the retention: soon after the start, as servers may never
+// run for long, and then about every hour.
 func (s *Service) retain(ctx context.Context) {
 	for wait := time.Minute/2 + rand.N(time.Minute); pause(ctx, wait); wait = time.Hour/2 + rand.N(time.Hour) {
 		before := time.Now().Add(-s.Settings().Retention)
@@ -305,8 +305,8 @@ func stamp(t time.Time) pgtype.Timestamptz { return pgtype.Timestamptz{Time: t, 
 // secretPrefix begins a secret of the Standard Webhooks specification.
 const secretPrefix = "whsec_"
 
-// SecretKey is the key in the text of a secret: what the base64 behind whsec_ holds, else
-// the text's bytes.
+// SecretKey is the key in the text of a secret: the base64 after whsec_, else the text's
+// bytes.
 func SecretKey(text string) ([]byte, error) {
 	rest, ok := strings.CutPrefix(text, secretPrefix)
 	if !ok {

@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// Bounds of the events that wait for a connection. What one transaction brings comes at once, and
-// more of it than queueLength is no fault of the client: that it takes none of it for slowAfter is.
+// Bounds of the events that wait for a connection. One transaction can bring more than
+// queueLength events at once, and that is no fault of the client. A client that reads
+// nothing for slowAfter is too slow.
 const (
 	queueLength = 256     // that may wait for any time
 	queueMost   = 1 << 14 // that may wait at all

@@ -42,7 +42,7 @@ type Delivery struct {
 	Attempts   int   // before this one
 	Event      *Event
 	Queued     time.Time
-	// Run is what a SubscriberKind knows the attempt by, from Deliver to DeadLetter.
+	// Run is the SubscriberKind's id of the attempt, from Deliver to DeadLetter.
 	Run uuid.UUID
 
 	ref int64
@@ -214,7 +214,7 @@ func (q *queue) lockHearing(ctx context.Context, d *db.Queries, hits []hit) ([]h
 	}), nil
 }
 
-// run works on the queue until ctx ends, and then waits for what is under way.
+// run works on the queue until ctx ends, and then waits for running deliveries.
 func (q *queue) run(ctx context.Context) {
 	var writing sync.WaitGroup
 	writing.Go(q.write)
@@ -315,7 +315,8 @@ func (q *queue) claim(ctx context.Context, working *sync.WaitGroup) (int, error)
 func (q *queue) take(ctx context.Context, free freePlaces) (subscribers []db.ClaimSubscribersRow, lists map[string][]*Delivery, err error) {
 	var rows []db.ClaimDeliveriesRow
 	err = q.s.Store.InTx(ctx, func(t *store.Tx) (err error) {
-		// A lease that a crash undoes is taken again, and what was sent comes again under its id.
+		// A lease lost in a crash is taken again, and a message already sent is sent again
+		// under its id.
 		if err = t.CommitEarly(ctx); err != nil {
 			return err
 		}
@@ -411,7 +412,7 @@ func (q *queue) send(ctx context.Context, subscriber string, list []*Delivery, c
 		}
 		group.Go(func() {
 			defer func() { <-underWay }()
-			// What was begun is finished when the server stops, within the timeout.
+			// A running delivery is finished when the server stops, within the timeout.
 			r := to.deliver(telemetry.Continue(context.WithoutCancel(ctx), d.Event.Trace), d)
 			f, stop := q.settle(to, d, r)
 			mu.Lock()
@@ -421,8 +422,9 @@ func (q *queue) send(ctx context.Context, subscriber string, list []*Delivery, c
 				answers = answersOf(r, q.timeout())
 			}
 			mu.Unlock()
-			// What a dead letter does to its subscriber comes after it is written: going off
-			// removes deliveries that have not ended, and who sees the error finds its cause.
+			// A dead letter affects its subscriber only after it is written: switching off
+			// deletes unfinished deliveries, and a client that sees the error finds its
+			// cause.
 			if f.status == 'f' {
 				written := make(chan struct{})
 				f.written = written
@@ -527,7 +529,7 @@ func (s *Service) webhookReceiver(ctx context.Context, id string) (*receiver, er
 				return Result{At: time.Now(), Withheld: err == nil, Ours: err}
 			}
 			reading := ctx
-			if s.Rights != nil { // what a topic adds is for the eyes of the owner too
+			if s.Rights != nil { // the owner must be allowed to read the topic's additions too
 				p, err := s.Rights.Principal(ctx, readOwner(row.Owner))
 				if err != nil {
 					return Result{At: time.Now(), Ours: err}

@@ -53,7 +53,7 @@ func (s *Service) enqueueEvents(t testing.TB, from, n, subscribers int) {
 	}
 }
 
-// work takes what is due, and finishes it with a status.
+// work takes the due deliveries, and finishes them with a status.
 func (s *Service) work(t testing.TB, status byte) (done int) {
 	t.Helper()
 	for {
@@ -97,8 +97,8 @@ func (s *Service) work(t testing.TB, status byte) (done int) {
 	}
 }
 
-// Contract, Notifications 4: queue.retention_days. What was delivered or given up goes after it, what
-// is still to be sent stays; so do messages to users.
+// Contract, Notifications 4: queue.retention_days. Deliveries that succeeded or were given
+// up are deleted after it, pending ones stay; so do messages to users.
 func TestRetain(t *testing.T) {
 	t.Parallel()
 	s := queueOn(t, storetest.New(t))
@@ -231,8 +231,8 @@ func TestHeartbeatsOfAllServersKeepToOneRate(t *testing.T) {
 	}
 }
 
-// Contract, Notifications 1: what a server leaves behind that dies is taken by another one when its
-// lease has run out, and not before; what the dead one had is pending or processing meanwhile.
+// Contract, Notifications 1: another server takes over the deliveries of a dead server when
+// their lease has run out, and not before; until then they are pending or processing.
 func TestLeasesRunOut(t *testing.T) {
 	t.Parallel()
 	url := storetest.New(t)
@@ -254,7 +254,7 @@ func TestLeasesRunOut(t *testing.T) {
 	if n := living.work(t, 'd'); n != 5 {
 		t.Errorf("%d deliveries were taken over, want 5", n)
 	}
-	// The one that was thought dead may not give back what it has no more.
+	// The server that was thought dead may not give back deliveries that it has lost.
 	if err := dead.db().ReleaseSubscribers(t.Context(), db.ReleaseSubscribersParams{Ids: ids, Sents: []bool{true}, Holder: dead.queue.holder}); err != nil {
 		t.Fatal(err)
 	}

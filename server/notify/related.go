@@ -10,9 +10,9 @@ import (
 	"kiln/server/search/match"
 )
 
-// related are the resources that chains and _has of criteria are about: what the resources of
-// events refer to, and what refers to them. They are read once for all events and criteria of
-// a moment, however many those are, and then judged in memory.
+// related are the resources that chains and _has of criteria are about: the targets of the
+// events' resources, and the resources that refer to them. They are read once for all
+// events and criteria of a moment, and then judged in memory.
 type related struct {
 	s       *Service
 	before  bool                      // nothing is read: the database is asked about a version before
@@ -34,7 +34,7 @@ func (s *Service) newRelated() *related {
 	return &related{s: s, targets: make(map[int64]*match.Resource), sources: make(map[string]*sources), wanted: make(map[int64]struct{})}
 }
 
-// wantFor notes what has to be read to judge a match of a resource.
+// wantFor notes the resources needed to judge a match of a resource.
 func (x *related) wantFor(m match.Related, ref int64) {
 	if m.By != nil {
 		src := x.sourcesOf(m)
@@ -111,8 +111,8 @@ func (x *related) want(clauses []match.Clause, ref int64, r *match.Resource) {
 	}
 }
 
-// load reads what is wanted: one search for all targets, and one for each type and search
-// parameter of a _has, up to maxFound at a time.
+// load reads the wanted resources: one search for all targets, and one for each type and
+// search parameter of a _has, up to maxFound at a time.
 func (x *related) load(ctx context.Context) error {
 	for chunk := range slices.Chunk(keysOf(x.wanted), maxFound) {
 		for _, ref := range chunk {
@@ -176,7 +176,7 @@ func (x *related) loadSources(ctx context.Context, src *sources, refs []int64) e
 	return nil
 }
 
-// search finds resources with what they leave in the index.
+// search finds resources with their index entries.
 func (x *related) search(ctx context.Context, q *search.Query) ([]*match.Resource, error) {
 	q.Total = search.TotalNone
 	result, err := x.s.Store.Search(ctx, q)
@@ -201,8 +201,8 @@ func keysOf(set map[int64]struct{}) []int64 {
 	return list
 }
 
-// decide judges clauses about a resource by what has been read, and reads what lies behind
-// it where a chain goes on. It is unknown where only the database can tell.
+// decide judges clauses about a resource by the loaded resources, and loads further ones
+// where a chain continues. The answer is unknown if it needs the database.
 func (x *related) decide(ctx context.Context, clauses []match.Clause, ref int64, r *match.Resource) (answer3, error) {
 	result := yes
 	for i := range clauses {

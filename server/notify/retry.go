@@ -12,9 +12,9 @@ type Policy struct {
 	Backoff     []time.Duration // before each further attempt; the last one repeats
 }
 
-// retry is the time before the next attempt after number attempts (from 1), of which last is
-// the result, and false when that was the last one: the backoff, or what the receiver has
-// asked for in Retry-After where that is longer.
+// retry is the time before the next attempt, and false after the last one. attempts counts
+// from 1, and last is the result of the latest attempt. The time is the backoff, or the
+// receiver's Retry-After if that is longer.
 func (p Policy) retry(attempts int, last Result) (time.Duration, bool) {
 	if attempts >= p.MaxAttempts {
 		return 0, false
@@ -25,7 +25,7 @@ func (p Policy) retry(attempts int, last Result) (time.Duration, bool) {
 	return max(p.Backoff[min(attempts, len(p.Backoff))-1], last.RetryAfter), true
 }
 
-// maxRetryAfter bounds what a receiver may ask for.
+// maxRetryAfter bounds the Retry-After of a receiver.
 const maxRetryAfter = 24 * time.Hour
 
 // retryAfter reads the header Retry-After: seconds or a date. RFC 9110 §10.2.3.

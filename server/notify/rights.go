@@ -58,9 +58,8 @@ func (d Decided) Sees(ctx context.Context, p *access.Principal, v fhir.Version, 
 	return c.Holds(&match.Resource{Type: v.ResourceType, ID: v.ID, LastUpdated: v.LastUpdated, Index: x})
 }
 
-// narrow adds to a query what the rights of a request require, so that chains and _has
-// tell of nothing that it may not read. What is asked by the query is an event, whose index is
-// at hand.
+// narrow adds the rights of a request to a query, so that chains and _has reveal nothing
+// that it may not read. The query is about an event, whose index entries are at hand.
 func (s *Service) narrow(ctx context.Context, q *search.Query) (*search.Query, error) {
 	p := access.From(ctx)
 	if s.Service.Access == nil || p == nil || p.IsOpen() {

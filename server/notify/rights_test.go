@@ -10,7 +10,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// counted are Rights of those who may see Observations, which count how often they are asked.
+// counted are Rights to see Observations. They count the questions.
 type counted struct{ asked int }
 
 func (*counted) Principal(context.Context, Owner) (*access.Principal, error) { return nil, nil }
@@ -20,8 +20,8 @@ func (c *counted) Sees(ctx context.Context, p *access.Principal, v fhir.Version,
 	return access.From(ctx) == p && v.ResourceType == "Observation", nil
 }
 
-// Contract, Notifications 2, Access: what an owner may see of an event is asked once, however many
-// Subscriptions those with the same rights have, and never of who may see everything.
+// Contract, Notifications 2, Access: the rights of an owner on an event are checked once
+// for all Subscriptions with the same rights, and never for an owner without limits.
 func TestSightsAreAskedOnce(t *testing.T) {
 	rights := new(counted)
 	s := &Service{Rights: rights, Log: slog.New(slog.DiscardHandler)}

@@ -24,8 +24,8 @@ import (
 	"kiln/server/web"
 )
 
-// Mount puts the service's paths on the root mux. Operations on resource types have a path
-// for each type: a pattern with a wildcard there would be at odds with those of others.
+// Mount registers the service's paths on the root mux. Operations on resource types have a
+// path for each type: a pattern with a wildcard would conflict with other patterns.
 func (s *Service) Mount(m *web.Mux) {
 	m.HandleFunc(web.Streams, "GET /notifications/ws", s.webSocket)
 	m.HandleFunc(web.Public, "GET /notifications/bind", s.boundSocket)
@@ -150,7 +150,8 @@ func contains(list []string, text string) bool {
 	return false
 }
 
-// mine refuses what only the owner of a Subscription, or an administrator, may do.
+// mine refuses requests that only the owner of a Subscription, or an administrator, may
+// make.
 func mine(ctx context.Context, row db.SubscriptionRow) error {
 	p := access.From(ctx)
 	if p == nil || p.IsOpen() || p.Admin {

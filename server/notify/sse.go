@@ -91,7 +91,7 @@ func (s *Service) serveEvents(w http.ResponseWriter, r *http.Request, typ string
 	return nil
 }
 
-// streamWish reads what a stream is asked for.
+// streamWish reads the filter of a stream.
 func (s *Service) streamWish(r *http.Request, p *access.Principal, typ string) (all wish, from since, err error) {
 	values, err := interaction.ParseQuery(r.URL.RawQuery)
 	if err != nil {

@@ -41,7 +41,7 @@ type subscription struct {
 	rules     []Rule
 	principal *access.Principal // whose rights the rules keep to; nil or open sees everything
 
-	// backport is the form of the Subscriptions R5 Backport IG, with what it adds.
+	// backport is the form of the Subscriptions R5 Backport IG, with its additional fields.
 	backport  bool
 	content   content
 	heartbeat time.Duration // 0 is the server's
@@ -69,8 +69,8 @@ const (
 	maxHeader  = 8 << 10 // bytes
 )
 
-// compile reads a Subscription. It fails with invalid, 422: what a search would refuse in
-// the words of the search.
+// compile reads a Subscription. Criteria that a search would refuse fail with the search's
+// issue code and text, 422.
 func (s *Service) compile(ctx context.Context, id string, r *r4.Subscription) (*subscription, error) {
 	c := &subscription{id: id, status: r.Status.Text, principal: access.From(ctx)}
 	if r.Channel == nil {
@@ -257,8 +257,8 @@ func unprocessable(element string, code outcome.Code, format string, args ...any
 	return outcome.UnprocessableContent(code, format, args...).At(element)
 }
 
-// refused makes a 422 of what a search refuses, with the same words. What is not the
-// client's fault stays as it is.
+// refused makes a 422 of a search's client error, with the same words. Other errors stay as
+// they are.
 func refused(err error, element string) error {
 	o, ok := outcome.From(err)
 	if !ok || outcome.Ours(err) {

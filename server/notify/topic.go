@@ -17,7 +17,7 @@ import (
 	"kiln/server/store"
 )
 
-// topic is what of a SubscriptionTopic is carried out.
+// topic is the supported part of a SubscriptionTopic.
 // Spec: https://hl7.org/fhir/R4B/subscriptiontopic.html.
 type topic struct {
 	URL     string `json:"url"`

@@ -36,7 +36,7 @@ type Result struct {
 // OK reports whether the attempt succeeded.
 func (r Result) OK() bool { return r.Err == "" && r.Ours == nil }
 
-// keys are what signs the messages of a subscription.
+// keys are the keys that sign the messages of a subscription.
 type keys struct {
 	current, previous []byte // previous is nil a day after a change
 }

@@ -51,8 +51,8 @@ func TestEndpointsThatMayBeCalled(t *testing.T) {
 	}
 }
 
-// Contract, Notifications 4: the address that is dialled counts, whatever a name resolved to
-// before.
+// Contract, Notifications 4: the dialled address is checked, even if the name resolved to
+// another address before.
 func TestDialledAddressIsChecked(t *testing.T) {
 	t.Parallel()
 	web := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("it was called") }))

@@ -21,7 +21,7 @@ import (
 	"kiln/server/web"
 )
 
-// Close codes of WebSockets beside those of RFC 6455.
+// Close codes of WebSockets in addition to RFC 6455's.
 const (
 	closeToken = 4401 // the token has ended or was revoked
 	closeSlow  = 4008 // the client reads too slowly; the reason is cursor=…
@@ -83,8 +83,8 @@ func (s *Service) serveSocket(w http.ResponseWriter, r *http.Request, onlyBound 
 		return // answered
 	}
 	defer conn.Close()
-	// The request's context ends with the hijack's handler; what the socket does must
-	// not outlive it.
+	// The request's context ends with the hijack's handler; the work of the socket must not
+	// outlive it.
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	k := &socket{s: s, conn: conn, client: cl, ctx: ctx, cancel: cancel, answers: make(chan []byte, 16), listeners: make(map[string]*listener),
@@ -142,7 +142,7 @@ type closing struct {
 
 func (c closing) Error() string { return c.reason }
 
-// read takes what the client sends until it goes or says something that ends it.
+// read receives messages until the client leaves or sends one that ends the connection.
 func (k *socket) read() {
 	k.conn.SetReadLimit(k.s.Settings().WebSocket.MaxMessageBytes)
 	// A client that neither sends nor answers pings has gone.
@@ -179,7 +179,7 @@ func (k *socket) read() {
 	}
 }
 
-// fail ends a connection over what the client has sent, and waits a moment for its answer.
+// fail ends a connection because of a client's message, and waits a moment for the answer.
 // RFC 6455 §7.1.7, §8.1.
 func (k *socket) fail(code int, reason string) {
 	_ = k.conn.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(code, reason), time.Now().Add(time.Second))
@@ -418,7 +418,7 @@ func (k *socket) bind(id string) {
 	k.start(l, c.rules, "")
 }
 
-// write writes what there is until the connection ends, and says why it does.
+// write sends messages until the connection ends, and then the reason.
 func (k *socket) write() {
 	changed := k.s.changed()
 	beat := time.NewTicker(max(k.s.Settings().WebSocket.Heartbeat, time.Second))

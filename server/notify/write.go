@@ -16,7 +16,7 @@ import (
 	"kiln/server/store"
 )
 
-// ownWrite marks the context of what the server itself writes of a Subscription.
+// ownWrite marks the context of the server's own writes of a Subscription.
 type ownWrite struct{}
 
 func isOwn(ctx context.Context) bool { return ctx.Value(ownWrite{}) != nil }
@@ -33,7 +33,7 @@ func (s *Service) decode(body []byte) (*r4.Subscription, error) {
 	return sub, nil
 }
 
-// redraft makes what is stored of a Subscription that was changed in Go.
+// redraft makes the stored form of a Subscription that was changed in Go.
 func (s *Service) redraft(id string, r *r4.Subscription) (*fhir.Body, *fhir.Index, fhir.Resource, error) {
 	r.ID.Text = id
 	if r.Meta != nil { // the version and the instant are the server's
@@ -53,8 +53,8 @@ func (s *Service) redraft(id string, r *r4.Subscription) (*fhir.Body, *fhir.Inde
 	return body, index, again, err
 }
 
-// beforeWrite checks Subscriptions that clients write, and decides what status they get. It
-// runs in the transaction of the writes, so that nothing that is stored was not checked.
+// beforeWrite checks Subscriptions that clients write, and decides their status. It runs in
+// the transaction of the writes, so that every stored Subscription was checked.
 func (s *Service) beforeWrite(ctx context.Context, t *store.Tx, ws []*store.Write) error {
 	if isOwn(ctx) {
 		return nil
@@ -84,7 +84,7 @@ func (s *Service) prepare(ctx context.Context, t *store.Tx, w *store.Write, begu
 			if err != nil {
 				return nil, nil, err
 			}
-			if foreign { // what the client cannot read, no change of it may copy or test
+			if foreign { // a patch must not copy or test headers that the client cannot read
 				current.Body = s.maskBody(current.Body)
 			}
 			body, _, err := modify(current)
@@ -134,9 +134,9 @@ func (s *Service) prepare(ctx context.Context, t *store.Tx, w *store.Write, begu
 	return err
 }
 
-// admit refuses a Subscription that cannot be carried out, and sets the status that it
-// gets: requested until a handshake has succeeded, whatever the client sent. was is the
-// current version, nil where there is none; foreign says that it is somebody else's.
+// admit refuses a Subscription that cannot be carried out, and sets its status: requested
+// until a handshake has succeeded, even if the client sent another one. was is the current
+// version, nil if there is none; foreign says that another owner wrote it.
 func (s *Service) admit(ctx context.Context, w *store.Write, r, was *r4.Subscription, foreign bool, begun *int) error {
 	id := w.ID
 	note, err := unmask(r, was, foreign)
@@ -225,7 +225,7 @@ func (r *room) found(most, n int64) {
 	r.most, r.left, r.until = most, (most-n)/roomPart, time.Now().Add(roomAge)
 }
 
-// mayFollow refuses a Subscription whose author may not search and read what it is about.
+// mayFollow refuses a Subscription whose author may not search and read its resources.
 func (s *Service) mayFollow(ctx context.Context, c *subscription) error {
 	var asked []string
 	for _, r := range c.rules {
@@ -242,7 +242,7 @@ func (s *Service) mayFollow(ctx context.Context, c *subscription) error {
 	return nil
 }
 
-// afterWrite keeps what the server knows of Subscriptions in step with the resources.
+// afterWrite updates the server's rows of Subscriptions together with the resources.
 func (s *Service) afterWrite(ctx context.Context, t *store.Tx, ws []*store.Write) (changed bool, err error) {
 	for _, w := range ws {
 		if err := s.follow(ctx, t, w); err != nil {
