@@ -28,8 +28,8 @@ import (
 // /admin/clients and kiln admin work by it alike.
 type Admin struct {
 	Store *storage.Store
-	// Config is the configuration in force: what of it can change while a server runs
-	// is asked for at each use.
+	// Config is the configuration in force. It is read at each use, because parts of it can
+	// change while a server runs.
 	Config func() Config
 	// Records says whether a user's FHIR resource exists; nil does not ask.
 	Records interface {
@@ -79,7 +79,7 @@ func showClient(c *storage.Client, secret string) *ClientAnswer {
 	return &ClientAnswer{Client: c, ClientSecret: secret, Created: c.Created, Updated: c.Updated}
 }
 
-// clientBody is what a client may be made of.
+// clientBody are the fields that make a client.
 type clientBody struct {
 	ClientID                string          `json:"clientId"`
 	Name                    string          `json:"name"`
@@ -172,7 +172,7 @@ func (a *Admin) client(b clientBody) (*storage.Client, error) {
 		}
 	}
 
-	// What it may do.
+	// Its grant types and scopes.
 	if len(c.GrantTypes) == 0 {
 		switch {
 		case len(c.RedirectURIs) == 0 && c.Confidential:
@@ -251,7 +251,7 @@ func orEmpty(list []string) []string {
 	return list
 }
 
-// checkJWKS refuses what is no set of public keys that we can verify with.
+// checkJWKS refuses a set without public keys that can verify signatures here.
 func checkJWKS(raw json.RawMessage) error {
 	var set struct {
 		Keys []json.RawMessage `json:"keys"`

@@ -67,7 +67,7 @@ func (a *AppClients) Remove(ctx context.Context, tx pgx.Tx, app string) error {
 	return err
 }
 
-// Scopes are what an App was granted, "" for nothing, and for a client that is disabled.
+// Scopes are the scopes of an App, "" for none, and for a disabled client.
 func (a *AppClients) Scopes(ctx context.Context, app string) (string, error) {
 	c, err := a.Server.Store.Client(ctx, appClientID(app))
 	if errors.Is(err, storage.ErrNotFound) || err == nil && !c.Active {

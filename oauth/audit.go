@@ -30,7 +30,7 @@ type Event struct {
 	Client   string
 	Address  netip.Addr // of the client
 	Detail   string     // grant type, error, method and path
-	Object   string     // what was managed, or the path of a request
+	Object   string     // the managed object, or the path of a request
 	// Interaction is the interaction of a request, in the words of the access log, and Method its
 	// HTTP method.
 	Interaction, Method string

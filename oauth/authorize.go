@@ -50,7 +50,7 @@ type flow struct {
 	Prompt      string `json:"prompt,omitempty"`
 	MaxAge      *int64 `json:"maxAge,omitempty"`
 
-	// What the pages have settled.
+	// The results of the pages.
 	Username  string          `json:"username,omitempty"`
 	AuthTime  time.Time       `json:"authTime,omitzero"`
 	Consented bool            `json:"consented,omitempty"`
@@ -471,8 +471,8 @@ func (s *Server) redirect(w http.ResponseWriter, r *http.Request, to string, val
 	s.redirectTo(w, r, location)
 }
 
-// withValues is a redirect URI with parameters after those that it has, which stay as
-// they are written, but for those of the same names. RFC 6749 §3.1.2.
+// withValues is a redirect URI with additional parameters. Its own parameters stay as they
+// are written, except those of the same names. RFC 6749 §3.1.2.
 func withValues(to string, values url.Values) (string, error) {
 	u, err := url.Parse(to)
 	if err != nil {
@@ -539,7 +539,7 @@ func (s *Server) login(r *http.Request) (storage.Login, error) {
 
 func jsonOf(v any) (json.RawMessage, error) { return json.Marshal(v) }
 
-// hintOf is what an error of fosite says to people.
+// hintOf is the text for people of an error of fosite.
 func hintOf(err error) string {
 	e := fosite.ErrorToRFC6749Error(err)
 	if e.HintField != "" {

@@ -129,7 +129,7 @@ func (c *chromium) press(key, selector string) {
 	c.run(chromedp.WaitVisible(chromedp.CSS(selector)))
 }
 
-// quiet fails the test on what the console says.
+// quiet fails the test for any message on the console.
 func (c *chromium) quiet(page string) {
 	c.t.Helper()
 	c.mu.Lock()

@@ -202,9 +202,9 @@ func TestPrivateKeyJWT(t *testing.T) {
 	}
 }
 
-// SMART App Launch 2.2, signature verification: a jku header that is not the registered
-// jwksUri makes it fail. RFC 7519 §4: the names of claims are what they are.
-// Contract, Authorization 3: `private_key_jwt`: key from `jwks` or `jwksUri`; `iss` = `sub` = client.
+// SMART App Launch 2.2, signature verification: it fails for a jku header that differs from
+// the registered jwksUri. RFC 7519 §4: names of claims are case-sensitive. Contract,
+// Authorization 3: `private_key_jwt`: key from `jwks` or `jwksUri`; `iss` = `sub` = client.
 func TestHeaderAndClaimNamesOfAssertions(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -320,7 +320,7 @@ func TestJWKSURI(t *testing.T) {
 	}
 	for _, m := range []string{"grows", "lies", "leads away", "hangs"} {
 		mode.Store(m)
-		s.pass(2 * time.Hour) // what was kept is too old
+		s.pass(2 * time.Hour) // stored entries are too old now
 		begin := time.Now()
 		if got := ask(second); got != 401 {
 			t.Errorf("a JWKS server that %s: %d", m, got)

@@ -60,8 +60,8 @@ type SigningConfig struct {
 	EncryptionKey   string `koanf:"encryption_key" secret:"yes" restart:"" file:"" doc:"seals the private keys in the database"`
 }
 
-// RateLimitingConfig bounds what one client may ask for, where 0 is no bound, and
-// failed sign-ins.
+// RateLimitingConfig bounds the requests and the failed sign-ins of one client; 0 is no
+// bound.
 type RateLimitingConfig struct {
 	Requests  int `koanf:"requests_per_minute" doc:"requests of each client and user; of each address while authorization is off; 0 is off"`
 	Anonymous int `koanf:"anonymous_requests_per_minute" doc:"requests without a valid token, of each address; 0 is off"`
@@ -95,8 +95,8 @@ type AuditConfig struct {
 	LogAccessDecisions bool `koanf:"log_access_decisions" doc:"record every decision on a request"`
 }
 
-// BootstrapConfig is what a new database is given: fields as in /admin/clients and
-// /admin/users. What is there already is left alone.
+// BootstrapConfig are clients and users that are made if they are absent: fields as in
+// /admin/clients and /admin/users. Existing ones stay as they are.
 type BootstrapConfig struct {
 	Clients []map[string]any `koanf:"clients" secret:"yes" doc:"clients to make where they are absent"`
 	Users   []map[string]any `koanf:"users" secret:"yes" doc:"users to make where they are absent"`
@@ -285,8 +285,8 @@ func isLoopback(host string) bool {
 	return err == nil && ip.IsLoopback()
 }
 
-// IssuerOf is auth.issuer, or what it is derived from: server.base_url without its
-// path, else the listen address.
+// IssuerOf is auth.issuer, or its default: server.base_url without its path, else the
+// listen address.
 func IssuerOf(c Config, baseURL, listen string) string {
 	if c.Issuer != "" {
 		return c.Issuer

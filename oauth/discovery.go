@@ -13,8 +13,8 @@ import (
 
 var errNoOpenID = outcome.New(outcome.CodeNotFound, "OpenID Connect is off (auth.smart.openid_enabled)")
 
-// Discovery is what the discovery documents say: SMART App Launch 2.2 (conformance),
-// OpenID Connect Discovery §3, RFC 8414 §2. It lists what is on, and nothing else.
+// Discovery is the content of the discovery documents: SMART App Launch 2.2 (conformance),
+// OpenID Connect Discovery §3, RFC 8414 §2. It lists only capabilities that are on.
 func (s *Server) Discovery() map[string]any {
 	c := s.Config()
 	url := func(path string) string { return s.Issuer + path }
@@ -68,7 +68,7 @@ func (s *Server) Discovery() map[string]any {
 	return d
 }
 
-// scopesSupported are those of auth.smart.supported_scopes, or all, that are on.
+// scopesSupported are the scopes of auth.smart.supported_scopes, or all, that are on.
 func (s *Server) scopesSupported() []string {
 	list := s.Config().Smart.SupportedScopes
 	if len(list) == 0 {
@@ -77,8 +77,8 @@ func (s *Server) scopesSupported() []string {
 	return slices.DeleteFunc(slices.Clone(list), func(scope string) bool { return !s.on(scope) })
 }
 
-// capabilities are those of SMART App Launch 2.2 that are on, and that a scope which can be
-// granted leads to.
+// capabilities are the capabilities of SMART App Launch 2.2 that are on and that a
+// grantable scope leads to.
 func (s *Server) capabilities() []string {
 	c := s.Config().Smart
 	supported, limited := s.supported()

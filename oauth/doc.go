@@ -13,12 +13,11 @@
 //	admin.go          clients, users, API keys, signing keys; manage.go over HTTP
 //	federation.go     sign-in with another provider; trusted.go tokens of other issuers
 //
-// oauth/smart is the scope syntax, oauth/storage the database. What a principal may
-// see is not decided here but in server/access; of FHIR this package knows what
-// Records says: it finds a user's resource, and patients and encounters to pick.
+// oauth/smart is the scope syntax, oauth/storage the database. server/access decides which
+// resources a principal may see. This package knows FHIR only through Records, which finds
+// a user's resource, and patients and encounters to pick.
 //
-// Any number of servers share one database, and any request may go to any of them:
-// nothing that matters is kept in memory alone. What is kept are verified tokens,
-// signing keys, and what was revoked, which each server reads again several times a
-// second.
+// Any number of servers share one database, and any request may go to any of them: no state
+// that matters is kept in memory alone. Each server caches verified tokens, signing keys
+// and revocations, and reads the revocations of other servers several times a second.
 package oauth

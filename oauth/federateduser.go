@@ -84,10 +84,11 @@ func (s *Server) linkByName(ctx context.Context, id *oidc.IDToken, c providerCla
 	return name, err
 }
 
-// applyClaims applies the roles and the fhirUser of a sign-in to a user, and returns the user.
-// What the provider gave before and no longer sends is withdrawn; what an administrator gave
-// stays. Each change ends the user's tokens. It fails with errNoAccount for a disabled user,
-// and with errFHIRUser, after the withdrawal, for a claim that names nobody here.
+// applyClaims applies the roles and the fhirUser of a sign-in to a user, and returns the
+// user. Roles that the provider gave before and no longer sends are withdrawn; an
+// administrator's roles stay. Each change ends the user's tokens. It fails with
+// errNoAccount for a disabled user, and with errFHIRUser, after the withdrawal, for a claim
+// without a resource here.
 func (s *Server) applyClaims(ctx context.Context, name string, c providerClaims) (*storage.User, error) {
 	fhirUser, failed := s.fhirUserOf(ctx, c)
 	if failed != nil {

@@ -54,9 +54,9 @@ func (s *service) stored(name string) *storage.User {
 	return u
 }
 
-// Each sign-in applies the provider's roles and fhirUser. What the provider no longer sends is
-// withdrawn, with the user's tokens on every server; what an administrator gave stays.
-// Contract, Authorization 5: roles and `fhirUser` are applied at every sign-in.
+// Each sign-in applies the provider's roles and fhirUser. Roles that the provider no longer
+// sends are withdrawn, with the user's tokens on every server; an administrator's roles
+// stay. Contract, Authorization 5: roles and `fhirUser` are applied at every sign-in.
 func TestEachSignInAppliesClaims(t *testing.T) {
 	t.Parallel()
 	s, other, p := hospital(t, map[string]any{"auto_provision": true})
@@ -162,9 +162,9 @@ func TestWithdrawnFHIRUserReachesNothing(t *testing.T) {
 	}
 }
 
-// A name claim links to a user without an identity, once; whoever comes later with the same
-// name is somebody else.
-// Contract, Authorization 5: a name claim links only to a user who has no identity yet.
+// A name claim links to a user without an identity, once; a later identity with the same
+// name is another person. Contract, Authorization 5: a name claim links only to a user who
+// has no identity yet.
 func TestNameClaimLinksOnce(t *testing.T) {
 	t.Parallel()
 	for name, auto := range map[string]bool{"auto_provision": true, "by administrators": false} {

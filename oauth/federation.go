@@ -51,7 +51,7 @@ func readProviders(c FederationConfig) ([]*provider, error) {
 	return out, nil
 }
 
-// elsewhere is what a flow remembers while its user signs in with a provider.
+// elsewhere is the state of a flow while its user signs in with a provider.
 type elsewhere struct {
 	Name, State, Nonce, Verifier string
 	Used                         bool // the user came back, and is signed in

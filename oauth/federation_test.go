@@ -24,7 +24,7 @@ import (
 	"kiln/oauth/storage"
 )
 
-// fakeProvider is an OpenID provider whose token endpoint answers what a test says.
+// fakeProvider is an OpenID provider with a scripted token endpoint.
 type fakeProvider struct {
 	*httptest.Server
 	key   *ecdsa.PrivateKey

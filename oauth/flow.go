@@ -34,12 +34,12 @@ func (s *Server) advance(w http.ResponseWriter, r *http.Request, f *flow, c *sto
 	s.unexpected(w, r, err)
 }
 
-// step does what is next; its redirectErrors end the flow.
+// step does the next step of a flow; its redirectErrors end the flow.
 func (s *Server) step(w http.ResponseWriter, r *http.Request, f *flow, c *storage.Client) error {
 	ctx := r.Context()
 	silent := f.Prompt == "none"
 
-	// 1. Who it is.
+	// 1. Sign the user in.
 	if f.Username == "" {
 		if silent {
 			return refuse("login_required", "the user is not signed in")
@@ -162,8 +162,8 @@ func (s *Server) remembered(ctx context.Context, f *flow, c *storage.Client, may
 	return err == nil && may.Within(wider), nil
 }
 
-// mayGrant leaves out of a scope what the user cannot grant: admin without the role,
-// fhirUser without a resource.
+// mayGrant removes from a scope the parts that the user cannot grant: admin without the
+// role, fhirUser without a resource.
 func mayGrant(scope string, u *storage.User) smart.Scopes {
 	may, err := smart.Parse(scope)
 	if err != nil {
@@ -252,14 +252,14 @@ func (s *Server) finish(w http.ResponseWriter, r *http.Request, f *flow, c *stor
 	return nil
 }
 
-// newCode makes a code for what the pages have settled, and returns the redirect that
-// brings it to the client, which f keeps as its answer.
+// newCode makes a code for the results of the pages, and returns the redirect that brings
+// it to the client. f keeps the redirect as its answer.
 func (s *Server) newCode(ctx context.Context, f *flow, c *storage.Client, u *storage.User, granted smart.Scopes) (location string, err error) {
 	session := &storage.Session{
 		Username: u.Username, Subject: u.Username, AuthTime: f.AuthTime, Nonce: f.Nonce, Login: f.Browser, Context: f.Context,
 	}
 	if !granted.Has("launch") && (f.Launch == "" || f.asks("launch")) {
-		// The app is told no more of what is open in the EHR than it was allowed.
+		// The app receives only the parts of the EHR's context that it was granted.
 		session.Context = storage.Context{FHIRUser: f.Context.FHIRUser, ShortState: f.ShortState}
 		if granted.Has("launch/patient") || granted.Has("launch/encounter") || granted.HasContext(smart.Patient) {
 			session.Context.Patient = f.Context.Patient
@@ -361,7 +361,7 @@ func (s *Server) authorizePost(w http.ResponseWriter, r *http.Request) {
 	s.act(w, r, f, c, form)
 }
 
-// act does what a form says.
+// act processes a form.
 func (s *Server) act(w http.ResponseWriter, r *http.Request, f *flow, c *storage.Client, form url.Values) {
 	ctx := r.Context()
 	action := form.Get("action")
@@ -420,8 +420,8 @@ func (s *Server) act(w http.ResponseWriter, r *http.Request, f *flow, c *storage
 		}
 		s.choose(w, r, f, c, u, "Encounter", form.Get("encounter"))
 	case "login":
-		// The form that has signed the user in, once more. Somebody else does not take
-		// over what the user has settled since.
+		// The form that has signed the user in, sent once more. Another user does not take
+		// over the results of this one.
 		if form.Get("username") != f.Username {
 			s.errorPage(w, r, http.StatusForbidden, "Somebody else is signed in here. Go back to the app and begin again.", "")
 			return
@@ -487,7 +487,7 @@ func (s *Server) deny(w http.ResponseWriter, r *http.Request, f *flow, c *storag
 	s.end(w, r, f, c, refuse("access_denied", "the user did not allow it"))
 }
 
-// consent grants what was ticked, never more than was shown, and remembers it.
+// consent grants the ticked scopes, never more than the page offered, and stores them.
 func (s *Server) consent(ctx context.Context, f *flow, c *storage.Client, u *storage.User, ticked []string) error {
 	if f.Consented {
 		return nil
@@ -506,7 +506,8 @@ func (s *Server) consent(ctx context.Context, f *flow, c *storage.Client, u *sto
 	if err != nil {
 		return err
 	}
-	// What this request does not ask for stays allowed. What cannot be read allows nothing.
+	// Scopes that this request does not ask for stay allowed. An unreadable consent allows
+	// nothing.
 	allowed, _ := smart.Parse(before)
 	return s.Store.PutConsent(ctx, u.Username, c.ID, allowed.Decided(may, chosen).String())
 }
@@ -658,7 +659,8 @@ func (s *Server) signedIn(w http.ResponseWriter, r *http.Request, f *flow, c *st
 	}
 	cookie, now, done := random(), s.Now(), false
 	err := s.Store.InTx(ctx, func(ctx context.Context) (err error) {
-		// A form that is sent twice signs in once: the second sees what the first has left.
+		// A form that is sent twice signs in once: the second request sees the result of
+		// the first.
 		before := f
 		f = &flow{ID: before.ID, Cookie: before.Cookie}
 		if f.Browser, done, err = s.Store.LockFlow(ctx, f.ID, f); err != nil {

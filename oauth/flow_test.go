@@ -14,10 +14,10 @@ import (
 	"kiln/oauth"
 )
 
-// A public app signs a clinician in, who picks a patient: docs/contract.md,
-// Authorization, Endpoints.
-// Contract, Authorization 3: token answer (`access_token`, numeric `expires_in`, `scope`, `id_token`,
-// `patient`; no-store), access token (JWT `at+jwt`, its claims, no personal data), `/auth/userinfo`.
+// A public app signs a clinician in, who picks a patient: docs/contract.md, Authorization,
+// Endpoints. Contract, Authorization 3: token answer (`access_token`, numeric `expires_in`,
+// `scope`, `id_token`, `patient`; no-store), access token (JWT `at+jwt`, its claims, no
+// personal data), `/auth/userinfo`.
 func TestCodeFlow(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -270,7 +270,7 @@ func TestExchangeRefuses(t *testing.T) {
 	}
 }
 
-// A second use of a code revokes what the first gave, on the other server too.
+// A second use of a code revokes the tokens of the first, on the other server too.
 // Contract, Authorization 3: codes: a second use revokes what the first gave.
 func TestCodeReplay(t *testing.T) {
 	t.Parallel()
@@ -294,7 +294,7 @@ func TestCodeReplay(t *testing.T) {
 	}
 }
 
-// eventually waits for what is promised within limit; a busy machine may take longer.
+// eventually waits until done, at most limit; a busy machine may take longer.
 func eventually(t testing.TB, limit time.Duration, done func() bool) {
 	t.Helper()
 	began := time.Now()
@@ -404,9 +404,9 @@ func TestRefresh(t *testing.T) {
 	}
 }
 
-// A sign-out ends what the sign-in gave, codes that nobody has used too, but for what offline_access keeps; the end
-// of the session's time does not.
-// Contract, Authorization 3: revoking: logout works at once; `/auth/logout` POST, GET.
+// A sign-out ends the tokens of the sign-in and unused codes, except with offline_access;
+// the end of the session's time does not. Contract, Authorization 3: revoking: logout works
+// at once; `/auth/logout` POST, GET.
 func TestSignOutEndsWhatTheSignInGave(t *testing.T) {
 	t.Parallel()
 	s := start(t)

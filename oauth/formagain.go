@@ -10,12 +10,11 @@ import (
 	"kiln/oauth/storage"
 )
 
-// A form may be sent twice: by a double click, or where its answer was lost and the
-// page is loaded again. Browsers show the answer to the last request, so this one is
-// the answer that counts. It is the same page or the same redirect, with the same code:
-// a form never makes two codes that are good. RFC 6749 §4.1.2 makes a code that is used
-// twice end what it gave, so a redirect whose code was used already is not repeated; the
-// browser gets a new code then, for as long as a double click lasts.
+// A form may be sent twice: by a double click, or by a reload after its answer was lost.
+// Browsers show the answer to the last request. So that answer is the same page or the same
+// redirect, with the same code: a form never makes two valid codes. By RFC 6749 §4.1.2 a
+// code that is used twice revokes its tokens, so a redirect with a used code is not
+// repeated; for the length of a double click the browser gets a new code instead.
 const (
 	answerLifetime = time.Minute      // of a redirect, and of its code
 	doubleClick    = 10 * time.Second // within which a code that was used is replaced

@@ -68,8 +68,8 @@ func toClient(t testing.TB, a *answer) url.Values {
 	return u.Query()
 }
 
-// Endpoints, authorize: whatever the query, no 5xx, no code without a sign-in, and no
-// redirect to what is not registered.
+// Endpoints, authorize: no query causes a 5xx, a code without a sign-in, or a redirect to
+// an unregistered URI.
 func FuzzAuthorize(f *testing.F) {
 	s := start(f, unheard)
 	s.app()
@@ -92,7 +92,7 @@ func FuzzAuthorize(f *testing.F) {
 	})
 }
 
-// Endpoints, token: whatever the form and the header Authorization, no 5xx and no token.
+// Endpoints, token: no form and no header Authorization causes a 5xx or gives a token.
 func FuzzToken(f *testing.F) {
 	s := start(f, unheard)
 	s.app()
@@ -133,9 +133,9 @@ func FuzzToken(f *testing.F) {
 
 const assertionType = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 
-// Endpoints, private_key_jwt, and bearer tokens: whatever the claims that a registered
-// key signs, and whatever stands for a token, no 5xx; and none is taken but one with
-// claims that the contract allows.
+// Endpoints, private_key_jwt, and bearer tokens: no claims that a registered key signs, and
+// no text in place of a token, cause a 5xx. A token is accepted only with claims that the
+// contract allows.
 func FuzzJWT(f *testing.F) {
 	s := start(f, unheard)
 	s.app()
@@ -172,8 +172,8 @@ func FuzzJWT(f *testing.F) {
 	})
 }
 
-// Endpoints, forms: whatever is posted on the way through the pages, no 5xx, no code for
-// somebody who has not signed in, and no scope that was not asked for.
+// Endpoints, forms: no form on the way through the pages causes a 5xx, gives a code to a
+// person who has not signed in, or grants a scope that was not requested.
 func FuzzForms(f *testing.F) {
 	s := start(f, unheard)
 	s.app()
@@ -221,7 +221,7 @@ func FuzzForms(f *testing.F) {
 	})
 }
 
-// Clients, users, keys; launches; registration: whatever JSON comes, no 5xx.
+// Clients, users, keys; launches; registration: no JSON causes a 5xx.
 func FuzzManage(f *testing.F) {
 	s := start(f, unheard, func(o *oauth.Options) { o.Config.Smart.DynamicRegistrationEnabled = true })
 	s.app()

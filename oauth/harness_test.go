@@ -43,7 +43,7 @@ func challenge(v string) string {
 // is the patient whom each RelatedPerson acts for.
 type records struct{ acts *sync.Map }
 
-// actsFor returns the patient whom a RelatedPerson acts for, "" for none.
+// actsFor returns the patient of a RelatedPerson, "" for none.
 func (r records) actsFor(relatedPerson string) string {
 	if r.acts == nil {
 		return ""
@@ -103,7 +103,7 @@ func (r records) Sees(_ context.Context, p *access.Principal, _, id string) (boo
 	return p.FHIRUser != "Practitioner/2" && (id == "p1" || id == "p2"), nil
 }
 
-// service is an authorization server of its own; clock is what it adds to the time.
+// service is an authorization server of its own; clock is added to the time.
 type service struct {
 	t      testing.TB
 	server *oauth.Server
@@ -329,8 +329,8 @@ func (s *service) consent(b *browser, a *answer) *answer {
 	return a
 }
 
-// walk signs in and takes what the pages offer, until the browser is sent to the
-// client; it returns where.
+// walk signs in and submits the pages as they are, until the browser is sent to the client;
+// it returns the redirect's parameters.
 func (s *service) walk(b *browser, a *answer, username string) url.Values {
 	b.t.Helper()
 	for range 8 {

@@ -71,8 +71,8 @@ func checkOnce(form url.Values) error {
 	return nil
 }
 
-// printable shortens a text of a client's and keeps what an error_description may
-// hold. RFC 6749 §5.2.
+// printable shortens a client's text and keeps the characters that an error_description may
+// contain. RFC 6749 §5.2.
 func printable(text string) string {
 	if len(text) > 100 {
 		text = text[:100] + "..."
@@ -112,7 +112,7 @@ type oauthProblem struct {
 
 func errorName(err error) string { return fosite.ErrorToRFC6749Error(err).ErrorField }
 
-// problem is an error for a client: its debug text and what caused it stay here.
+// problem is an error for a client, without its debug text and cause.
 func problem(err error) (p oauthProblem, status int) {
 	e := fosite.ErrorToRFC6749Error(err)
 	p = oauthProblem{Error: e.ErrorField, Description: e.DescriptionField}
@@ -133,7 +133,7 @@ func problem(err error) (p oauthProblem, status int) {
 	return p, status
 }
 
-// describable keeps what an error_description may hold.
+// describable keeps the characters that an error_description may contain.
 func describable(text string) string {
 	return strings.Map(func(r rune) rune {
 		switch {

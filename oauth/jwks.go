@@ -21,7 +21,7 @@ import (
 	"golang.org/x/sync/singleflight"
 )
 
-// Bounds of what is fetched from others.
+// Bounds of fetched documents.
 const (
 	fetchTimeout = 5 * time.Second
 	maxDocument  = 256 << 10 // bytes

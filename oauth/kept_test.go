@@ -23,7 +23,8 @@ import (
 
 // Contract, Authorization 2: `clientSecret` answered once, stored as SHA-256 of 256 random
 // bits or argon2id of a chosen one; `password` argon2id; API keys stored hashed. The same
-// goes for codes and refresh tokens: who reads the database can use none of them.
+// is true of codes and refresh tokens: a person who reads the database can use none of
+// them.
 func TestSecretsAreStoredHashed(t *testing.T) {
 	t.Parallel()
 	s := start(t)

@@ -25,8 +25,8 @@ import (
 	"kiln/oauth/storage"
 )
 
-// ahead is how long a key is published before it signs, so that who keeps our keys
-// for a day knows it in time.
+// ahead is how long a key is published before it signs, so that a client that caches our
+// keys for a day knows it in time.
 const ahead = 24 * time.Hour
 
 // signingKey is a key of ours.
@@ -55,8 +55,8 @@ func (k *signingKey) signer(typ jose.ContentType) (jose.Signer, error) {
 	return s, err
 }
 
-// keyring is the signing keys, those of every server of the database. It is read
-// again when the keys have changed.
+// keyring holds the signing keys of all servers of the database. It is read again when the
+// keys have changed.
 type keyring struct {
 	store    *storage.Store
 	rotation func() time.Duration // age at which a key is replaced

@@ -144,9 +144,9 @@ func TestKeysStayPublishedUntilTheirTokensAreOver(t *testing.T) {
 	}
 }
 
-// Contract, Authorization 2: client: `accessTokenLifetime`, and that of the configuration and
-// of `kiln token mint`: a year at most, since for longer it is not known which are revoked, and a
-// second at least, as expires_in tells.
+// Contract, Authorization 2: client: `accessTokenLifetime`, also in the configuration and
+// in `kiln token mint`: a year at most, since revocations are not kept longer, and a second
+// at least, the unit of expires_in.
 func TestAccessTokenLifetimeIsBounded(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -169,8 +169,8 @@ func TestAccessTokenLifetimeIsBounded(t *testing.T) {
 	}
 }
 
-// A token that an administrator makes is one that the client could get.
-// Contract, Authorization 3: `scopes` (what it may ask for; empty: nothing); 2: `kiln token mint`.
+// An administrator can mint only tokens that the client could get. Contract, Authorization
+// 3: `scopes` (what it may ask for; empty: nothing); 2: `kiln token mint`.
 func TestMintedScopes(t *testing.T) {
 	t.Parallel()
 	s := start(t)

@@ -12,7 +12,7 @@ import (
 	"kiln/server/outcome"
 )
 
-// LaunchRequest is what an EHR says when it launches an app.
+// LaunchRequest is the body of an EHR's request to launch an app.
 type LaunchRequest struct {
 	Patient           string `json:"patient"`
 	Encounter         string `json:"encounter"`

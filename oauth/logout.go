@@ -16,8 +16,8 @@ import (
 	"kiln/oauth/storage"
 )
 
-// endLogin ends the sign-in of a browser, and what it gave without offline_access. The
-// event tells whose it was, nil where there was none.
+// endLogin ends the sign-in of a browser with its tokens, except those with offline_access.
+// The event names its user; it is nil if nobody was signed in.
 func (s *Server) endLogin(w http.ResponseWriter, r *http.Request) (ended *Event, err error) {
 	ctx := r.Context()
 	if cookie := sessionCookie(r); cookie != "" {
@@ -42,8 +42,8 @@ func (s *Server) endLogin(w http.ResponseWriter, r *http.Request) (ended *Event,
 	return ended, nil
 }
 
-// holderOf is an event of whom an access or refresh token of this server was given to; nil
-// for one that is no good.
+// holderOf is an event with the user and client of an access or refresh token of this
+// server; nil for an invalid one.
 func (s *Server) holderOf(ctx context.Context, kind, token string) (*Event, error) {
 	v, err := s.verify(ctx, token)
 	switch {

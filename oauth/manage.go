@@ -9,7 +9,7 @@ import (
 	"kiln/server/web"
 )
 
-// made is the id of what was made, as an audit event names it.
+// made is the id of a created object, as an audit event names it.
 func made(answer any) string {
 	switch a := answer.(type) {
 	case *ClientAnswer:

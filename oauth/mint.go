@@ -16,7 +16,7 @@ import (
 	"kiln/server/access"
 )
 
-// Minting is what a token that an administrator makes says.
+// Minting are the claims of a token that an administrator makes.
 type Minting struct {
 	ClientID, Username string
 	Scope              string
@@ -106,7 +106,7 @@ func mintable(c *storage.Client, scopes smart.Scopes, m Minting) error {
 	return nil
 }
 
-// Explanation is whose a token is, and what it may do.
+// Explanation names the user and the client of a token, and its rights.
 type Explanation struct {
 	Active    bool       `json:"active"`
 	Subject   string     `json:"subject,omitempty"`
@@ -121,7 +121,8 @@ type Explanation struct {
 	Request   string     `json:"request,omitempty"`
 	// Warnings name weaknesses of the client's requests.
 	Warnings []string `json:"warnings,omitempty"`
-	// Decision is what access says to the request, or, without one, to what the scopes name.
+	// Decision is the decision of access on the request, or, without one, on the types of
+	// the scopes.
 	Decision any `json:"decision,omitempty"`
 }
 

@@ -16,7 +16,7 @@ var pageFiles embed.FS
 
 var templates = template.Must(template.ParseFS(pageFiles, "pages/*.html"))
 
-// page is what a template shows.
+// page is the data of a template.
 type page struct {
 	Title      string
 	Language   string // en or de
@@ -41,7 +41,7 @@ type page struct {
 	Patient    *Patient // whose record the consent is about
 	Query      string
 	BirthDate  string
-	BadDate    string // what is wrong with BirthDate
+	BadDate    string // the fault of BirthDate
 	Patients   []Patient
 	Encounters []Encounter
 	Grants     []grantRow
@@ -60,7 +60,7 @@ func (s *Server) newPage(r *http.Request, title string) page {
 	}
 }
 
-// AppName is what the client is called to people.
+// AppName is the name of the client for people.
 func (p page) AppName() string { return nameOf(p.Client) }
 
 func nameOf(c *storage.Client) string {
@@ -70,7 +70,7 @@ func nameOf(c *storage.Client) string {
 	return c.ID
 }
 
-// Who is what the user is called.
+// Who is the name of the user.
 func (p page) Who() string {
 	if p.User != nil && p.User.Name != "" {
 		return p.User.Name

@@ -237,9 +237,9 @@ func TestConsentAndPrompt(t *testing.T) {
 	}
 }
 
-// The pickers search, and show only what the user may see.
-// Contract, Authorization 3: the patient picker searches (`action=search`, `q`, `birthdate`) and shows only
-// what the user may see; a Patient gets that one; then the encounter picker.
+// The pickers search, and show only patients that the user may see. Contract, Authorization
+// 3: the patient picker searches (`action=search`, `q`, `birthdate`) and shows only what
+// the user may see; a Patient gets that one; then the encounter picker.
 func TestPickers(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -456,7 +456,7 @@ func TestLaunch(t *testing.T) {
 	if a := s.tokens(append(scope, "launch", launch(`{"encounter": "e1"}`))...); a.json["patient"] != "p1" || a.json["encounter"] != "e1" {
 		t.Errorf("an encounter says which patient: %s", a.body)
 	}
-	// Who does not tick launch tells the app nothing of it.
+	// Without launch ticked, the app receives nothing of it.
 	for ticked, want := range map[string]int{"openid patient/*.rs": 0, "launch openid patient/*.rs": 2} {
 		b = newBrowser(t)
 		page := s.authorize(b, s.request(append(scope, "prompt", "consent", "launch", launch(`{"fhirContext": [{"reference": "Observation/1"}], "tenant": "north"}`))...))
@@ -707,9 +707,9 @@ func TestKeysAreSealedLater(t *testing.T) {
 	}
 }
 
-// Discovery lists exactly what is on; issuers that are refused at start.
-// Contract, Authorization 3: discovery; capabilities listed are exactly those that are on; an http issuer off
-// loopback is refused at start unless `auth.allow_http`.
+// Discovery lists exactly the capabilities that are on; wrong issuers are refused at start.
+// Contract, Authorization 3: discovery; capabilities listed are exactly those that are on;
+// an http issuer off loopback is refused at start unless `auth.allow_http`.
 func TestDiscoveryAndIssuer(t *testing.T) {
 	t.Parallel()
 	s := start(t, func(o *oauth.Options) {
@@ -901,9 +901,9 @@ func TestRegister(t *testing.T) {
 	}
 }
 
-// auth.bootstrap makes what is absent and leaves alone what is present.
-// Contract, Authorization 2: `auth.bootstrap.clients[]` and `.users[]`: made when absent, left alone when
-// present.
+// auth.bootstrap makes absent clients and users, and leaves existing ones alone. Contract,
+// Authorization 2: `auth.bootstrap.clients[]` and `.users[]`: made when absent, left alone
+// when present.
 func TestBootstrap(t *testing.T) {
 	t.Parallel()
 	boot := func(name string) func(o *oauth.Options) {

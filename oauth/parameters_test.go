@@ -162,7 +162,7 @@ func TestMalformedAuthorizationRequests(t *testing.T) {
 	}
 }
 
-// RFC 6749 §3.1.2: what the query of a redirect URI says is retained, as it was written.
+// RFC 6749 §3.1.2: the query of a redirect URI is retained, as it was written.
 func TestQueryOfRedirectURI(t *testing.T) {
 	t.Parallel()
 	s := start(t)

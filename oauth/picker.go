@@ -10,13 +10,13 @@ import (
 	"kiln/server/access"
 )
 
-// picker is the principal that patients and encounters are looked for with: all
-// that the user may see, whatever the app is granted.
+// picker is the principal that searches patients and encounters: it sees all that the user
+// may see, even if the app is granted less.
 func picker(u *storage.User, c *storage.Client) *access.Principal {
 	scopes, _ := smart.Parse("user/Patient.rs user/Encounter.rs")
 	return &access.Principal{
 		Subject: u.Username, ClientID: c.ID, Scopes: scopes, FHIRUser: u.FHIRUser, Roles: u.Roles, Unbound: u.Unbound(),
-		SessionID: "picker", // somebody has signed in, whatever the client is called
+		SessionID: "picker", // a signed-in user, with any client
 	}
 }
 
@@ -77,7 +77,7 @@ func (s *Server) choose(w http.ResponseWriter, r *http.Request, f *flow, c *stor
 		}
 	}
 	if !ok {
-		// The page again, which tells of what is hidden as of what is not there.
+		// The page again. Hidden and absent patients give the same text.
 		f.unchosen = true
 		s.advance(w, r, f, c)
 		return

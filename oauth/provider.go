@@ -75,14 +75,14 @@ func (s *Server) compose() {
 	s.provider = fosite.NewOAuth2Provider(s.Store, config)
 }
 
-// covers is fosite's ScopeStrategy: what is registered covers what is narrower.
+// covers is fosite's ScopeStrategy: a registered scope covers narrower ones.
 func covers(registered []string, scope string) bool {
 	wider, err := smart.Parse(strings.Join(registered, " "))
 	return err == nil && wider.Covers(scope)
 }
 
-// grantable returns those of the scopes asked for that a client may be granted. What is
-// about no type or search parameter of this server would give nothing: it is left out.
+// grantable returns the requested scopes that a client may be granted. It leaves out scopes
+// about types or search parameters that this server does not have: they would give nothing.
 func (s *Server) grantable(ctx context.Context, c *storage.Client, asked smart.Scopes) smart.Scopes {
 	registered, err := smart.Parse(strings.Join(c.Scopes, " "))
 	if err != nil {
@@ -123,7 +123,7 @@ func (s *Server) grantable(ctx context.Context, c *storage.Client, asked smart.S
 	return out
 }
 
-// on reports whether what a scope about no resource type asks for is on.
+// on reports whether the feature behind a scope about no resource type is on.
 func (s *Server) on(scope string) bool {
 	c := s.Config()
 	switch scope {
@@ -152,7 +152,7 @@ type serviceGrant struct {
 	*oauth2.ClientCredentialsGrantHandler
 }
 
-// HandleTokenEndpointRequest grants what the client may have of what it asks for.
+// HandleTokenEndpointRequest grants the requested scopes that the client may have.
 func (g *serviceGrant) HandleTokenEndpointRequest(ctx context.Context, r fosite.AccessRequester) error {
 	if !g.CanHandleTokenEndpointRequest(ctx, r) {
 		return fosite.ErrUnknownRequest

@@ -28,8 +28,8 @@ type registration struct {
 	IDTokenSignedAlg        string          `json:"id_token_signed_response_alg,omitempty"`
 }
 
-// register is POST /auth/register. RFC 7591. Who registers without an administrator
-// gets neither system scopes nor admin, and users are asked for consent.
+// register is POST /auth/register. RFC 7591. A client that registers without an
+// administrator gets neither system scopes nor admin, and users are asked for consent.
 func (s *Server) register(w http.ResponseWriter, r *http.Request) {
 	if !s.Config().Smart.DynamicRegistrationEnabled {
 		s.fail(w, r, outcome.New(outcome.CodeNotFound, "clients do not register themselves here (auth.smart.dynamic_registration_enabled)"))

@@ -9,8 +9,8 @@ import (
 	"kiln/oauth/storage"
 )
 
-// revoked is what is no longer good, in memory: requests ask it without a query.
-// Each server reads what others recorded several times a second.
+// revoked holds the revocations in memory, so that requests need no query. Each server
+// reads the revocations of other servers several times a second.
 type revoked struct {
 	mu     sync.RWMutex
 	before map[revokedKey]time.Time
@@ -27,12 +27,12 @@ func newRevoked() *revoked {
 	return &revoked{before: make(map[revokedKey]time.Time), expires: make(map[revokedKey]time.Time)}
 }
 
-// late bounds how long a transaction may take to commit a revocation after it was
-// recorded: what is older than that is not read again.
+// late bounds the time from recording a revocation to its commit: older entries are not
+// read again.
 const late = 15 * time.Second
 
-// read applies what was recorded since the last time. changed says that the signing keys
-// and what is remembered of good tokens have to be read again.
+// read applies new revocations. changed means that the signing keys and the cache of
+// verified tokens have to be read again.
 func (r *revoked) read(ctx context.Context, s *storage.Store) (changed bool, err error) {
 	list, err := s.Revocations(ctx, r.last.Add(-late))
 	if err != nil {
@@ -59,7 +59,7 @@ func (r *revoked) set(x storage.Revocation) {
 	r.expires[k] = x.Expires
 }
 
-// sweep forgets what is over.
+// sweep deletes expired entries.
 func (r *revoked) sweep(now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -21,7 +21,7 @@ import (
 	"kiln/server/web"
 )
 
-// Records is what the authorization server asks of FHIR.
+// Records are the authorization server's questions to the FHIR side.
 type Records interface {
 	// Exists reports whether a reference such as Practitioner/1 has a target.
 	Exists(ctx context.Context, reference string) (bool, error)
@@ -33,7 +33,7 @@ type Records interface {
 	// Means reports whether a scope is about resources that there can be: a type and
 	// search parameters of this server.
 	Means(ctx context.Context, scope smart.Scope) bool
-	// PatientOf returns the id of the patient whom an encounter names, "" for none.
+	// PatientOf returns the id of the patient of an encounter, "" for none.
 	PatientOf(ctx context.Context, encounter string) (string, error)
 	// ActsFor reports whether RelatedPerson/id is related to a patient now.
 	ActsFor(ctx context.Context, relatedPerson, patient string) (bool, error)
@@ -49,7 +49,7 @@ type Patient struct{ ID, Name, BirthDate, Gender, Identifier string }
 // Encounter is an encounter as the picker shows one.
 type Encounter struct{ ID, Description, Period, Status string }
 
-// Options are what a Server is made of.
+// Options are the parts of a Server.
 type Options struct {
 	Config Config
 	// Current returns the configuration in force, for the keys that can change while the
@@ -100,15 +100,15 @@ type Server struct {
 	stopped  sync.WaitGroup
 }
 
-// How often a server reads what others revoked, looks for new keys, and deletes
-// what is over.
+// The intervals at which a server reads revocations, looks for new keys, and deletes
+// expired rows.
 const (
 	readEvery  = 300 * time.Millisecond
 	keysEvery  = 10 * time.Second
 	sweepEvery = 10 * time.Minute
 )
 
-// New builds the authorization server; Close stops what it starts.
+// New builds the authorization server and starts its background work; Close stops it.
 func New(ctx context.Context, o Options) (_ *Server, err error) {
 	c := o.Config
 	issuer := IssuerOf(c, o.BaseURL, o.Listen)
@@ -184,9 +184,9 @@ func New(ctx context.Context, o Options) (_ *Server, err error) {
 	return s, nil
 }
 
-// Reconfigure puts to use what a new configuration asks for that is not asked for at
-// each use: keys of another algorithm, other providers and issuers, clients and users
-// that are absent. What fails is logged, and the rest is done.
+// Reconfigure applies the parts of a new configuration that are not read at each use: keys
+// of another algorithm, other providers and issuers, absent clients and users. A failure is
+// logged, and the rest is applied.
 func (s *Server) Reconfigure(ctx context.Context, was, is Config) {
 	attempt := func(section string, do func() error) {
 		if err := do(); err != nil {
@@ -214,7 +214,7 @@ func (s *Server) Close() {
 	s.pool.Close()
 }
 
-// run reads what other servers change, until ctx ends.
+// run reads changes of other servers, until ctx ends.
 func (s *Server) run(ctx context.Context) {
 	read, keys, sweep := time.NewTicker(readEvery), time.NewTicker(keysEvery), time.NewTicker(sweepEvery)
 	defer read.Stop()
@@ -243,7 +243,7 @@ func (s *Server) run(ctx context.Context) {
 	}
 }
 
-// readRevocations makes what was just revoked known here.
+// readRevocations reads the latest revocations at once.
 func (s *Server) readRevocations(ctx context.Context) {
 	s.standing.InvalidateAll()
 	if err := s.readChanges(context.WithoutCancel(ctx)); err != nil {

@@ -12,10 +12,10 @@ import (
 	"kiln/server/access"
 )
 
-// The launch simulator in a real browser, by keyboard alone: app, patient and encounter
-// are chosen, launched from the EHR and standalone; what the app was given is shown.
-// Contract: docs/contract.md, Authorization, Shape (kiln serve --demo).
-// Contract, Authorization 1: `kiln serve --demo`: a launch simulator at `/launch`.
+// The launch simulator in a real browser, by keyboard alone: app, patient and encounter are
+// chosen, launched from the EHR and standalone; the page shows the token answer.
+// Contract: docs/contract.md, Authorization, Shape (kiln serve --demo). Contract,
+// Authorization 1: `kiln serve --demo`: a launch simulator at `/launch`.
 func TestLaunchSimulatorInABrowser(t *testing.T) {
 	t.Parallel()
 	c := openChromium(t)

@@ -8,7 +8,7 @@ import (
 	"kiln/server/outcome"
 )
 
-// standing is what Stands asks about.
+// standing identifies the authorization that Stands checks.
 type standing struct{ subject, client, token, session string }
 
 // standsFor is how long an answer of Stands that allows is kept: what another server
@@ -50,7 +50,7 @@ func (s *Server) stands(ctx context.Context, q standing) error {
 	case st.ClientKnown && !st.ClientActive, !st.ClientKnown && (st.ClientRevoked || len(s.others.Load().trusted) == 0):
 		return gone("the client is disabled")
 	case st.ClientRevoked && q.session+q.token != "" && !issuedAt(q.token, 0).After(st.ClientBefore):
-		return gone("the client was disabled") // and enabled again: what it got before is over
+		return gone("the client was disabled") // and enabled again: its earlier tokens have ended
 	case q.session != "" && !st.UserActive:
 		return gone("the user is disabled")
 	}

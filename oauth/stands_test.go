@@ -9,9 +9,9 @@ import (
 	"kiln/server/outcome"
 )
 
-// Notifications, Access: what is kept for an owner ends with the token, the user, the
-// client or the API key that it was written with; not with the token's hour.
-// Contract, Authorization 3: revoking: what was given to a revoked owner ends.
+// Notifications, Access: a Subscription ends with the token, the user, the client or the
+// API key that it was written with; not when the token expires. Contract, Authorization 3:
+// revoking: what was given to a revoked owner ends.
 func TestStands(t *testing.T) {
 	t.Parallel()
 	s := start(t)

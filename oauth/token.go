@@ -172,8 +172,8 @@ func (t tokens) RefreshTokenSignature(_ context.Context, token string) string {
 	return storage.Hash(token)
 }
 
-// GenerateRefreshToken makes a refresh token, and bounds how long that of a request
-// without offline_access is good.
+// GenerateRefreshToken makes a refresh token, and bounds its lifetime if the request lacked
+// offline_access.
 func (t tokens) GenerateRefreshToken(_ context.Context, r fosite.Requester) (string, string, error) {
 	session, ok := r.GetSession().(*storage.Session)
 	if !ok {

@@ -38,7 +38,7 @@ const maxCached = 25_000
 // cachedFor is how long a token is not verified again.
 const cachedFor = 10 * time.Minute
 
-// bytesOfToken is about what a verified token takes: itself and its principal.
+// bytesOfToken is about the size of a verified token with its principal.
 const bytesOfToken = 1600
 
 func newTokenCache() (*tokenCache, error) {

@@ -149,8 +149,8 @@ func (s *Server) verifyTrusted(ctx context.Context, issuer string, signed *jose.
 	}, nil
 }
 
-// scopes are those of a token that mean something here. Admin is only given where
-// the configuration names it.
+// scopes are the scopes of a token that this server knows. Admin is only granted if the
+// configuration names it.
 func (t *trustedIssuer) scopes(text string) smart.Scopes {
 	var list []string
 	for _, theirs := range strings.Fields(text) {

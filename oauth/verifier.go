@@ -25,13 +25,13 @@ type verified struct {
 	apiKey    bool
 	own       bool      // a token of this server, not of a trusted issuer
 	until     time.Time // it is verified anew then
-	// launch is what it was answered with, once somebody has asked for that.
+	// launch is the launch context of the token answer, once it has been read.
 	launch atomic.Pointer[storage.Context]
 	// good is the number of revocations that are known not to be about it.
 	good atomic.Int64
 }
 
-// maxToken bounds what is read as a token, in bytes.
+// maxToken bounds the size of a token, in bytes.
 const maxToken = 16 << 10
 
 // APIKeyPrefix is how every API key begins.
@@ -42,10 +42,10 @@ const apiKeyClient = "apikey:"
 
 var errToken = errors.New("the token is unknown, expired or revoked")
 
-// Verify turns a bearer token into its principal: an access token of this server
-// (RFC 9068 §4), an API key, or a token of a trusted issuer. A signature is verified
-// once; later the token itself is known, and what was revoked since by what this
-// server keeps in memory, so that no query is needed. It fails with login.
+// Verify returns the principal of a bearer token: an access token of this server (RFC 9068
+// §4), an API key, or a token of a trusted issuer. A signature is verified once; later the
+// token is cached and checked against the revocations in memory, without a query. It fails
+// with login.
 func (s *Server) Verify(ctx context.Context, token string) (*access.Principal, error) {
 	v, err := s.verify(ctx, token)
 	if err != nil {
@@ -151,8 +151,8 @@ func (s *Server) principal(ctx context.Context, c accessClaims) (*access.Princip
 	return p, nil
 }
 
-// stillGood reads what was revoked before a token is taken for the first time, and
-// the client's origins: when they change, tokens leave the cache.
+// stillGood reads the revocations before the first use of a token, and the client's
+// origins: when they change, tokens leave the cache.
 func (s *Server) stillGood(ctx context.Context, v *verified) error {
 	c, err := s.Store.GetClient(ctx, v.principal.ClientID)
 	if err != nil {

@@ -61,8 +61,8 @@ type Scope struct {
 	Context     Context
 	Type        string // a resource type, or "*"
 	Permissions Permissions
-	// Search narrows a granular scope to what matches a search: the query string
-	// without its question mark, as it was written. "" means everything.
+	// Search narrows a granular scope to the matches of a search: the query string without
+	// its question mark, as it was written. "" means everything.
 	Search string
 }
 
@@ -194,7 +194,7 @@ func (s Scope) about(narrower Scope) bool {
 	return true
 }
 
-// Scopes is what a scope parameter says, without repetitions.
+// Scopes are the scopes of a scope parameter, without repetitions.
 type Scopes struct {
 	Resource []Scope
 	// Other are the scopes that are about no resource type: openid, fhirUser,
@@ -316,8 +316,8 @@ func (s Scopes) Within(wider Scopes) bool {
 	return true
 }
 
-// Decided returns what is allowed after another decision: what was chosen of what was
-// asked for, and of s what is about none of the scopes that were asked for and refused.
+// Decided returns the allowed scopes after another decision: the chosen ones, and those of
+// s that are covered by no scope that was asked for and refused.
 func (s Scopes) Decided(asked, chosen Scopes) Scopes {
 	out := Scopes{Resource: slices.Clone(chosen.Resource), Other: slices.Clone(chosen.Other)}
 	for _, o := range s.Other {

@@ -34,7 +34,7 @@ func TestParseScope(t *testing.T) {
 	}
 }
 
-// Contract, Authorization 4: grammar: what is malformed.
+// Contract, Authorization 4: grammar: malformed scopes.
 func TestParseScopeMalformed(t *testing.T) {
 	for _, text := range []string{
 		"", "patient", "patient/", "patient/Observation", "patient/Observation.", "patient/.rs", "/Observation.rs",

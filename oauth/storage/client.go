@@ -70,7 +70,7 @@ func (c *Client) GetGrantTypes() fosite.Arguments { return c.GrantTypes }
 // GetResponseTypes is code alone.
 func (c *Client) GetResponseTypes() fosite.Arguments { return fosite.Arguments{"code"} }
 
-// GetScopes is what the client may ask for.
+// GetScopes are the scopes that the client may request.
 func (c *Client) GetScopes() fosite.Arguments { return c.Scopes }
 
 // IsPublic reports whether the client has no way to authenticate.

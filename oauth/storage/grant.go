@@ -120,8 +120,8 @@ func (s *Store) CodeUsed(ctx context.Context, signature string) (bool, error) {
 	return !row.Active, err
 }
 
-// GetAuthorizeCodeSession returns the request that a code is of; for one that was
-// used with ErrInvalidatedAuthorizeCode, so that fosite revokes what it gave.
+// GetAuthorizeCodeSession returns the request of a code. For a used code it adds
+// ErrInvalidatedAuthorizeCode, so that fosite revokes the tokens of the code.
 func (s *Store) GetAuthorizeCodeSession(ctx context.Context, signature string, _ fosite.Session) (fosite.Requester, error) {
 	row, err := s.q.OAuthCode(ctx, signature)
 	if err := found(err, "read code"); err != nil {
@@ -365,10 +365,10 @@ func (s *Store) Revoke(ctx context.Context, kind string, ids []string) error {
 	return s.q.InsertOAuthRevocations(ctx, db.InsertOAuthRevocationsParams{Kind: kind, Ids: ids, Before: now, Expires: now.Add(longest)})
 }
 
-// RevokeUser revokes every grant of a user and ends the user's sign-ins, with what they
-// have begun and the codes that nobody has used; it returns the grants.
+// RevokeUser revokes every grant of a user and ends the user's sign-ins, with unfinished
+// flows and unused codes; it returns the grants.
 func (s *Store) RevokeUser(ctx context.Context, username string) (grants []string, err error) {
-	// In the order of their making: what comes between is found by the next step.
+	// In the order of creation: the next step finds objects made in between.
 	if err := s.q.DeleteOAuthFlowsOfUser(ctx, username); err != nil {
 		return nil, err
 	}
@@ -398,10 +398,10 @@ func (s *Store) RevokeClient(ctx context.Context, client string) (grants []strin
 	return grants, s.Revoke(ctx, KindClient, []string{client})
 }
 
-// RevokeLogin ends a sign-in and what it gave: what it has begun, the codes that nobody
-// has used and the grants, but for those of offline_access. It returns the grants.
+// RevokeLogin ends a sign-in with its unfinished flows, unused codes and grants, except
+// grants with offline_access. It returns the grants.
 func (s *Store) RevokeLogin(ctx context.Context, login string) (grants []string, err error) {
-	// In the order of their making: what comes between is found by the next step.
+	// In the order of creation: the next step finds objects made in between.
 	if err := s.q.DeleteOAuthLogin(ctx, login); err != nil {
 		return nil, err
 	}
@@ -417,7 +417,7 @@ func (s *Store) RevokeLogin(ctx context.Context, login string) (grants []string,
 	return grants, s.revoke(ctx, grants)
 }
 
-// Revocations returns what was recorded after since, by the database's clock.
+// Revocations returns the revocations recorded after since, by the database's clock.
 func (s *Store) Revocations(ctx context.Context, since time.Time) ([]Revocation, error) {
 	rows, err := s.q.OAuthRevocations(ctx, since)
 	if err != nil {
@@ -430,13 +430,13 @@ func (s *Store) Revocations(ctx context.Context, since time.Time) ([]Revocation,
 	return out, nil
 }
 
-// StandingParams name what a token that was given once belongs to.
+// StandingParams identify the authorization of an earlier token.
 type StandingParams struct{ Client, Username, Token, Grant string }
 
-// Standing is what is known against such a token.
+// Standing are the facts that can end such an authorization.
 type Standing struct {
 	ClientKnown, ClientActive bool
-	ClientRevoked             bool      // what the client got until ClientBefore is over
+	ClientRevoked             bool      // tokens issued to the client until ClientBefore have ended
 	ClientBefore              time.Time // by the clock of the server that revoked it
 	UserActive                bool
 	Revoked                   bool // the token, or its grant

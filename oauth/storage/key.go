@@ -72,7 +72,7 @@ func (s *Store) RetireKey(ctx context.Context, id string, from time.Time) error 
 	return s.q.RetireOAuthKey(ctx, db.RetireOAuthKeyParams{Kid: id, SignsUntil: from})
 }
 
-// WithdrawKeys deletes keys, and revokes what they have signed.
+// WithdrawKeys deletes keys, and revokes the tokens that they have signed.
 func (s *Store) WithdrawKeys(ctx context.Context, ids []string) error {
 	for _, id := range ids {
 		if err := s.q.DeleteOAuthKey(ctx, id); err != nil {

@@ -8,8 +8,7 @@ import (
 	"github.com/ory/fosite"
 )
 
-// Session is what an authorization carries from the pages to every token that comes
-// of it.
+// Session is the data of an authorization that the pages pass on to each of its tokens.
 type Session struct {
 	Username string                         `json:"username,omitempty"` // "" for client_credentials
 	Subject  string                         `json:"subject"`            // of the tokens

@@ -15,10 +15,10 @@ import (
 	"kiln/gen/db"
 )
 
-// ErrNotFound is what is asked for and not there.
+// ErrNotFound means that the requested object does not exist.
 var ErrNotFound = errors.New("not found")
 
-// ErrExists is what is made and is there already.
+// ErrExists means that the object to create exists already.
 var ErrExists = errors.New("exists already")
 
 // Store is the state. Now is the clock.
@@ -146,10 +146,10 @@ func changed(n int64, err error, doing string) error {
 	return nil
 }
 
-// keep is how long what is over stays, so that its second use is known for one.
+// keep is how long expired rows stay, so that their second use is recognised.
 const keep = 24 * time.Hour
 
-// Sweep deletes what has been over for a day.
+// Sweep deletes rows that expired more than a day ago.
 func (s *Store) Sweep(ctx context.Context) error {
 	before := s.Now().Add(-keep)
 	for _, sweep := range []func(context.Context, time.Time) error{

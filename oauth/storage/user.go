@@ -168,7 +168,7 @@ func (s *Store) Consent(ctx context.Context, username, client string) (string, e
 	return c.Scope, err
 }
 
-// PutConsent remembers what a user grants to a client.
+// PutConsent stores the scopes that a user grants to a client.
 func (s *Store) PutConsent(ctx context.Context, username, client, scope string) error {
 	return s.q.PutOAuthConsent(ctx, db.PutOAuthConsentParams{Username: username, ClientID: client, Scope: scope, Granted: s.Now()})
 }
@@ -241,7 +241,8 @@ func (s *Store) Access(ctx context.Context, p AccessParams) ([]Access, error) {
 // under way, unused codes, and all tokens. It fails with ErrNotFound where there was
 // neither a consent nor an authorization.
 func (s *Store) WithdrawAccess(ctx context.Context, username, client string) error {
-	// In the order of their making: the next step finds what a request makes in between.
+	// In the order of creation: the next step finds objects that a request makes in
+	// between.
 	consents, err := s.q.DeleteOAuthConsent(ctx, db.DeleteOAuthConsentParams{Username: username, ClientID: client})
 	if unstorable(err) {
 		return ErrNotFound
