@@ -8,8 +8,8 @@ import (
 	"kiln/oauth/smart"
 )
 
-// Interaction is what a caller wants to do, in the words of the capability
-// statement. Spec: https://hl7.org/fhir/R4/valueset-restful-interaction.html.
+// Interaction is a caller's intent, in the words of the capability statement.
+// Spec: https://hl7.org/fhir/R4/valueset-restful-interaction.html.
 type Interaction string
 
 // The interactions that are decided on.

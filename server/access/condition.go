@@ -17,7 +17,7 @@ type Condition struct {
 	none    bool
 	clauses []match.Clause // ANDed
 	words   string         // in FHIR's words, "" for everything
-	notice  string         // what may be missing from what it matches while an index is built, "" for nothing
+	notice  string         // warns of matches that may be missing while an index is built, "" for none
 	// related asks the database about the targets of a chain; nil if no clause has a chain.
 	related func(match.Related) (bool, error)
 }
@@ -115,7 +115,7 @@ func never() match.Clause {
 	return match.Clause{Name: "access", Value: "nothing", Any: []match.Match{match.IDs{Refs: []int64{}}}}
 }
 
-// Clauses are what a query must AND to find only what passes.
+// Clauses are the clauses that a query must AND to find only visible resources.
 func (c Condition) Clauses() []match.Clause {
 	if c.none {
 		return []match.Clause{never()}

@@ -1,4 +1,4 @@
-// Package access decides what a caller may do. Every interaction asks here, and
+// Package access decides on the rights of a caller. Every interaction asks here, and
 // nothing else decides:
 //
 //	request --Verifier--> Principal (in the context) --Decider--> Rights
@@ -9,16 +9,16 @@
 // There is one predicate. For a principal, a letter of a scope (c, r, u, d, s) and a
 // resource type it is a Condition: everything, nothing, or clauses in the query tree of
 // server/search. It is the union over the scopes that name the letter and the type: the
-// compartments of patients (patient/, and user/ of a Patient or RelatedPerson), all
-// there is (user/ of others, system/), either narrowed by the search of a granular
-// scope; from which policies (policy.go) take away. A search ANDs it into its SQL, so
-// pages and totals are exact and what is remembered of a search is told apart by it; a
-// read, a version, a write or an event asks the same condition of the one resource.
+// compartments of patients (patient/, and user/ of a Patient or RelatedPerson), or
+// everything (user/ of others, system/), either narrowed by the search of a granular scope.
+// Policies (policy.go) narrow the union. A search ANDs the condition into its SQL, so pages
+// and totals are exact, and cached results are keyed by it. A read, a version, a write or
+// an event asks the same condition of the one resource.
 //
-// What a condition hides is absent, and what a scope lacks is forbidden: server/interaction
-// reads through Service.Seen and writes under a store.Guard, which see to both.
-// Conditions ask only for what a resource says itself, so that chains and _has are refused
-// in granular scopes and policies.
+// A resource that a condition hides is absent; a request without a scope is forbidden.
+// server/interaction reads through Service.Seen and writes under a store.Guard, which see
+// to both. Conditions ask only for content of the resource itself, so chains and _has are
+// refused in granular scopes and policies.
 //
 // Without authorization every request runs as Open, which has no Rights to be asked and
 // costs nothing; such a server is not to be reached from other machines, which

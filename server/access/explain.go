@@ -42,9 +42,10 @@ func explained(list ...Decision) Explanation {
 
 func answered(allowed bool, list []Decision) Explanation { return Explanation{&allowed, list} }
 
-// Explain says what r may do: with a method and a path of FHIR, whether such a request
-// may go on, else what each scope gives. It changes nothing, and asks nobody but for the
-// patients of a RelatedPerson, the policies in force, and whether what a PUT names exists.
+// Explain describes the rights of r: with a method and a path of FHIR, whether such a
+// request is allowed, else the result of each scope. It changes nothing. It reads only the
+// patients of a RelatedPerson, the policies in force, and whether the target of a PUT
+// exists.
 func (r *Rights) Explain(method, path string) (Explanation, error) {
 	if method != "" || path != "" {
 		return r.explainRequest(strings.ToUpper(method), path)
@@ -131,8 +132,8 @@ func (r *Rights) noType(typ string) error {
 	return outcome.NotSupported("there is no resource type %q in FHIR R4%s", typ, r.d.Registry().NearestType(typ))
 }
 
-// explainTypes is a search or a history of several types, of all with names "". What one
-// of all is denied is left out of the answer to such a request.
+// explainTypes explains a search or a history of several types, of all with names "". A
+// denied type among all is left out of the answer to such a request.
 func (r *Rights) explainTypes(interaction, names string) (Explanation, error) {
 	out := []Decision{}
 	if names == "" || interaction == "history" {
@@ -225,7 +226,7 @@ func (r *Rights) explainOperation(method, path string, parts []string) (Explanat
 			needs = smart.Read
 		}
 	case "$validate":
-		if len(parts) == 3 && method == "GET" { // of what is stored
+		if len(parts) == 3 && method == "GET" { // of stored resources
 			needs = smart.Read
 		}
 	}

@@ -25,27 +25,27 @@ type Policy struct {
 	Name     string `json:"name"`
 	Active   bool   `json:"active"`
 	Priority int    `json:"priority"`
-	// DryRun decides nothing: what the policy would have denied is logged and counted.
+	// DryRun decides nothing: refusals of the policy are only logged and counted.
 	DryRun  bool    `json:"dryRun"`
 	Matcher Matcher `json:"matcher"`
 	Effect  string  `json:"effect"` // allow or deny
 	// Condition is a search, "Observation?category=laboratory": the policy matches what
 	// it finds. It may hold {user.fhirUser}, {patient} and {client}. "" is everything.
 	Condition string `json:"condition,omitempty"`
-	Message   string `json:"message,omitempty"` // shown to those who are denied
+	Message   string `json:"message,omitempty"` // shown to callers who are denied
 
 	denied *atomic.Int64 // by a dry run
 }
 
-// Matcher says whom and what a policy is about. An empty list is everybody or
+// Matcher selects the principals and requests of a policy. An empty list matches
 // everything; of several lists each must match.
 type Matcher struct {
 	Clients       []string `json:"clients,omitempty"`
 	Roles         []string `json:"roles,omitempty"`
 	Users         []string `json:"users,omitempty"`
 	ResourceTypes []string `json:"resourceTypes,omitempty"`
-	// Interactions are those of a capability statement, by the letter of a scope that
-	// they need: CheckPolicy wants all of a letter or none.
+	// Interactions are the interactions of a capability statement, by the letter of the
+	// scope that they need: CheckPolicy wants all of a letter or none.
 	Interactions []string `json:"interactions,omitempty"`
 	SourceIPs    []string `json:"sourceIps,omitempty"` // addresses and networks
 }
@@ -99,8 +99,8 @@ func (d *Decider) ParsePolicy(ctx context.Context, document []byte) (*Policy, er
 		if typ, _, _ := strings.Cut(p.Condition, "?"); len(p.Matcher.ResourceTypes) > 0 && reg.Has(typ) && !slices.Contains(p.Matcher.ResourceTypes, typ) {
 			return nil, outcome.Invalid("the condition is about %s, which resourceTypes leaves out: the policy would never match", typ).At("condition")
 		}
-		// Any value stands in for a placeholder: what counts is the parameters. A
-		// reference takes some types of users and not others.
+		// Any value can replace a placeholder here: only the parameters are checked. A
+		// reference accepts some types of users and not others.
 		var failure error
 		for _, user := range []string{"Practitioner", "Patient", "RelatedPerson", "Person"} {
 			_, err := d.policyCondition(ctx, p.Condition, strings.NewReplacer("{user.fhirUser}", user+"%2F1", "{patient}", "1", "{client}", "c"))
@@ -115,8 +115,8 @@ func (d *Decider) ParsePolicy(ctx context.Context, document []byte) (*Policy, er
 	return &p, nil
 }
 
-// CheckPolicy fails with invalid where p would decide on something else than it says, or
-// on nothing. What it has from before, nil for none, stays as it is.
+// CheckPolicy fails with invalid if p would decide otherwise than it says, or decide
+// nothing. Parts that before, nil for none, already had stay as they are.
 func (d *Decider) CheckPolicy(p, before *Policy) error {
 	if before == nil {
 		before = &Policy{}
@@ -210,7 +210,7 @@ func NewPolicies(list []*Policy, defaultDeny func() bool) *Policies {
 	return &Policies{list, defaultDeny}
 }
 
-// matches reports whether the policy is about what a principal does to typ.
+// matches reports whether the policy applies to a principal's permission on typ.
 func (m *Matcher) matches(r *Rights, permission smart.Permissions, typ string) bool {
 	in := func(list []string, values ...string) bool {
 		return len(list) == 0 || slices.ContainsFunc(values, func(v string) bool { return v != "" && slices.Contains(list, v) })
@@ -230,7 +230,7 @@ func (m *Matcher) matches(r *Rights, permission smart.Permissions, typ string) b
 	})
 }
 
-// DryRun is what a policy under dry run would take away.
+// DryRun is the effect that a policy under dry run would have.
 type DryRun struct {
 	Policy *Policy
 	Condition
@@ -243,8 +243,8 @@ func (d DryRun) Count() int64 { return d.Policy.denied.Add(1) }
 // the policy was changed last.
 func (p *Policy) Denied() int64 { return p.denied.Load() }
 
-// applyPolicies takes away from a what policies do. The list is folded from its end:
-// what a policy does not match is left to those behind it.
+// applyPolicies narrows a by the policies. The list is folded from its end: a resource that
+// a policy does not match is left to the next policies.
 func (r *Rights) applyPolicies(a *answer, permission smart.Permissions, typ string) {
 	if r.d.Policies == nil {
 		return
@@ -351,8 +351,8 @@ func (r *Rights) DryRuns(permission smart.Permissions, typ string) []DryRun {
 	return slices.DeleteFunc(slices.Clone(dry), func(d DryRun) bool { return d.Whole() })
 }
 
-// DryRunsOfType are those that would deny the type as a whole, whatever a request finds of
-// it: such a request would have been refused once.
+// DryRunsOfType are the policies that would deny the whole type: each would have refused
+// the request once.
 func (r *Rights) DryRunsOfType(permission smart.Permissions, typ string) []DryRun {
 	dry := r.answer(permission, typ).dry
 	if len(dry) == 0 {

@@ -25,11 +25,11 @@ type Principal struct {
 	TokenID   string    // the token's jti, or the id of the API key
 	KeyID     string    // the kid of the signing key of a token of this server
 	SessionID string    // of the authorization that the token comes from
-	Origins   []string  // origins whose pages may read answers to the token; none: those of the server
+	Origins   []string  // origins whose pages may read answers to the token; none: the server's list
 	Expires   time.Time // zero: never (API key)
 	open      bool
-	// rights are those of earlier requests of the principal, where those of this one
-	// are the same.
+	// rights are the rights of earlier requests of the principal, used again while they are
+	// the same.
 	rights atomic.Pointer[rememberedRights]
 }
 
@@ -39,8 +39,8 @@ var Open = &Principal{open: true}
 // IsOpen reports whether p is the principal of a server without authorization.
 func (p *Principal) IsOpen() bool { return p != nil && p.open }
 
-// User is the username of the person on whose behalf p runs, "" for an API key and for
-// a client that runs on its own behalf, whatever they are called.
+// User is the username of the person on whose behalf p runs, "" for an API key and for a
+// client that runs on its own behalf.
 func (p *Principal) User() string {
 	if p.APIKey || p.Subject == p.ClientID && p.SessionID == "" && p.FHIRUser == "" {
 		return ""

@@ -23,16 +23,17 @@ import (
 type Decider struct {
 	// Registry is the search parameters in force.
 	Registry func() *search.Registry
-	// Options are what the search of a granular scope or of a policy is read with.
+	// Options are the options with which the search of a granular scope or of a policy is
+	// parsed.
 	Options func(ctx context.Context) search.Options
 	// Patients returns the logical ids of the patients that RelatedPerson/id is
 	// related to; none where there is no such resource.
 	Patients func(ctx context.Context, id string) ([]string, error)
 	// Policies are those in force, in their order; nil has none.
 	Policies func(ctx context.Context) (*Policies, error)
-	// Operation returns what an operation of an App asks for, none for one of the server;
-	// known is false where the type, "" for the system, has none of that name. It and Exists
-	// are for explaining; nil leaves open what they would say.
+	// Operation returns the rights that an operation of an App needs, none for a built-in
+	// one. known is false if the type, "" for the system, has no operation of that name. It
+	// and Exists serve explanations; nil leaves their questions open.
 	Operation func(typ, name string) (needs []Interaction, known bool)
 	// PatientsSeeAudit reports whether patients' tokens see AuditEvents (audit.visible_to_patients);
 	// nil is no.
@@ -44,8 +45,8 @@ type Decider struct {
 	Exists func(ctx context.Context, typ, id string) (bool, error)
 }
 
-// Rights is what one principal may do: the one predicate that every path asks. It is
-// made for one request, or for all of a principal's that have the same, and safe for
+// Rights are the rights of one principal: the one predicate that every path asks. A value
+// is made for one request, or for all requests with the same rights, and is safe for
 // concurrent use.
 //
 //	May      an interaction on a resource type, at all
@@ -61,13 +62,13 @@ type Rights struct {
 	known    atomic.Pointer[map[string]*answers] // by type; never changed in place
 	mu       sync.Mutex                          // held to decide
 	most     int                                 // types of known, 0 for any number
-	patients []string                            // those of a RelatedPerson, once asked for
+	patients []string                            // of a RelatedPerson, once they have been read
 	asked    bool
 	policies *Policies
 	told     map[question]bool // of which DryRunsOfType was asked
 }
 
-// question is what an answer is to.
+// question is the key of a cached answer.
 type question struct {
 	permission smart.Permissions
 	typ        string
@@ -79,7 +80,7 @@ type answers [5]*answer
 type answer struct {
 	Condition
 	err      error
-	granted  bool   // a scope covers the type, whatever it reaches and policies take away
+	granted  bool   // a scope covers the type, with any reach and before policies
 	denied   bool   // policies take all of it
 	why      string // the scope that gives
 	policies []string
@@ -94,7 +95,7 @@ func (d *Decider) For(ctx context.Context, p *Principal) *Rights {
 	return r
 }
 
-// request is what a context holds.
+// request is the content of a context.
 type request struct {
 	principal *Principal
 	address   func() netip.Addr
@@ -116,9 +117,9 @@ func WithAddress(ctx context.Context, p *Principal, address func() netip.Addr) c
 	return context.WithValue(ctx, key{}, &request{principal: p, address: address})
 }
 
-// WithIndex returns a context in which what p may do is asked of resources whose index is at
-// hand, made with the search parameters in force: nothing is missing from it while that of
-// stored resources is built.
+// WithIndex returns a context for decisions on resources whose index is at hand, made with
+// the search parameters in force: the index is complete, even while that of stored
+// resources is being built.
 func WithIndex(ctx context.Context, p *Principal) context.Context {
 	r, _ := ctx.Value(key{}).(*request)
 	if r == nil || r.principal != p {
@@ -138,8 +139,8 @@ func From(ctx context.Context) *Principal {
 	return nil
 }
 
-// Rights returns what a request may do; nil is everything. It fails with login, 401,
-// where there is no principal.
+// Rights returns the rights of a request; nil is everything. It fails with login, 401,
+// without a principal.
 func (d *Decider) Rights(ctx context.Context) (*Rights, error) {
 	r, _ := ctx.Value(key{}).(*request)
 	switch {
@@ -261,8 +262,8 @@ func (r *Rights) answer(permission smart.Permissions, typ string) *answer {
 	return of[bit]
 }
 
-// adminOnly are the types whose rows change what the server is: scopes do not reach
-// them, admin does. The value says whether reading them needs admin too.
+// adminOnly are the types whose rows change the server itself: they need admin instead of a
+// scope. The value says whether reading them needs admin too.
 var adminOnly = map[string]bool{"App": true, "SearchParameter": false}
 
 // decide is the union over the scopes, from which policies take away.
@@ -314,10 +315,10 @@ func systemOnly(permission smart.Permissions, typ string) bool {
 	return typ == "AuditEvent" && permission == smart.Create
 }
 
-// reach is what a scope that names permission and typ lets through of the resources of
-// typ. ok is false where it cannot give any: it names a patient that the token does not
-// have, writes of a type that is not written under it, a search that the type has not, or
-// one whose index is still being built.
+// reach is the condition that a scope with permission and typ gives on the resources of
+// typ. ok is false if it can give none: it names a patient that the token does not have,
+// writes of a type that it may not write, a search that the type does not have, or one
+// whose index is still being built.
 func (r *Rights) reach(scope smart.Scope, permission smart.Permissions, typ string) (c Condition, ok bool, err error) {
 	ok = true
 	if systemOnly(permission, typ) && scope.Context != smart.System {
@@ -365,7 +366,7 @@ func (r *Rights) reach(scope smart.Scope, permission smart.Permissions, typ stri
 		return c, ok, nil
 	}
 	granular, err := r.d.search(r.ctx, typ, scope.Search)
-	if err != nil || !r.whole(granular) { // `:not` would let through what is not indexed yet
+	if err != nil || !r.whole(granular) { // `:not` would match resources that are not indexed yet
 		return nothing, false, nil
 	}
 	return c.and(granular), true, nil
@@ -424,7 +425,7 @@ func (r *Rights) compartments(permission smart.Permissions, typ string, patients
 		return c, reading
 	}
 	any := r.d.Registry().CompartmentMatches(typ, "Patient", patients...)
-	if !reading { // to have performed what is about somebody else gives no right to write it
+	if !reading { // to have performed another patient's record gives no right to write it
 		any = r.d.Registry().SubjectMatches(typ, "Patient", patients...)
 	}
 	if len(any) == 0 || len(patients) == 0 || typ == "AuditEvent" && reading && !r.d.patientsSeeAudit() {
@@ -548,7 +549,7 @@ func (r *Rights) MayAny(permission smart.Permissions) error {
 	return outcome.New(outcome.CodeForbidden, "the user of the access token reaches nothing by its scopes")
 }
 
-// anyType is the scope that would do for what is about every type.
+// anyType is the scope that an interaction about every type needs.
 func (r *Rights) anyType(permission smart.Permissions) string {
 	return r.context(permission, "Patient") + "/*." + permission.String()
 }
@@ -590,7 +591,7 @@ func (r *Rights) MayAdmin() error {
 	return Insufficient("admin")
 }
 
-// Insufficient is the error of a token without the scope for what it is used for.
+// Insufficient is the error of a token that lacks a scope.
 // Spec: RFC 6750 §3.1, insufficient_scope.
 func Insufficient(scope string) error {
 	e := outcome.New(outcome.CodeForbidden, "the access token does not allow this; the scope %s would", scope)
@@ -598,13 +599,13 @@ func Insufficient(scope string) error {
 	return e
 }
 
-// Outside is the error of a write that would lie outside of what the token reaches,
-// before or after.
+// Outside is the error of a write before or after which the resource is outside of the
+// token's reach.
 func Outside(typ string) error {
 	return outcome.New(outcome.CodeForbidden, "the %s would lie outside of what the access token may write", typ)
 }
 
-// Denied is the error of what a policy denies.
+// Denied is the error of a policy's refusal.
 func Denied(message string) error {
 	if message == "" {
 		message = "a policy of this server does not allow this"
@@ -612,10 +613,10 @@ func Denied(message string) error {
 	return outcome.New(outcome.CodeForbidden, "%s", message)
 }
 
-// Narrow returns q with what the principal's rights require: of its matches
-// permissions, of what chains, `_has` and includes reach reading. Types that
-// permissions do not reach at all are left out. It warns of what the rights hide because
-// an index that they ask is still being built.
+// Narrow returns q with the principal's rights: permissions for its matches, read for
+// chains, `_has` and includes. Types that permissions do not reach at all are left out. It
+// warns of resources that are hidden because an index that the rights need is still being
+// built.
 func (r *Rights) Narrow(q *search.Query, permissions smart.Permissions) (*search.Query, error) {
 	types := q.Types
 	if len(types) == 0 {
@@ -635,12 +636,12 @@ func (r *Rights) Narrow(q *search.Query, permissions smart.Permissions) (*search
 	}
 	n := *q
 	n.Clauses = append([]match.Clause(nil), q.Clauses...)
-	n.Explain = false // it tells of what others have
+	n.Explain = false // it would reveal other patients' data
 	n.Notices = slices.Clip(q.Notices)
 	for _, t := range reached {
 		n.Warn(conditions[t].notice)
 	}
-	stored := r // rights to what chains, `_has` and includes lead to, which the index of what is stored finds
+	stored := r // rights to the targets of chains, `_has` and includes, found by the index of stored resources
 	if r.indexed {
 		stored = r.d.For(r.ctx, r.Principal)
 		stored.address = r.address

@@ -136,8 +136,8 @@ func TestPolicyOrder(t *testing.T) {
 	}
 }
 
-// While an index is built, as after an upgrade, resources are missing from what a condition matches: a policy that
-// denies these, or a scope that excludes them, would let them through.
+// While an index is built, as after an upgrade, a condition does not match every resource:
+// a policy that denies by it, or a scope that excludes by it, would let the others through.
 func TestConditionsWhoseIndexIsBeingBuilt(t *testing.T) {
 	building := registry.Extended(1, nil, index.Value, func(typ, code string, _ []fhir.Key) string {
 		if typ == "Observation" && code == "category" {
@@ -183,7 +183,8 @@ func TestConditionsWhoseIndexIsBeingBuilt(t *testing.T) {
 	}
 }
 
-// What a token hides because an index is being built is told, as it is where the index is asked by the search.
+// A search warns of resources hidden because an index is being built, as it does for its
+// own parameters.
 func TestNarrowedSearchesWarnOfAnIndexBeingBuilt(t *testing.T) {
 	building := registry.Extended(1, nil, index.Value, func(typ, code string, _ []fhir.Key) string {
 		if typ == "Observation" && code == "" {
@@ -226,8 +227,8 @@ func TestPolicyUsers(t *testing.T) {
 	}
 }
 
-// Contract, Authorization 5: a policy that was stored when anything was accepted stays in
-// force as it was, and what else it says can be changed.
+// Contract, Authorization 5: a policy that was stored under weaker checks stays in force as
+// it was, and its other parts can be changed.
 func TestCheckPolicy(t *testing.T) {
 	d := decider(t, `{"name":"a","effect":"deny","matcher":{"interactions":["vread"]},"condition":"Patient?identifier={nope}"}`)
 	policies, err := d.Policies(context.Background())
@@ -358,8 +359,8 @@ func TestPlansOfPatientScopedSearches(t *testing.T) {
 	}
 }
 
-// Contract, Authorization 6: what a token lets do is decided once for its requests, as far
-// as nothing else than the token decides it.
+// Contract, Authorization 6: the rights of a token are computed once for its requests, if
+// nothing but the token decides them.
 func TestRightsAreRemembered(t *testing.T) {
 	rights := func(d *Decider, p *Principal) *Rights {
 		t.Helper()
@@ -426,7 +427,7 @@ func TestRightsAreRemembered(t *testing.T) {
 	}
 }
 
-// What a request costs with a token that earlier requests have shown.
+// The cost of a request with a token that earlier requests have used.
 func BenchmarkRead(b *testing.B) {
 	for name, p := range map[string]*Principal{"system": principal(b, "system/*.rs", nobody), "patient": principal(b, "patient/*.rs", patient("1"))} {
 		d := decider(b)

@@ -1,15 +1,15 @@
 package access
 
-// shared are the resource types that belong to no patient: a patient's app reads
-// and searches them whole, and writes none. What is neither in a patient's
-// compartment nor among them is out of its reach: a Bundle, a Binary, a
-// MessageHeader or a Linkage may hold anybody's data.
+// shared are the resource types that belong to no patient: a patient's app reads and
+// searches all of them, and writes none. A type that is neither in a patient's compartment
+// nor here is out of its reach: a Bundle, a Binary, a MessageHeader or a Linkage may hold
+// anybody's data.
 // Contract: docs/contract.md, Authorization, Scopes.
 var shared = setOf(
-	// Who and where.
+	// People and places.
 	"Organization", "OrganizationAffiliation", "Practitioner", "PractitionerRole", "Location", "HealthcareService", "Endpoint",
 	"InsurancePlan", "Slot",
-	// What is given and used.
+	// Drugs, substances and devices.
 	"Medication", "MedicationKnowledge", "Substance", "SubstanceNucleicAcid", "SubstancePolymer", "SubstanceProtein",
 	"SubstanceReferenceInformation", "SubstanceSourceMaterial", "SubstanceSpecification", "MedicinalProduct",
 	"MedicinalProductAuthorization", "MedicinalProductContraindication", "MedicinalProductIndication", "MedicinalProductIngredient",

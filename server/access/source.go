@@ -35,8 +35,8 @@ type versioned struct {
 // each server.
 const policyPoll = 400 * time.Millisecond
 
-// Load reads the policies where they have changed. What was counted of a policy that
-// has not changed goes on.
+// Load reads the policies if they have changed. The counters of an unchanged policy
+// continue.
 func (s *PolicySource) Load(ctx context.Context) error {
 	now := s.current.Load()
 	known := int64(-1)
@@ -60,8 +60,8 @@ func (s *PolicySource) Load(ctx context.Context) error {
 		}
 		p, err := s.Decider.ParsePolicy(ctx, document)
 		if err != nil {
-			// It could be read when it was stored: a search parameter of its condition is
-			// gone. Without knowing what it allows, it denies to all.
+			// It was valid when it was stored: a search parameter of its condition is gone.
+			// Its meaning is unknown, so it denies everything.
 			s.Logger.LogAttrs(ctx, slog.LevelError, "a policy cannot be read any more and denies everything", slog.String("policy", name), slog.Any("error", err))
 			p = &Policy{Name: name, Active: true, Effect: "deny", Message: "the policy " + name + " of this server cannot be read", denied: new(atomic.Int64)}
 		}

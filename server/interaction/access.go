@@ -36,8 +36,8 @@ func (s *Service) may(ctx context.Context, i access.Interaction, typ, id string)
 	return rights.May(i.Permission(), typ)
 }
 
-// mayFind is may of an interaction whose answer need not have a resource in it: what a
-// policy under dry run would have refused as a whole is counted here.
+// mayFind is may for an interaction whose answer can be empty. Refusals of a policy under
+// dry run are counted here.
 func (s *Service) mayFind(ctx context.Context, i access.Interaction, typ, id string) error {
 	if err := s.may(ctx, i, typ, id); err != nil || typ == "" {
 		return err
@@ -52,8 +52,8 @@ func (s *Service) mayFind(ctx context.Context, i access.Interaction, typ, id str
 	return nil
 }
 
-// mayAny is may of what is about every type: it fails where there is none that the
-// request may ask for at all.
+// mayAny is may for an interaction about every type: it fails if the request may ask for
+// none of them.
 func (s *Service) mayAny(ctx context.Context, i access.Interaction) error {
 	rights, err := s.Access.Rights(ctx)
 	if err != nil || rights == nil {
@@ -83,7 +83,7 @@ func (s *Service) SeenBy(ctx context.Context, from Reader, matches smart.Permiss
 	return &seen{s: s, from: from, rights: rights, matches: matches}, nil
 }
 
-// seen is a Reader without what is hidden.
+// seen is a Reader without hidden resources.
 type seen struct {
 	s       *Service
 	from    Reader
@@ -103,8 +103,7 @@ func (s *Service) holds(c access.Condition, v fhir.Version) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	// A search parameter of somebody's that fails on what is stored is no part of the
-	// condition.
+	// A search parameter that fails on a stored resource is no part of the condition.
 	x, err := s.Parameters.Index(v.ID, r)
 	if x == nil {
 		return false, err
@@ -113,8 +112,8 @@ func (s *Service) holds(c access.Condition, v fhir.Version) (bool, error) {
 	return c.Holds(&match.Resource{Type: v.ResourceType, ID: v.ID, LastUpdated: v.LastUpdated, Index: x})
 }
 
-// sees reports whether a version may be read; of a deletion, whether what was deleted
-// may.
+// sees reports whether a version may be read; of a deletion, whether the deleted version
+// may be.
 func (v *seen) sees(ctx context.Context, version fhir.Version) (bool, error) {
 	c, err := v.rights.Condition(smart.Read, version.ResourceType)
 	if err != nil || c.None() || c.Whole() {
@@ -273,7 +272,7 @@ func (v *seen) History(ctx context.Context, q store.HistoryQuery) (store.History
 		total, more = page.Total, page.Total < 0
 	}
 	if q.ID != "" && total == 0 && !more {
-		// Whatever the period: one that is hidden at every time never existed.
+		// A version that is hidden at every time never existed, in any period.
 		if known, err := v.everSeen(ctx, q); err != nil || !known {
 			if err == nil {
 				err = outcome.NotFound(q.ResourceType, q.ID)
@@ -379,7 +378,7 @@ type guard struct {
 	ctx    context.Context
 	rights *access.Rights
 	typ    string
-	update smart.Permissions // what changes an existing resource: Update or Delete
+	update smart.Permissions // changes an existing resource: Update or Delete
 	puts   bool              // the write is a PUT: it creates or updates
 }
 

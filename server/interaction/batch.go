@@ -86,8 +86,8 @@ func urns(parts []part) map[string]int {
 	return names
 }
 
-// independent refuses an entry of a batch that refers to one of names: what an entry
-// becomes is not known to the others, and the reference would lead nowhere.
+// independent refuses an entry of a batch that refers to one of names: the other entries
+// are not known to it, and the reference would have no target.
 // Spec: https://hl7.org/fhir/R4/http.html#brules (no interdependencies).
 func independent(j *job, names map[string]int) error {
 	if len(names) == 0 || j.entry.Resource == nil || j.to.operation != "" || j.to.typ == "Bundle" || !bytes.Contains(j.entry.Resource.Header().Raw, []byte("urn:")) {
@@ -172,7 +172,7 @@ func (s *Service) one(ctx context.Context, p BundleParams, j *job) (Response, er
 	return s.get(ctx, s.Store, j, p)
 }
 
-// failed is the entry of an error. What is no outcome goes to the log.
+// failed is the entry of an error. Errors without an outcome are logged.
 func (s *Service) failed(ctx context.Context, i int, err error) Entry {
 	e, ok := outcome.From(inEntry(i, err))
 	if outcome.Ours(err) {

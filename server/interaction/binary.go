@@ -9,7 +9,7 @@ import (
 	"kiln/server/outcome"
 )
 
-// Content is what a Binary holds. Spec: https://hl7.org/fhir/R4/binary.html.
+// Content is the content of a Binary. Spec: https://hl7.org/fhir/R4/binary.html.
 type Content struct {
 	Type            string // MIME type
 	SecurityContext string // reference to the resource whose access rules count; may be ""

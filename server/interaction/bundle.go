@@ -33,8 +33,8 @@ type BundleParams struct {
 	answered *answered
 }
 
-// answered bounds what the answers to the reads of a batch or transaction take together: a short request can
-// ask for much.
+// answered bounds the size of all answers to the reads of a batch or transaction: a short
+// request can ask for a very large answer.
 type answered struct {
 	bytes   atomic.Int64
 	reading chan struct{} // has an element for each read under way
@@ -46,7 +46,7 @@ const (
 	maxReading  = 8
 )
 
-// size is about what an answer takes, in bytes.
+// size is the approximate size of an answer, in bytes.
 func (r *Response) size() int64 {
 	n := len(r.Version.Body) + len(r.Body)
 	if r.Bundle != nil {
@@ -61,9 +61,9 @@ func (r *Response) size() int64 {
 type Done struct {
 	Method, URL string
 	Interaction string // in the words of http://hl7.org/fhir/restful-interaction
-	Resource    string // reference of what it is about, "" for nothing single
+	Resource    string // reference of its subject, "" for no single resource
 	Status      int
-	Read        *fhir.Version // what a read or vread answers with
+	Read        *fhir.Version // the result of a read or vread
 }
 
 // done is an entry with its answer.
@@ -246,7 +246,7 @@ func inEntry(i int, err error) error {
 	return &n
 }
 
-// job is what one entry asks for.
+// job is the request of one entry.
 type job struct {
 	i      int
 	entry  *r4.BundleEntry
@@ -264,7 +264,7 @@ type job struct {
 	late     []string      // its conditional references that wait for other writes
 }
 
-// preconditions are those of entry.request.
+// preconditions are the preconditions in entry.request.
 func (j *job) preconditions() Preconditions {
 	return Preconditions{IfMatch: j.entry.Request.IfMatch.Text, IfNoneMatch: j.entry.Request.IfNoneMatch.Text}
 }
@@ -348,8 +348,8 @@ func dropSpace(r rune) rune {
 	return r
 }
 
-// get carries out an entry that is no write of one resource on from: a GET, an
-// operation, or a search by POST, whose parameters are those of its URL.
+// get carries out an entry that reads on from: a GET, an operation, or a search by POST,
+// whose parameters are in its URL.
 func (s *Service) get(ctx context.Context, from Reader, j *job, p BundleParams) (Response, error) {
 	select {
 	case p.answered.reading <- struct{}{}:
@@ -436,7 +436,7 @@ func entryOf(r Response, p BundleParams, method string) Entry {
 	return e
 }
 
-// WriteIssues describes what a write did, for Prefer: return=OperationOutcome.
+// WriteIssues describes the result of a write, for Prefer: return=OperationOutcome.
 func WriteIssues(r Response) []outcome.Issue {
 	verb := "updated"
 	switch {

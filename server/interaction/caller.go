@@ -2,8 +2,8 @@ package interaction
 
 import "context"
 
-// Caller is what is known of the request that an interaction is part of, for those who
-// call others on its behalf.
+// Caller describes the request that an interaction is part of, for code that calls others
+// on its behalf.
 type Caller struct {
 	RequestID   string
 	Traceparent string // the header, as it came

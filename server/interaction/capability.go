@@ -39,9 +39,9 @@ type CapabilitiesParams struct {
 	BaseURL string     // of the service as the client sees it, without a trailing slash
 }
 
-// Capabilities returns the CapabilityStatement: what this server serves, from
-// the tables that serve it. Mode terminology asks for the TerminologyCapabilities;
-// mode normative for what is normative, which here is all.
+// Capabilities returns the CapabilityStatement, made from the tables that serve requests.
+// Mode terminology asks for the TerminologyCapabilities; mode normative for the normative
+// part, which is the whole statement here.
 // Spec: https://hl7.org/fhir/R4/http.html#capabilities.
 func (s *Service) Capabilities(ctx context.Context, p CapabilitiesParams) (Response, error) {
 	base := s.Facts.URL

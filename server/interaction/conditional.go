@@ -14,10 +14,10 @@ import (
 	"kiln/server/store"
 )
 
-// condition is the search of a conditional interaction, narrowed to what the request
-// may find. A request that acts on its answer holds the lock of its key until the
-// transaction ends: of two requests with the same condition the second sees the
-// result of the first.
+// condition is the search of a conditional interaction, narrowed to the resources that the
+// request may find. A request that acts on its result holds the lock of its key until the
+// transaction ends: of two requests with the same condition the second sees the result of
+// the first.
 type condition struct {
 	typ   string
 	text  string // canonical: parameters sorted

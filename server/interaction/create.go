@@ -19,8 +19,8 @@ type CreateParams struct {
 	// IfNoneExist is the search of a conditional create; `?`, `Patient?` or that
 	// below the service's base URL may stand before it. "" is for a plain one.
 	IfNoneExist string
-	// BaseURL is the service's as the client sees it, without a trailing slash; ""
-	// leaves those of the Service.
+	// BaseURL is the service's base URL as the client sees it, without a trailing slash; ""
+	// uses the Service's own.
 	BaseURL string
 }
 
@@ -44,7 +44,7 @@ func (s *Service) create(ctx context.Context, p CreateParams, r fhir.Resource) (
 	return s.readable(ctx, answer, err)
 }
 
-// store is create without a look at what the client may read of its answer.
+// store is create without checking whether the client may read the answer.
 func (s *Service) store(ctx context.Context, p CreateParams, r fhir.Resource) (Response, error) {
 	if err := s.may(ctx, access.Create, p.ResourceType, ""); err != nil {
 		return Response{}, err
@@ -126,9 +126,9 @@ func (s *Service) criteria(base, typ, text string) string {
 	return strings.TrimPrefix(strings.TrimPrefix(strings.TrimPrefix(text, "/"), typ+"?"), "?")
 }
 
-// relative is what stands in text after a base URL of this service, text itself
-// where none does. base is one that the request was sent to, or "": it is served
-// with and without /fhir.
+// relative returns text without the base URL of this service, or text itself if it has
+// none. base is the base URL of the request, or "": the service answers with and without
+// /fhir.
 func (s *Service) relative(base, text string) string {
 	if !strings.HasPrefix(text, "http") {
 		return text

@@ -15,16 +15,16 @@ import (
 	"kiln/server/search/match"
 )
 
-// Definition is a definition that is there without being stored: one that the server is
-// built with, or that of an App's operation.
+// Definition is a definition that is served without being stored: a built-in one, or the
+// OperationDefinition of an App.
 type Definition struct {
 	ID        string
 	Body      []byte // JSON
 	Condensed bool   // something is left out of it: it is marked so
 }
 
-// builtInIndexes are what the definitions that the server is built with leave in the index,
-// kept for the next search of their type. Safe for concurrent use; the zero value is empty.
+// builtInIndexes are the index entries of the built-in definitions, cached for the next
+// search of their type. Safe for concurrent use; the zero value is empty.
 type builtInIndexes struct {
 	mu     sync.Mutex
 	byType map[string]builtInIndex
@@ -66,8 +66,9 @@ func (s *Service) builtIns(reg *search.Registry, typ string) ([]*match.Resource,
 	return list, nil
 }
 
-// unlisted says how many definitions match q that the server is built with: a search of their types
-// lists what is stored, and that one by whose canonical URL is asked (addDefinition).
+// unlisted tells the number of built-in definitions that match q: a search of their types
+// lists stored resources, and a built-in one only for a search by its canonical URL
+// (addDefinition).
 func (s *Service) unlisted(ctx context.Context, from searcher, reg *search.Registry, q *search.Query) ([]outcome.Issue, error) {
 	if s.BuiltIn == nil || q.Cursor != nil || q.Offset > 0 {
 		return nil, nil
@@ -111,7 +112,7 @@ func (s *Service) unlisted(ctx context.Context, from searcher, reg *search.Regis
 	}
 	slices.Sort(refs)
 	refs = slices.Compact(refs) // packages may have one definition twice
-	// What is stored under the id of one stands in its place.
+	// A stored resource replaces the built-in one of the same id.
 	stored, err := from.Search(ctx, &search.Query{Type: q.Type, Types: q.Types, Total: search.TotalAccurate,
 		Clauses: []match.Clause{{Name: "_id", Any: []match.Match{match.IDs{Refs: refs}}}}})
 	if err != nil {
@@ -134,9 +135,9 @@ func (s *Service) definitionVersion(typ string, d Definition) fhir.Version {
 	return fhir.Version{ResourceType: typ, ID: d.ID, Body: body}
 }
 
-// builtIn answers a read of what is not stored but is a Definition:
-// StructureDefinition/Patient. It fails with missing, the reason why the read does,
-// where there is none.
+// builtIn answers a read of a Definition that is not stored, such as
+// StructureDefinition/Patient. If there is none, it fails with missing, the error of the
+// read.
 func (s *Service) builtIn(ctx context.Context, p ReadParams, missing error) (Response, error) {
 	if s.Definition == nil {
 		return Response{}, missing
@@ -174,8 +175,8 @@ func (s *Service) seesDefinition(ctx context.Context, permission smart.Permissio
 func oneURL(urls []string) bool { return len(urls) == 1 && !strings.ContainsAny(urls[0], `,\`) }
 
 // addDefinition adds the Definition of a canonical URL to the answer of a search by that
-// URL which nothing stored matches: so a client finds what the links of the capability
-// statement name. urls are the values of the parameter url.
+// URL without stored matches: so a client finds the resources that the CapabilityStatement
+// links to. urls are the values of the parameter url.
 func (s *Service) addDefinition(ctx context.Context, from Reader, q *search.Query, urls []string, r *Response) error {
 	switch {
 	case s.Resolve == nil || !oneURL(urls):

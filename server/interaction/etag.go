@@ -14,9 +14,10 @@ func ETag(versionID int) string { return `W/"` + strconv.Itoa(versionID) + `"` }
 // nothing.
 const NoVersion = -1
 
-// ParseETag reads the version out of `W/"3"`. Strong and bare forms are read
-// too, as clients send them. A well-formed tag of no version is NoVersion; what is
-// no entity tag is invalid. Spec: RFC 9110 §8.8.3.
+// ParseETag reads the version out of `W/"3"`. Clients also send strong and bare forms;
+// these are read too. A well-formed tag of no version is NoVersion; any other text is
+// invalid.
+// Spec: RFC 9110 §8.8.3.
 func ParseETag(tag string) (versionID int, err error) {
 	t := strings.TrimSpace(tag)
 	t = strings.TrimPrefix(t, "W/")

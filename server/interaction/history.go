@@ -170,8 +170,7 @@ func historyEntry(v fhir.Version) Entry {
 	return e
 }
 
-// pageSize reads _count: what is above the maximum is clamped, 0 asks for the
-// total only.
+// pageSize reads _count: values above the maximum are clamped, 0 asks for the total only.
 func (s *Service) pageSize(values url.Values) (int, error) {
 	size, most := s.now().DefaultCount, s.now().MaxCount
 	if size == 0 {
@@ -190,13 +189,13 @@ func (s *Service) pageSize(values url.Values) (int, error) {
 	return min(size, most), nil
 }
 
-// Instant is the beginning of what a date text means.
+// Instant is the beginning of the period that a date text means.
 func Instant(name, text string) (time.Time, error) {
 	low, _, err := ParseDate(name, text)
 	return time.UnixMicro(low), err
 }
 
-// period is what a date text means, to its end.
+// period is the period that a date text means, with its end.
 func period(name, text string) (from, to time.Time, err error) {
 	low, high, err := ParseDate(name, text)
 	return time.UnixMicro(low), time.UnixMicro(high), err

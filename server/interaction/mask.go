@@ -6,8 +6,8 @@ import (
 	"kiln/server/fhir"
 )
 
-// Mask takes out of versions of its resource type what the principal of ctx may not read
-// of them. It gives a version that it changes another body.
+// Mask removes from versions of its resource type the parts that the principal of ctx may
+// not read. It replaces the body of a version that it changes.
 type Mask func(ctx context.Context, versions []fhir.Version) error
 
 // Mask applies the Masks of their types to versions that are sent to the principal of

@@ -26,8 +26,8 @@ type Operations interface {
 	// Accepts are the content types of an operation's body, nil where it is a
 	// resource.
 	Accepts(name string) []string
-	// Methods are the methods of HTTP that an operation takes on its level, by the names of
-	// p alone; nil where they are those of the path.
+	// Methods are the HTTP methods of an operation on its level, by the names of p alone;
+	// nil means the methods of the path.
 	Methods(p OperationParams) []string
 }
 
@@ -48,7 +48,7 @@ type OperationParams struct {
 	Bundled          bool   // asked by an entry of a batch or transaction
 	Values           url.Values
 	Body             []byte
-	// From is what is read: the transaction that the operation stands in; nil is the
+	// From is the source of reads: the transaction that contains the operation; nil is the
 	// store.
 	From Reader
 }
@@ -94,8 +94,8 @@ func (s *Service) OperationAccepts(name string) []string {
 	return o.Accepts(name)
 }
 
-// OperationMethods are the methods that an operation takes on the level of p, none where
-// known is false: they are those of the path then.
+// OperationMethods are the methods of an operation on the level of p. If known is false
+// there are none, and the methods of the path hold.
 func (s *Service) OperationMethods(p OperationParams) (methods []string, known bool) {
 	if o := s.operations(); o != nil {
 		methods = o.Methods(p)
@@ -185,8 +185,8 @@ func (s *Service) Draft(w *store.Write, r fhir.Resource, edits []fhir.Edit) erro
 // error in r.
 func (s *Service) Check(ctx context.Context, r fhir.Resource) error { return s.validate(ctx, r) }
 
-// SearchOptions are what the service adds to a query; warnings gets what the client is
-// to know of the codes that terminology modifiers stand for, and may be nil.
+// SearchOptions are the service's additions to a query. warnings collects what the client
+// should know about the codes behind terminology modifiers; it may be nil.
 func (s *Service) SearchOptions(ctx context.Context, lenient bool, warnings *[]outcome.Issue) search.Options {
 	return s.searchOptions(ctx, lenient, warnings)
 }
@@ -201,7 +201,7 @@ func (s *Service) Page(ctx context.Context, from Reader, q *search.Query, self s
 	return s.page(ctx, from, q, self)
 }
 
-// ReadFrom is Read of what from has: the store, or a transaction.
+// ReadFrom is Read from the store or a transaction.
 func (s *Service) ReadFrom(ctx context.Context, from Reader, p ReadParams) (Response, error) {
 	return s.read(ctx, from, p)
 }
@@ -215,7 +215,7 @@ func (s *Service) Modify(ctx context.Context, typ, id string, change func(r fhir
 	if !fhir.ValidID(id) {
 		return fhir.Version{}, outcome.NotFound(typ, outcome.Clip(id))
 	}
-	if err := s.may(ctx, access.Read, typ, id); err != nil { // the answer is what it reads
+	if err := s.may(ctx, access.Read, typ, id); err != nil { // the answer is the resource read
 		return fhir.Version{}, err
 	}
 	w := &store.Write{Method: fhir.PUT, ResourceType: typ, ID: id, MustExist: true}

@@ -25,17 +25,17 @@ type PatchParams struct {
 	Preconditions
 }
 
-// Patch applies a JSON Patch or a FHIRPath Patch to the current version and stores
-// the result. What the patch does not touch stays as it was, decimals to the digit.
-// An operation that does not apply, a failed test included, is 422; a patch in
-// another format is 415. An empty patch makes no version.
+// Patch applies a JSON Patch or a FHIRPath Patch to the current version and stores the
+// result. The rest of the resource stays as it was, decimals to the digit. An operation
+// that does not apply, a failed test included, is 422; a patch in another format is 415. An
+// empty patch makes no version.
 // Spec: https://hl7.org/fhir/R4/http.html#patch, fhirpatch.html, RFC 6902.
 func (s *Service) Patch(ctx context.Context, p PatchParams) (Response, error) {
 	answer, err := s.patch(ctx, p)
 	return s.readable(ctx, answer, err)
 }
 
-// patch is Patch without a look at what the client may read of its answer.
+// patch is Patch without checking whether the client may read the answer.
 func (s *Service) patch(ctx context.Context, p PatchParams) (Response, error) {
 	if err := s.may(ctx, access.Patch, p.ResourceType, p.ID); err != nil {
 		return Response{}, err
@@ -121,8 +121,9 @@ func (s *Service) patchByCriteria(ctx context.Context, p PatchParams, w *store.W
 	return patchedResponse(w, err)
 }
 
-// modify returns the function that makes the next version from the current one. Where the request may not
-// read that, the patch may say what becomes of it, and learns nothing of what it is.
+// modify returns the function that makes the next version from the current one. A request
+// that may not read the current version may only overwrite parts of it, and learns nothing
+// of their values.
 func (s *Service) modify(ctx context.Context, in PatchParams) (func(fhir.Version) (*fhir.Body, *fhir.Index, error), error) {
 	p, err := s.readPatch(in.ContentType, in.Patch)
 	if err != nil {
@@ -153,7 +154,7 @@ func (s *Service) modify(ctx context.Context, in PatchParams) (func(fhir.Version
 	}, nil
 }
 
-// patched is what a patch makes of a version.
+// patched is the version that a patch makes of another.
 func (s *Service) patched(ctx context.Context, current fhir.Version, p applier) (*fhir.Body, *fhir.Index, error) {
 	next, err := p.apply(current.Body)
 	if err != nil {
@@ -189,7 +190,7 @@ func (s *Service) patched(ctx context.Context, current fhir.Version, p applier) 
 type applier struct {
 	base  string // CreateParams.BaseURL
 	apply func(resource []byte) ([]byte, error)
-	reads func() string // how it depends on what the resource says; "" where it does not
+	reads func() string // how it depends on the resource's content; "" if it does not
 }
 
 func (s *Service) readPatch(contentType string, content []byte) (applier, error) {

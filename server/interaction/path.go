@@ -9,7 +9,7 @@ import (
 	"kiln/server/outcome"
 )
 
-// target is what the URL of a Bundle entry names.
+// target is the resource, type or operation in the URL of a Bundle entry.
 type target struct {
 	typ, id string
 	version string // of …/_history/{version}
@@ -22,7 +22,7 @@ type target struct {
 	hasQuery    bool
 }
 
-// interaction is what a request of a method asks of the target, in the words of
+// interaction is the interaction of a method on the target, in the words of
 // http://hl7.org/fhir/restful-interaction.
 func (t *target) interaction(method string) string {
 	switch {
@@ -58,9 +58,9 @@ func (t *target) interaction(method string) string {
 	return "search-system"
 }
 
-// Asked is what a request asks for, by its method and path: an interaction in the words
-// of http://hl7.org/fhir/restful-interaction, "" for none, and the reference of the
-// resource that it is about, "" for none.
+// Asked is the interaction of a method and path, in the words of
+// http://hl7.org/fhir/restful-interaction, "" for none, and the reference of its resource,
+// "" for none.
 func (s *Service) Asked(method, path string) (interaction, resource string) {
 	t, err := s.parseTarget(strings.TrimPrefix(path, "/"), "")
 	if err != nil {

@@ -41,8 +41,8 @@ func (p Preconditions) read(w *store.Write) error {
 }
 
 // entityTags reads an If-Match, or the If-None-Match of a write: the versions that it
-// lists, or any for *. What is no entity tag is invalid; a tag that this server has given
-// to nothing is NoVersion. RFC 9110 §13.1.1, §13.1.2.
+// lists, or any for *. A text that is no entity tag is invalid; a tag that no version has
+// is NoVersion. RFC 9110 §13.1.1, §13.1.2.
 func entityTags(header string) (any bool, versions []int, err error) {
 	if header == "" {
 		return false, nil, nil
@@ -61,8 +61,8 @@ func entityTags(header string) (any bool, versions []int, err error) {
 	return any, versions, nil
 }
 
-// notModified reports whether a client that has what the conditions describe
-// needs no new copy. If-None-Match wins over If-Modified-Since.
+// notModified reports whether the client's copy, which the conditions describe, is still
+// current. If-None-Match wins over If-Modified-Since.
 // Spec: https://hl7.org/fhir/R4/http.html#cread, RFC 9110 §13.2.2.
 func notModified(v fhir.Version, ifNoneMatch string, ifModifiedSince time.Time) bool {
 	if ifNoneMatch != "" {

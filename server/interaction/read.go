@@ -11,7 +11,7 @@ import (
 	"kiln/server/store"
 )
 
-// Reader is what the reading interactions need: the store, or a transaction.
+// Reader are the reads of interactions: from the store, or a transaction.
 type Reader interface {
 	Read(ctx context.Context, typ, id string) (fhir.Version, error)
 	VRead(ctx context.Context, typ, id string, versionID int) (fhir.Version, error)
@@ -43,7 +43,7 @@ func (s *Service) read(ctx context.Context, from Reader, p ReadParams) (Response
 		return Response{}, err
 	}
 	if !fhir.ValidID(p.ID) {
-		// What is not an id names nothing that ever existed.
+		// A text that is no id names no resource that ever existed.
 		return Response{}, outcome.NotFound(p.ResourceType, outcome.Clip(p.ID))
 	}
 	v, err := from.Read(ctx, p.ResourceType, p.ID)

@@ -13,17 +13,16 @@ import (
 // Bundle is content.
 type Response struct {
 	Status int
-	// Version is what was read or made; its ResourceType is "" where the answer
-	// is about no version.
+	// Version is the version read or made; its ResourceType is "" if the answer is about no
+	// version.
 	Version fhir.Version
 	// Written says that Version is the result of a write: Prefer decides whether
 	// it is sent back.
 	Written bool
-	// Existing says that Version is what a conditional create found, and so was
-	// not written after all.
+	// Existing means that a conditional create found Version and wrote nothing.
 	Existing bool
 	Body     []byte // a resource made for this answer
-	// ContentType is that of Body where it is no resource; "" is FHIR's.
+	// ContentType is the media type of a Body that is no resource; "" is FHIR's.
 	ContentType string
 	Bundle      *Bundle
 	// Issues are what else there is to say.
@@ -40,7 +39,7 @@ func (r *Response) Release() {
 	}
 }
 
-// Return is what the client wants back from a write.
+// Return is the content that the client wants in the answer to a write.
 // Spec: https://hl7.org/fhir/R4/http.html#ops.
 type Return string
 
@@ -82,7 +81,7 @@ type Entry struct {
 	Answer *Answer
 	// Request is entry.request of a history; "" elsewhere.
 	Request RequestLine
-	// NoResource says that Version is what Answer is about, and not content.
+	// NoResource means that Version is the subject of Answer, and not content.
 	NoResource bool
 }
 

@@ -22,7 +22,7 @@ import (
 
 // SearchParams are the inputs of a search.
 type SearchParams struct {
-	ResourceType string // "" for all types, or those of _type; "*" in a compartment
+	ResourceType string // "" for all types, or the types of _type; "*" in a compartment
 	Values       url.Values
 	Lenient      bool // handling=lenient: leave out parameters that are not known
 	// Compartment and CompartmentID narrow the search to a compartment:
@@ -30,13 +30,13 @@ type SearchParams struct {
 	Compartment, CompartmentID string
 }
 
-// Search returns a page of matches with what they include.
+// Search returns a page of matches with their includes.
 // Spec: https://hl7.org/fhir/R4/http.html#search.
 func (s *Service) Search(ctx context.Context, p SearchParams) (Response, error) {
 	return s.search(ctx, s.Store, p)
 }
 
-// settling is how long what is asked for something else waits for AuditEvents.
+// settling is how long other searches wait for pending AuditEvents.
 const settling = time.Second
 
 // SettleAudit waits until the AuditEvents of acknowledged writes are stored, where what
@@ -67,8 +67,8 @@ func (s *Service) SettleAudit(ctx context.Context, from Reader, typ string, valu
 	return nil
 }
 
-// searchOptions are what the service adds to a query; warnings gets what the client is
-// to know of the codes that terminology modifiers stand for, and may be nil.
+// searchOptions are the service's additions to a query. warnings collects what the client
+// should know about the codes behind terminology modifiers; it may be nil.
 func (s *Service) searchOptions(ctx context.Context, lenient bool, warnings *[]outcome.Issue) search.Options {
 	opt := search.Options{Lenient: lenient, DefaultCount: s.now().DefaultCount, MaxCount: s.now().MaxCount,
 		Explain: s.now().Explain != nil && s.now().Explain(ctx), BaseURLs: s.BaseURLs, Now: s.Now()}
@@ -78,7 +78,8 @@ func (s *Service) searchOptions(ctx context.Context, lenient bool, warnings *[]o
 	return opt
 }
 
-// CheckSearch fails where a search would, and runs nothing. It returns what the search would warn of.
+// CheckSearch fails if the search would fail, and runs nothing. It returns the warnings of
+// the search.
 func (s *Service) CheckSearch(ctx context.Context, p SearchParams) (warnings []outcome.Issue, err error) {
 	q, _, _, err := s.prepareSearch(ctx, s.Store, p)
 	if err != nil {
@@ -212,8 +213,8 @@ func (s *Service) page(ctx context.Context, from searcher, q *search.Query, self
 	return Response{Status: http.StatusOK, Bundle: b, found: found}, nil
 }
 
-// searchedInside are the resource types that a search in a compartment asks for;
-// asked are those of `_type`, nil for all.
+// searchedInside are the resource types of a search in a compartment; asked are the types
+// in `_type`, nil for all.
 func searchedInside(reg *search.Registry, p SearchParams, asked []string) ([]string, error) {
 	def, ok := reg.Compartment(p.Compartment)
 	if !ok {
@@ -264,8 +265,8 @@ func links(q *search.Query, found *store.SearchResult, self string) []Link {
 	return out
 }
 
-// pageURL adds what tells a page to the URL of a search. An offset below 0 is the
-// page that nobody asked for by an offset. A cursor needs no escapes.
+// pageURL adds a page's offset and cursor to the URL of a search. An offset below 0 means a
+// page without an offset. A cursor needs no escapes.
 func pageURL(self string, offset int, cursor string) string {
 	b := make([]byte, 0, len(self)+len("?_offset=&_cursor=")+10+len(cursor))
 	b = append(b, self...)

@@ -31,7 +31,8 @@ type Service struct {
 	// BaseURLs are the service's own, without a trailing slash: absolute
 	// references below them are local.
 	BaseURLs []string
-	// Validator judges what is written; nil accepts whatever can be decoded.
+	// Validator checks resources before a write; nil accepts everything that can be
+	// decoded.
 	Validator Validator
 	// Terminology answers operations and search modifiers about codes; nil refuses
 	// them.
@@ -48,7 +49,7 @@ type Service struct {
 	// type, and a version that differs when they do; nil has none.
 	StoredProfiles func(ctx context.Context) (byType map[string][]string, version int64, err error)
 	Facts          Facts
-	// Access decides what a principal may do; nil serves only the open one.
+	// Access decides on the rights of a principal; nil serves only the open one.
 	Access *access.Decider
 	// LogRead is called for every version that is read by itself; nil where that is no
 	// event.
@@ -59,7 +60,7 @@ type Service struct {
 	// Searched is told of every search that was run, failed ones too: how long it took,
 	// and how many matches and includes it read; nil is told nothing.
 	Searched func(ctx context.Context, q *search.Query, took time.Duration, rows int, err error)
-	// Settle makes the AuditEvents of what was written; nil has nothing to make.
+	// Settle makes the AuditEvents of earlier writes; nil has nothing to make.
 	Settle func(ctx context.Context) error
 	Logger *slog.Logger // nil discards
 
@@ -85,7 +86,7 @@ type Parameters interface {
 	Wake()
 }
 
-// Settings are what of the configuration can change while the service runs.
+// Settings are the parts of the configuration that can change while the service runs.
 type Settings struct {
 	DefaultCount, MaxCount int                            // of a page; 0 means 20 and 1,000
 	RefuseUpdateCreate     bool                           // PUT to an unknown id is 405 instead of a create
@@ -115,8 +116,7 @@ func (s *Service) logger() *slog.Logger {
 	return s.Logger
 }
 
-// Facts are what the capability statement says of this server beside its
-// interactions.
+// Facts are the contents of the capability statement beside the interactions.
 type Facts struct {
 	Version string // of the software
 	Date    string // of the build or of the definitions, yyyy-mm-dd

@@ -6,18 +6,17 @@ import (
 	"kiln/server/fhir"
 )
 
-// inSummary reports whether `_summary=true` has an element: what its definition
-// marks as summary, what is mandatory, and what changes the meaning of others.
+// inSummary reports whether `_summary=true` keeps an element: summary elements by their
+// definition, mandatory elements and modifiers.
 // Spec: https://hl7.org/fhir/R4/search.html#summary.
 func inSummary(f *fhir.Field) bool { return f.Summary || f.Min > 0 || f.Modifier }
 
-// summarizer cuts what is inside an element of a summary: of the elements of
-// datatypes and backbone elements the same holds as of those of the resource.
-// Extensions are no part of a summary, but where a primitive has some they stay:
-// they may stand for its value.
+// summarizer cuts the children of an element of a summary by the rule for the resource's
+// own elements. Extensions are no part of a summary, but a primitive keeps its own: they
+// may replace its value.
 type summarizer struct{ model *fhir.Model }
 
-// left is what is left of the value of a property, nil for nothing.
+// left is the kept part of the value of a property, nil for nothing.
 func (s summarizer) left(f *fhir.Field, name string, value []byte) []byte {
 	if !inSummary(f) {
 		return nil
@@ -48,7 +47,7 @@ func (s summarizer) typeOf(f *fhir.Field, name string) *fhir.Type {
 	return nil // a primitive, whose type begins with a small letter
 }
 
-// value is what is left of an object or an array of objects, nil for nothing.
+// value is the kept part of an object or an array of objects, nil for nothing.
 func (s summarizer) value(t *fhir.Type, value []byte) []byte {
 	out := append(make([]byte, 0, len(value)), value[0])
 	switch value[0] {

@@ -73,8 +73,7 @@ func element(all map[string]*definedElement, under, property string) (e *defined
 	return nil, ""
 }
 
-// summaryOf is what a summary has of an object whose elements are defined under a
-// path.
+// summaryOf is the summary of an object whose elements are defined under a path.
 func summaryOf(all map[string]*definedElement, under string, object map[string]any) map[string]any {
 	out := map[string]any{}
 	for name, value := range object {
@@ -130,8 +129,8 @@ func object(t *testing.T, text []byte) map[string]any {
 	return out
 }
 
-// search.html#summary: of every HL7 example and at every level the summary has
-// what the StructureDefinitions say, and is a resource that can be read.
+// search.html#summary: of every HL7 example and at every level the summary has the elements
+// that the StructureDefinitions name, and is a resource that can be read.
 func TestSummaryOfEveryExample(t *testing.T) {
 	all := definedElements(t)
 	list, err := examples.All()

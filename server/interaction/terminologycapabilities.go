@@ -40,8 +40,8 @@ type (
 	}
 )
 
-// terminologyCapabilities is what the server says of its terminology service: the
-// operations that are there, and how they answer.
+// terminologyCapabilities describes the terminology service: the operations, and how they
+// answer.
 // Spec: https://hl7.org/fhir/R4/terminologycapabilities.html.
 func (s *Service) terminologyCapabilities(base string) terminologyCapabilities {
 	c := terminologyCapabilities{

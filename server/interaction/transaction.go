@@ -92,7 +92,7 @@ type plan struct {
 	done        []Done // the entries of which no write tells, as the last run left them
 	conditional bool   // an entry waits for the answer to its condition
 	linker      linker
-	// about: the key of a condition -> the entry that makes what it is to match.
+	// about: the key of a condition -> the entry that makes its match
 	about map[int64]*job
 	// pending: a conditional reference -> the entry with the same condition.
 	pending map[string]*job
@@ -242,9 +242,9 @@ func (t *plan) distinct() error {
 	return nil
 }
 
-// resolveReferences answers the conditional references of all resources. One that
-// asks what an entry asks of its own resource means that entry; one about a type
-// that the transaction writes waits for the writes.
+// resolveReferences answers the conditional references of all resources. A reference with
+// the condition of an entry means that entry; one about a type that the transaction writes
+// waits for the writes.
 // Spec: https://hl7.org/fhir/R4/http.html#trules (conditional references come last).
 func (t *plan) resolveReferences(ctx context.Context) error {
 	entries := make(map[int64]*job)
@@ -300,7 +300,7 @@ func (t *plan) resolveReferences(ctx context.Context) error {
 	return nil
 }
 
-// referent is what a conditional reference means: the one match, "Patient/123".
+// referent is the one match of a conditional reference, "Patient/123".
 func (t *plan) referent(ctx context.Context, from searcher, text string, c *condition) (string, error) {
 	match, err := c.match(ctx, from)
 	if err != nil {
@@ -312,7 +312,7 @@ func (t *plan) referent(ctx context.Context, from searcher, text string, c *cond
 	return match.ResourceType + "/" + match.ID, nil
 }
 
-// link makes target what stands in the place of a conditional reference.
+// link replaces a conditional reference by target.
 func (t *plan) link(text, target string) {
 	if t.linker.conditional == nil {
 		t.linker.conditional = make(map[string]string)
@@ -320,10 +320,10 @@ func (t *plan) link(text, target string) {
 	t.linker.conditional[text] = target
 }
 
-// writeLate writes the entries that wait for the answer to a conditional reference:
-// those first whose references are answered by what is written. Once all are
-// written each reference is asked again: a resource written last may match as well.
-// Two that wait for each other match nothing, 412.
+// writeLate writes the entries that wait for the answer to a conditional reference. Entries
+// whose references are answered by written resources come first. Once all are written, each
+// reference is asked again: a resource written last may match as well. Two that wait for
+// each other match nothing, 412.
 func (t *plan) writeLate(ctx context.Context, tx *store.Tx, waiting []*job) error {
 	for len(waiting) > 0 {
 		var found, still []*job
@@ -373,8 +373,8 @@ func (t *plan) writeLate(ctx context.Context, tx *store.Tx, waiting []*job) erro
 	return nil
 }
 
-// links reports whether the entry has a resource with links: what is to be stored,
-// or a FHIRPath Patch.
+// links reports whether the entry has a resource with links: one to store, or a FHIRPath
+// Patch.
 func (j *job) links() bool {
 	switch j.w.Method {
 	case fhir.POST, fhir.PUT:
@@ -439,7 +439,7 @@ func (t *plan) ready(ctx context.Context, jobs []*job) error {
 	return nil
 }
 
-// target is what a reference to the subject of the entry says: "Patient/123".
+// target is the reference to the subject of the entry: "Patient/123".
 func (j *job) target() string { return j.w.ResourceType + "/" + j.w.ID }
 
 // versions maps "Patient/123" to the version that it will have, where that is known.
@@ -479,7 +479,7 @@ func (t *plan) patch(ctx context.Context, j *job) error {
 	return err
 }
 
-// promise returns a context in which what the transaction will have stored exists.
+// promise returns a context in which the resources of the transaction exist already.
 func (t *plan) promise(ctx context.Context) context.Context {
 	will := make(map[string]bool, len(t.writes))
 	for _, j := range t.writes {
@@ -505,7 +505,7 @@ func (t *plan) run(ctx context.Context, tx *store.Tx, p BundleParams) (*Bundle, 
 	writes := t.writes
 	var late []*job
 	if t.conditional {
-		// 5. Conditions see what the transaction deletes.
+		// 5. Conditions see the deletions of the transaction.
 		if err := t.lock(ctx, tx); err != nil {
 			return nil, err
 		}
@@ -570,7 +570,7 @@ func (t *plan) run(ctx context.Context, tx *store.Tx, p BundleParams) (*Bundle, 
 	return out, nil
 }
 
-// response is the answer to the transaction, with what the writes did.
+// response is the answer to the transaction, with the results of the writes.
 func (t *plan) response(ctx context.Context, p BundleParams) (*Bundle, error) {
 	out := &Bundle{Type: "transaction-response", Total: -1, Entries: make([]Entry, len(t.jobs))}
 	t.done = nil
@@ -647,7 +647,7 @@ func (t *plan) answerOne(ctx context.Context, tx *store.Tx, j *job) error {
 	return nil
 }
 
-// write hands the store what is to be written.
+// write passes the writes to the store.
 func (t *plan) write(ctx context.Context, write func(context.Context, []*store.Write) error, jobs []*job) error {
 	ws := make([]*store.Write, 0, len(jobs))
 	of := make([]*job, 0, len(jobs))

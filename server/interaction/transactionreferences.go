@@ -14,7 +14,7 @@ import (
 // entries become in the place of links to the entries.
 // Spec: https://hl7.org/fhir/R4/http.html#trules.
 type linker struct {
-	// targets: what an entry is called in the bundle (fullUrl) -> "Patient/123".
+	// targets: an entry's name in the bundle (fullUrl) -> "Patient/123".
 	targets map[string]string
 	// versions: "Patient/123" -> the version it will have, where that is known. Few
 	// bundles need it.
@@ -24,7 +24,7 @@ type linker struct {
 	// search reads a conditional reference; ok is false for any other text.
 	search func(text string) (typ, criteria string, ok bool)
 
-	base  string // of the resource at hand: what stands before Type/id in its fullUrl
+	base  string // of the present resource: the part of its fullUrl before Type/id
 	nodes []fhir.Node
 	found []change
 	// unresolved is the first reference of the resource at hand that names an entry of the
@@ -204,7 +204,7 @@ func (l *linker) reference(text string) string {
 	return to + "/_history/" + version
 }
 
-// target returns what the entry that text names becomes, "" where it names none. A
+// target returns the new reference of the entry that text names, "" if it names none. A
 // relative reference is resolved against the fullUrl of its entry.
 // Spec: https://hl7.org/fhir/R4/bundle.html#references.
 func (l *linker) target(text string) string {
@@ -264,8 +264,7 @@ func (l *linker) narrative(div string) string {
 	return out.String()
 }
 
-// baseOf is what stands before Type/id in an absolute URL, with its slash; ""
-// for a urn.
+// baseOf is the part of an absolute URL before Type/id, with its slash; "" for a urn.
 func baseOf(fullURL string) string {
 	if !strings.HasPrefix(fullURL, "http://") && !strings.HasPrefix(fullURL, "https://") {
 		return ""

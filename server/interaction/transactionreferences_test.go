@@ -78,7 +78,7 @@ func TestLinkerKeepsTheRestToTheByte(t *testing.T) {
 			if !strings.HasSuffix(got, tt.want+"}") {
 				t.Errorf("got  %s\nwant …%s}", got, tt.want)
 			}
-			// What is indexed is the model: it must say the same.
+			// The model is indexed: it must give the same result.
 			again, err := fhir.Decode(r4.Model, []byte(got))
 			if err != nil {
 				t.Fatal(err)
@@ -210,8 +210,7 @@ func TestParseETag(t *testing.T) {
 	}
 }
 
-// A transaction the size of a patient's record: what the walk over all resources
-// costs.
+// A transaction the size of a patient's record: the cost of the walk over all resources.
 func BenchmarkLinker(b *testing.B) {
 	in := []byte(`{"resourceType":"Observation","status":"final","category":[{"coding":[{"system":"http://terminology.hl7.org/CodeSystem/observation-category","code":"vital-signs"}]}],"code":{"coding":[{"system":"http://loinc.org","code":"8302-2"}]},"subject":{"reference":"urn:uuid:p"},"encounter":{"reference":"urn:uuid:q"},"effectiveDateTime":"2020-01-01","valueQuantity":{"value":1.5,"unit":"cm","system":"http://unitsofmeasure.org","code":"cm"}}`)
 	l := testLinker()

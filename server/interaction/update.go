@@ -43,7 +43,7 @@ func (s *Service) update(ctx context.Context, p UpdateParams, r fhir.Resource) (
 	return s.readable(ctx, answer, err)
 }
 
-// replace is update without a look at what the client may read of its answer.
+// replace is update without checking whether the client may read the answer.
 func (s *Service) replace(ctx context.Context, p UpdateParams, r fhir.Resource) (Response, error) {
 	if err := s.mayUpdate(ctx, p.ResourceType, p.ID); err != nil {
 		return Response{}, err
@@ -83,8 +83,8 @@ func (s *Service) replace(ctx context.Context, p UpdateParams, r fhir.Resource) 
 	return made(w.Result, w.Created), nil
 }
 
-// updateCreateError turns "does not exist" into 405 where update must not create. What a
-// resource refers to and is not there is another error, of another status.
+// updateCreateError turns "does not exist" into 405 if update must not create. A missing
+// target of a reference is another error, with another status.
 func (s *Service) updateCreateError(w *store.Write, err error) error {
 	o, ok := outcome.From(err)
 	if ok && w.Method == fhir.PUT && w.MustExist && (o.HTTPStatus() == http.StatusNotFound || o.HTTPStatus() == http.StatusGone) {

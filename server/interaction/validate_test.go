@@ -18,7 +18,7 @@ type accepting struct{ Parameters }
 func (accepting) Check(*r4.SearchParameter) error { return nil }
 func (accepting) Current() *search.Registry       { return nil }
 
-// observer is a Validator that keeps what it was given, as it was just then.
+// observer is a Validator that keeps the resources that it was given, unchanged.
 type observer struct {
 	resource fhir.Resource
 	encoded  []byte
