@@ -148,7 +148,7 @@ func (l *scopeList) Set(text string) error {
 	return nil
 }
 
-// body is what was given, as JSON.
+// body is the given fields, as JSON.
 func (f *fields) body(more map[string]any) ([]byte, error) {
 	out := make(map[string]any)
 	for flag, field := range f.json {
@@ -198,8 +198,8 @@ func named(c *cobra.Command, args []string, flag string) (string, error) {
 	return "", fmt.Errorf("%s and --%s %s are two", args[0], flag, given)
 }
 
-// tell prints a record as JSON, which is what it is in /admin too, and on the last
-// line a secret that is shown once.
+// tell prints a record as JSON, in the form that /admin returns, and on the last line a
+// secret that is shown once.
 func tell(c *cobra.Command, record any, secret string) error {
 	if err := printJSON(c.OutOrStdout(), record); err != nil || secret == "" || wantsJSON(c) {
 		return err

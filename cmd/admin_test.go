@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// kiln runs a command and returns what it prints.
+// kiln runs a command and returns its output.
 func kiln(args ...string) (string, error) {
 	c := root()
 	var out bytes.Buffer

@@ -13,8 +13,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// The commands of a running server's administration: each asks one endpoint below
-// /admin and prints what it answers.
+// The commands of a running server's administration: each requests one endpoint below
+// /admin and prints the answer.
 
 // ask is a command that makes one request and prints the answer as JSON. request
 // returns method, path and body for its arguments.

@@ -19,7 +19,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// apps is `kiln app`, for those who write Apps.
+// apps is `kiln app`, for authors of Apps.
 func apps() *cobra.Command {
 	c := &cobra.Command{Use: "app", Short: "Write Apps: begin, test, deploy them, follow their log, replay events"}
 	c.AddCommand(appInit(), appTest(), appDev(), appDeploy(), appLogs(), appReplay())

@@ -24,7 +24,7 @@ import (
 	"kiln/server"
 )
 
-// testCase is one case of a *.test.json: what there is, what is asked, what is expected.
+// testCase is one case of a *.test.json: stored resources, requests and expected answers.
 type testCase struct {
 	Name string `json:"name"`
 	// Secrets of the App, and stand-ins for the services that its urls name as ${env:NAME}.
@@ -36,7 +36,7 @@ type testCase struct {
 	Steps []testStep `json:"steps"`
 }
 
-// testStep is a request with what is expected of its answer.
+// testStep is a request with the expected answer.
 type testStep struct {
 	Request *testRequest `json:"request"`
 	Expect  testExpected `json:"expect"`
@@ -61,7 +61,7 @@ type testExpected struct {
 	Received map[string][]json.RawMessage `json:"received"`
 }
 
-// testAnswer is what a stand-in answers to requests for a path.
+// testAnswer is the answer of a stand-in to requests for a path.
 type testAnswer struct {
 	Path   string          `json:"path"` // "" is every one
 	Status int             `json:"status"`
@@ -374,7 +374,7 @@ func (t *appTester) once(ctx context.Context, step testStep, services map[string
 	return nil
 }
 
-// matches compares JSON with what is expected of it.
+// matches compares JSON with the expected JSON.
 func matches(at string, want, got []byte) error {
 	decode := func(b []byte) (v any, err error) {
 		d := json.NewDecoder(bytes.NewReader(b))

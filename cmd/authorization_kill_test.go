@@ -67,8 +67,8 @@ func newKiller(t *testing.T, database string) (*killer, string) {
 	return k, u.String()
 }
 
-// counted are the statements between which a server may die; what servers read of each
-// other all the time is not among them.
+// counted are the statements between which a server may die, without the periodic reads of
+// other servers' changes.
 var counted = regexp.MustCompile(`(?i)oauth_(code|grant|refresh|flow|login|consent|launch|failure|user)\b|^\s*(begin|commit)`)
 
 func (k *killer) serve(in net.Conn) {
@@ -120,7 +120,7 @@ func (k *killer) serve(in net.Conn) {
 			return
 		}
 		if last {
-			if head[0] == 'B' { // what makes it run follows
+			if head[0] == 'B' { // the message that executes it follows
 				if _, err := out.Write([]byte{'E', 0, 0, 0, 9, 0, 0, 0, 0, 0, 'S', 0, 0, 0, 4}); err != nil {
 					return
 				}
@@ -261,7 +261,8 @@ const (
 )
 
 // codeFlow is a code flow over two servers of one database; at names the step whose request
-// goes to the first, which may die of it. What is not answered is asked of the second.
+// goes to the first server, which may die of it. A request without an answer is repeated at
+// the second.
 type codeFlow struct {
 	t           *testing.T
 	dying, safe *process
@@ -351,7 +352,7 @@ func (f *codeFlow) works(token string) bool {
 	return resp.StatusCode == 200
 }
 
-// once checks that what was used is used up, and that what was answered is good.
+// once checks that a used code or token cannot be used again, and that the answer is valid.
 func (f *codeFlow) once(first *tokenAnswer, form url.Values) {
 	f.t.Helper()
 	got := first

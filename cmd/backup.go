@@ -51,7 +51,7 @@ func replaceFile(name string, write func(*os.File) error) error {
 	}
 	defer f.Close()
 	busy := fmt.Errorf("another backup writes %s: wait for it, or take another name", name)
-	// The lock ends with its process: what a killed backup left is taken over.
+	// The lock ends with its process: the folder of a killed backup is used again.
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); errors.Is(err, syscall.EWOULDBLOCK) {
 		return busy
 	} else if err != nil {

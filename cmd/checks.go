@@ -28,8 +28,8 @@ type finding struct {
 // findings are collected in the order in which they are shown.
 type findings []finding
 
-// add notes what was looked at, and returns whether it is well: good is said then,
-// else the error.
+// add notes the result of a check, and returns whether it is good: the text good is printed
+// then, else the error.
 func (f *findings) add(what, good string, err error) bool {
 	says := good
 	if err != nil {
@@ -124,7 +124,7 @@ func getJSON(ctx context.Context, url, authorization string, out any) (status in
 	return resp.StatusCode, json.Unmarshal(body, out)
 }
 
-// checkTerminology asks the external terminology server what it is.
+// checkTerminology asks the external terminology server for its metadata.
 func (f *findings) checkTerminology(ctx context.Context, c server.TerminologyConfig) {
 	if c.ServerURL == "" || !c.Enabled {
 		return
@@ -205,7 +205,7 @@ func (f *findings) checkEpochs(ctx context.Context, url string) {
 	f.add("readers", "every reader of the change log is within the history of the database", err)
 }
 
-// checkSettings looks whether what is acknowledged survives a crash.
+// checkSettings checks that acknowledged writes survive a crash.
 func (f *findings) checkSettings(ctx context.Context, conn *pgx.Conn) {
 	settings := make(map[string]string)
 	for _, name := range []string{"server_version", "server_encoding", "shared_buffers", "fsync", "full_page_writes", "synchronous_commit"} {

@@ -104,9 +104,8 @@ wrong key is reported, with its value.`,
 // settingsTime bounds how long config print waits for the database.
 const settingsTime = 2 * time.Second
 
-// addSettings puts what administrators have kept in the database above the file. A
-// database that cannot be reached, as a private one whose server does not run, adds
-// nothing.
+// addSettings gives the settings in the database precedence over the file. A database that
+// cannot be reached, such as a private one whose server does not run, adds nothing.
 func (l *loaded) addSettings(ctx context.Context) {
 	if l.config.Database.URL == "" {
 		return
@@ -273,15 +272,15 @@ func readConfig(flags *pflag.FlagSet, environ []string) (loaded, error) {
 	return l, errors.Join(wrong...)
 }
 
-// oneDocument is a parser of YAML that refuses what it would pass over: documents after
-// the first.
+// oneDocument is a parser of YAML that refuses further documents after the first, instead
+// of ignoring them.
 type oneDocument struct{ *yaml.YAML }
 
 func (p oneDocument) Unmarshal(text []byte) (map[string]any, error) {
 	d := yamlv3.NewDecoder(bytes.NewReader(text))
 	for n := 0; ; n++ {
 		if err := d.Decode(new(yamlv3.Node)); err != nil {
-			break // the end, or what the parser says better
+			break // the end, or an error that the parser describes better
 		}
 		if n > 0 {
 			return nil, errors.New("expected one document, found another after ---")
@@ -377,7 +376,7 @@ type key struct {
 	index     []int
 }
 
-// expected is what the key wants in place of value, "" where that will do.
+// expected is the expected form of the key's value, "" if value has it.
 func (k key) expected(value any) string {
 	if !k.list {
 		return expected(k.kind, value)
@@ -397,7 +396,7 @@ func (k key) expected(value any) string {
 	return ""
 }
 
-// expected is what has to be in place of value, "" where that is of the kind.
+// expected is the expected form of a value of a kind, "" if value has it.
 func expected(kind reflect.Kind, value any) string {
 	text := fmt.Sprint(value)
 	switch kind {

@@ -225,7 +225,8 @@ func TestConfigCheck(t *testing.T) {
 	}
 }
 
-// What a file or the environment has as a boolean is printed as one, where a key is true, false or auto.
+// A boolean of a file or the environment is printed as a boolean, where a key is true,
+// false or auto.
 func TestConfigPrintsBooleans(t *testing.T) {
 	for _, tt := range []struct{ value, want string }{{"true", "true"}, {"false", "false"}, {`"true"`, "true"}, {"auto", "auto"}} {
 		file := write(t, filepath.Join(t.TempDir(), "kiln.yaml"), []byte("notifications:\n  webhook:\n    allow_private_networks: "+tt.value+"\n"))

@@ -114,7 +114,7 @@ func newDemo(ctx context.Context, s *server.Server) (_ *demo, err error) {
 	d := &demo{Server: a, passwords: make(map[string]string), simulator: &simulator.Part{Server: a, Logger: s.Logger, Principal: access.Open}}
 	open := access.With(ctx, access.Open)
 
-	// 1. Nobody has used it: there is nothing but what this start has made.
+	// 1. Nobody has used the database: it contains only the resources of this start.
 	history, err := s.Service.History(open, interaction.HistoryParams{Values: map[string][]string{"_count": {"1"}}})
 	if err != nil {
 		return nil, err
@@ -176,7 +176,7 @@ func newDemo(ctx context.Context, s *server.Server) (_ *demo, err error) {
 	return d, nil
 }
 
-// banner says on one screen what there is to try.
+// banner prints addresses and commands to try, on one screen.
 func (d *demo) banner(w io.Writer) {
 	fmt.Fprintf(w, `
   Kiln %s, demo: authorization is on, the patients are made up

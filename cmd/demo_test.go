@@ -17,7 +17,7 @@ import (
 	"kiln/server/store/storetest"
 )
 
-// said is what a process has printed so far.
+// said is the output of a process so far.
 type said struct {
 	mu   sync.Mutex
 	text bytes.Buffer

@@ -170,8 +170,7 @@ func TestDocumentedPathsAreRouted(t *testing.T) {
 	}
 }
 
-// Commands, configuration keys and tables that the documents quote are those of the
-// code.
+// The commands, configuration keys and tables that the documents quote exist in the code.
 func TestDocumentsQuoteTheCode(t *testing.T) {
 	t.Parallel()
 	known := names()
@@ -187,7 +186,7 @@ func TestDocumentsQuoteTheCode(t *testing.T) {
 			text := m[1]
 			section, _, _ := strings.Cut(text, ".")
 			isSection := slices.ContainsFunc(known, func(name string) bool { return strings.HasPrefix(name, text+".") })
-			ofScripts := file == "docs/apps.md" && section == "fhir" // what a script calls
+			ofScripts := file == "docs/apps.md" && section == "fhir" // names that a script calls
 			if word.MatchString(text) && sections[section] && !slices.Contains(known, text) && !isSection && !ofScripts && !strings.HasSuffix(text, ".go") {
 				t.Errorf("%s quotes %s, which is no configuration key", file, text)
 			}

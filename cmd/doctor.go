@@ -60,8 +60,7 @@ func examine(c *cobra.Command) findings {
 	return out
 }
 
-// checkSurroundings looks at what is around a server: its address and the
-// terminology server.
+// checkSurroundings checks a server's address and the terminology server.
 func (f *findings) checkSurroundings(c *cobra.Command, cfg server.Config) {
 	f.add("address", cfg.Server.Listen+" is not reachable from other machines, or access is controlled", access.CheckListen(cfg.Server.Listen, cfg.Auth.Enabled))
 	f.checkPort(c.Context(), cfg.Server.Listen)

@@ -59,8 +59,8 @@ nothing is stored then. Nothing is generated: add the package with
 	return c
 }
 
-// serverFlags adds the flags by which a command is about the packages of a running
-// server in place of those of the source tree.
+// serverFlags adds the flags that select the packages of a running server instead of those
+// in the source tree.
 func (r *remote) serverFlags(c *cobra.Command) {
 	c.Flags().StringVar(&r.server, "server", "", "base URL of a running server, whose installed packages are meant (default the source tree)")
 	c.Flags().StringVar(&r.token, "token", "", "bearer token")

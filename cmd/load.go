@@ -172,7 +172,7 @@ func runLoad(c *cobra.Command, o loadOptions, paths []string) error {
 	return p.journal.remove()
 }
 
-// loading counts what a load has done so far.
+// loading counts the results of a load so far.
 type loading struct {
 	journal *journal
 	start   time.Time

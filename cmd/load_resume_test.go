@@ -286,8 +286,8 @@ func TestLoadKilledAndResumed(t *testing.T) {
 	}
 }
 
-// A load that broke off goes on at another server of the same database, and is refused at
-// one of another database: there, what was acknowledged would be missing.
+// An interrupted load continues at another server of the same database. A server of another
+// database refuses it: the acknowledged resources would be missing there.
 func TestLoadGoesOnAtAnotherServer(t *testing.T) {
 	t.Parallel()
 	dir, want := corpus(t, 12)

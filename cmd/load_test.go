@@ -21,7 +21,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// fake takes what a server would take and remembers what came.
+// fake accepts the requests of a server and keeps them.
 type fake struct {
 	mu       sync.Mutex
 	requests []string       // method, path, first family or count of entries
@@ -76,7 +76,7 @@ func (f *fake) sorted() []string {
 
 const transactionOfTwo = `{"resourceType":"Bundle","type":"transaction","entry":[{"resource":{"id":"1"}},{"resource":{"id":"2"}}]}`
 
-// run loads paths into f from an empty folder and returns what was told.
+// run loads paths into f from an empty folder and returns the result.
 func (f *fake) run(t *testing.T, dir string, paths ...string) (loadResult, error) {
 	t.Helper()
 	web := httptest.NewServer(f)

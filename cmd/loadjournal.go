@@ -10,10 +10,9 @@ import (
 	"time"
 )
 
-// journal is the state file of `kiln load`: what was sent and what became of it, one
-// JSON object a line, written before a request goes out and after its answer came.
-// What was sent and has no answer may be stored or not: that is looked up before it
-// is sent again.
+// journal is the state file of `kiln load`: requests and their results, one JSON object a
+// line, written before a request is sent and after its answer. A request without an answer
+// may be stored or not: that is looked up before it is sent again.
 type journal struct {
 	path, server string
 
@@ -29,7 +28,7 @@ type journal struct {
 // maxClaimed bounds one generation of claimed resources.
 const maxClaimed = 200_000
 
-// record is what the journal knows of an item.
+// record is the journal's state of an item.
 type record struct {
 	// sent and last are when it was sent the first and the last time, by the server's
 	// clock; zero when never.
@@ -45,7 +44,8 @@ type line struct {
 	Key    string    `json:"key"`
 	Event  string    `json:"event"` // sent, stored (with entries), refused, done
 	At     time.Time `json:"at,omitzero"`
-	// Entries are those of a batch that are stored; Locations what was stored.
+	// Entries are the stored entries of a batch; Locations the locations of stored
+	// resources.
 	Entries   []int    `json:"entries,omitempty"`
 	Locations []string `json:"locations,omitempty"`
 	Unsure    bool     `json:"unsure,omitempty"`
@@ -117,7 +117,7 @@ func readLines(path string, use func(line)) error {
 	}
 }
 
-// otherServer is what a state file says of a load to another server than the one at hand.
+// otherServer is a state file's record of a load to another server.
 type otherServer struct {
 	began time.Time // the first sending
 	acked bool      // something was acknowledged
@@ -142,9 +142,9 @@ func (o *otherServer) read(l line) {
 	}
 }
 
-// sameDatabase reports whether the resources that the other server acknowledged are those
-// of the server at hand: it has one whose id was made during that load. What was never
-// acknowledged is looked up before it is sent, so that it may have gone anywhere.
+// sameDatabase reports whether the present server has the resources that the other server
+// acknowledged: it has one whose id was made during that load. Unacknowledged ones are
+// looked up before they are sent, so they do not matter.
 func (o *otherServer) sameDatabase(has func(location string) (bool, error)) (bool, error) {
 	if !o.acked {
 		return true, nil
@@ -207,7 +207,7 @@ func (j *journal) note(l line) error {
 	return nil
 }
 
-// of returns what is known of an item, its zero value when nothing is.
+// of returns the state of an item, its zero value if there is none.
 func (j *journal) of(key string) record {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -14,10 +14,10 @@ import (
 	"github.com/google/uuid"
 )
 
-// What was sent without an answer is looked for among the resources that the server
-// has stored since, by content: ids, versions and times are the server's, and
-// references to other entries were replaced by it. A transaction is stored whole or
-// not at all, so one resource of it is enough.
+// An item without an answer is searched for, by content, among the resources that the
+// server has stored since. Ids, versions and times are the server's, and it replaced
+// references to other entries. A transaction is stored whole or not at all, so one resource
+// of it is enough.
 
 // clockLeeway is how much earlier than the sending the search begins: answers tell
 // the server's time in whole seconds.
@@ -148,8 +148,8 @@ func (p *poster) lookFor(ctx context.Context, o *outgoing, want []int, since tim
 }
 
 // madeSince reports whether a server of Kiln made an id after a time, give or take a
-// minute: a version 7 UUID begins with its time. Resources with an id that their
-// author chose, or with an older one, are not what a create stored.
+// minute: a version 7 UUID begins with its time. A create stores no resource with a chosen
+// or an older id.
 func madeSince(id string, since time.Time) bool {
 	u, err := uuid.Parse(id)
 	return err == nil && u.Version() == 7 && !time.Unix(u.Time().UnixTime()).Before(since.Add(-time.Minute))

@@ -8,14 +8,14 @@ import (
 	"strings"
 )
 
-// outgoing is what an item asks of the server.
+// outgoing is the request of an item.
 type outgoing struct {
 	name        string
 	transaction bool   // stored whole or not at all; otherwise each entry by itself
 	whole       []byte // the body when everything is sent; nil builds a batch of the entries
 	single      bool   // the one entry is a request of its own
 	entries     []entry
-	// bundle says that entries are those of whole, which are read when they are
+	// bundle means that entries are the entries of whole, which are read when they are
 	// needed: a transaction is sent as it is.
 	bundle bool
 }
@@ -115,7 +115,7 @@ func unpackBundle(it item) (outgoing, []failure) {
 	var fails []failure
 	for i, e := range b.Entry {
 		if e.Search.Mode == "outcome" {
-			continue // what the search said about itself
+			continue // messages of the search itself
 		}
 		name := fmt.Sprintf("%s, entry %d", it.name, i)
 		var h head

@@ -24,7 +24,7 @@ func main() {
 	switch {
 	case err == nil:
 	case cut && errors.Is(err, context.Canceled), cut && errors.Is(err, errNotReady):
-		// What was under way when the signal came fails in words of its own.
+		// The command that the signal interrupted prints its own error.
 		fmt.Fprintln(os.Stderr, "kiln: interrupted")
 		os.Exit(1)
 	case errors.As(err, &reported):

@@ -81,7 +81,7 @@ nothing is added then. A search parameter that is already part of R4 is left out
 	return c
 }
 
-// packageReport is what was found about a package that is added.
+// packageReport lists the findings about an added package.
 type packageReport struct {
 	Issues        []packageIssue         `json:"issues,omitempty"`
 	CodeConflicts []codeConflict         `json:"codeConflicts,omitempty"`
@@ -213,7 +213,7 @@ func inTree(dir string) error {
 	return nil
 }
 
-// tellPackage says what was done, and what was found wrong; report may be nil.
+// tellPackage prints the result and the findings; report may be nil.
 func tellPackage(c *cobra.Command, verb string, p definitions.Package, report *packageReport) error {
 	if wantsJSON(c) {
 		return printJSON(c.OutOrStdout(), struct {
@@ -243,7 +243,7 @@ func tellPackage(c *cobra.Command, verb string, p definitions.Package, report *p
 	return nil
 }
 
-// contents counts what a package defines: "655 StructureDefinition, …".
+// contents counts the definitions of a package: "655 StructureDefinition, …".
 func contents(p definitions.Package) string {
 	var parts []string
 	for _, typ := range slices.Sorted(maps.Keys(p.Resources)) {

@@ -22,10 +22,11 @@ type poster struct {
 	server, token string
 	client        *http.Client
 	journal       *journal
-	clock         time.Duration // what the server's clock is ahead of this one
+	clock         time.Duration // difference between the server's clock and this one
 	settle        time.Duration // how long a request that was cut off may be at work
-	// answering is held for reading from a sending until its answer is noted, and for
-	// writing while something is looked up: what others have stored is then claimed.
+	// answering is held for reading from sending a request until its answer is noted, and
+	// for writing during a lookup: by then the resources that other requests stored are
+	// known.
 	answering sync.RWMutex
 	// stopping is done when no new request is to be made.
 	stopping context.Context
@@ -92,7 +93,7 @@ func reasonOf(err error) string {
 	return err.Error()
 }
 
-// post sends one item and reads the answer. What an earlier sending has stored is
+// post sends one item and reads the answer. Entries that an earlier request has stored are
 // left out.
 func (p *poster) post(ctx context.Context, it item) posted {
 	o, fails := parse(it)
@@ -144,9 +145,9 @@ func (p *poster) post(ctx context.Context, it item) posted {
 	}
 }
 
-// missing looks up what an unanswered sending has stored, and returns what is
-// missing. A request that was cut off may still be at work: what is missing is
-// looked for again when that is over.
+// missing looks up the entries that an unanswered request has stored, and returns the
+// others. A request that was cut off may still be running: missing entries are looked up
+// again after its end.
 func (p *poster) missing(ctx context.Context, o *outgoing, want []int, known record) (missing []int, err error) {
 	o.readEntries()
 	if want == nil {
@@ -190,8 +191,8 @@ func (p *poster) done(key string, locations []string) {
 	}
 }
 
-// sendOnce makes one request for some entries of an item and notes the answer. The
-// error says that the connection broke, so that what the server did is not known.
+// sendOnce makes one request for some entries of an item and notes the answer. An error
+// means that the connection broke, so that the result is not known.
 func (p *poster) sendOnce(ctx context.Context, it item, o *outgoing, some []int) (posted, error) {
 	p.answering.RLock()
 	defer p.answering.RUnlock()

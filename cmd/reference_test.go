@@ -119,7 +119,7 @@ func writeCommand(b *strings.Builder, c *cobra.Command) {
 		fmt.Fprintf(b, "\n%s\n", strings.TrimSpace(c.Long))
 	}
 	flags := false
-	c.InheritedFlags() // merges those of the commands above
+	c.InheritedFlags() // merges the flags of the parent commands
 	c.Flags().VisitAll(func(f *pflag.Flag) {
 		if f.Hidden || f.Name == "help" {
 			return

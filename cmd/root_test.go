@@ -77,7 +77,7 @@ func TestHelp(t *testing.T) {
 	walk(root())
 }
 
-// Names in JSON are lower case, and what is still to do is null.
+// Names in JSON are lower case, and a pending migration has the time null.
 func TestMigrationsAsJSON(t *testing.T) {
 	c := command(t, "migrate", "status")
 	var out strings.Builder

@@ -64,8 +64,8 @@ func findSources(paths []string) (files []source, total int64, err error) {
 	return files, total, nil
 }
 
-// kindOf says by its name what a file is: json, ndjson, tar, or "" for something
-// else; compression aside.
+// kindOf is the kind of a file by its name: json, ndjson, tar, or "" for others;
+// compression aside.
 func kindOf(path string) string {
 	name := strings.ToLower(path)
 	for _, ext := range []string{".gz", ".zst"} {
@@ -82,8 +82,8 @@ func kindOf(path string) string {
 	return ""
 }
 
-// ranks are what comes before everything else, in this order, because others
-// refer to it.
+// ranks are the files that come before all others, in this order, because others refer to
+// them.
 var ranks = []string{"hospital", "organization", "location", "practitioner", "medication.", "patient."}
 
 func rank(path string) int {
@@ -150,8 +150,7 @@ func loadAll(ctx context.Context, files []source, parallel int, h handlers) {
 }
 
 // readArchive cuts an archive into items. It is read once to learn the ranks of its
-// members, then once for each rank there is. What is before the place where it is
-// broken is loaded.
+// members, then once for each rank. Members before a damaged place are loaded.
 func readArchive(f source, h handlers, give func(item) error, barrier func()) error {
 	members := make(map[int]int64)
 	broken := readTar(f, func(name string, size int64, _ io.Reader) error {

@@ -45,8 +45,7 @@ func (s *Server) appClients() app.Clients {
 	return nil
 }
 
-// definition returns one of the definitions that the server is built with, and those of
-// the operations of Apps.
+// definition returns a built-in definition or the OperationDefinition of an App.
 func (s *Server) definition(typ, id string) (interaction.Definition, bool, error) {
 	if typ == "OperationDefinition" {
 		if body, ok := s.Apps.Definition(id); ok {

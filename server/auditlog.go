@@ -14,8 +14,8 @@ import (
 	"kiln/server/web"
 )
 
-// What the authorization server tells of becomes AuditEvents by the same recorder as
-// the interactions of REST: off the path of the requests, and one for each request.
+// Events of the authorization server become AuditEvents by the same recorder as the
+// interactions of REST: outside of the requests, one for each request.
 
 // recordAuthorization keeps an event of the authorization server.
 func (s *Server) recordAuthorization(e oauth.Event) {
@@ -36,7 +36,7 @@ var auditCodes = map[string]struct{ typ, typName, subtype, subtypeName, action s
 
 const dicom = "http://dicom.nema.org/resources/ontology/DCM"
 
-// actions are what a request does, by its method.
+// actions are the actions of requests, by method.
 // Spec: https://hl7.org/fhir/R4/valueset-audit-event-action.html.
 var actions = map[string]string{"GET": "R", "HEAD": "R", "POST": "C", "PUT": "U", "PATCH": "U", "DELETE": "D"}
 
@@ -65,7 +65,7 @@ func (s *Server) decided(x *web.Exchange, r *http.Request) {
 	s.recordAuthorization(e)
 }
 
-// accessEvent makes the AuditEvent of a request from that of other events.
+// accessEvent turns an event of the authorization server into the AuditEvent of a request.
 func accessEvent(e oauth.Event, event object) {
 	event["type"] = object{"system": "http://terminology.hl7.org/CodeSystem/audit-event-type", "code": "rest", "display": "RESTful Operation"}
 	event["subtype"] = []object{{"code": e.Interaction}}

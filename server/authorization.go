@@ -89,8 +89,8 @@ func (s *Server) explain(ctx context.Context, p *access.Principal, method, path 
 	return e, nil
 }
 
-// records is what the authorization server asks of FHIR. It asks as the user for
-// whom it asks, so that access decides here as everywhere.
+// records are the authorization server's queries to the FHIR side. They run with the rights
+// of the user concerned, so that package access decides here too.
 type records struct{ service *interaction.Service }
 
 // Exists reports whether a reference such as Practitioner/1 has a target.
@@ -256,7 +256,7 @@ func (r records) Means(ctx context.Context, scope smart.Scope) bool {
 	return r.service.Access.Means(ctx, scope)
 }
 
-// PatientOf returns the id of the patient whom an encounter names, "" for none.
+// PatientOf returns the id of the patient of an encounter, "" for none.
 func (r records) PatientOf(ctx context.Context, encounter string) (string, error) {
 	v, err := r.service.Store.Read(ctx, "Encounter", encounter)
 	if err != nil {

@@ -5,7 +5,7 @@ import (
 	"kiln/server/telemetry"
 )
 
-// caches are what this server remembers only to be faster.
+// caches are this server's caches. Emptying them changes no answer.
 func (s *Server) caches() []admin.Cache {
 	searcher := s.Store.Searcher()
 	return []admin.Cache{

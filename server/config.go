@@ -73,7 +73,7 @@ type SearchConfig struct {
 	MemoryMB       int  `koanf:"memory_mb" doc:"memory for what searches have found before; 0 remembers nothing"`
 }
 
-// ValidationConfig is about what is checked before it is stored.
+// ValidationConfig are the checks before a resource is stored.
 type ValidationConfig struct {
 	Mode            string `koanf:"mode" doc:"full; structure or off: only what FHIR JSON itself demands"`
 	AllowSkip       bool   `koanf:"allow_skip" doc:"X-Skip-Validation: true skips validation"`
@@ -121,8 +121,8 @@ func Default() Config {
 	}
 }
 
-// Check refuses values that no server can run with. The error has a line for each
-// wrong key, with the value that it has and what was expected.
+// Check refuses values that no server can run with. The error has a line for each wrong
+// key, with its value and the expected form.
 func (c Config) Check() error {
 	var p problems
 	p.oneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")

@@ -55,7 +55,7 @@ func (c AppsConfig) platform() app.Config {
 		LogRetention: time.Duration(c.LogRetentionDays) * 24 * time.Hour}
 }
 
-// limits are those of one script.
+// limits are the limits of one script.
 func (c SandboxConfig) limits() sandbox.Limits {
 	return sandbox.Limits{Execution: time.Duration(c.MaxExecutionMS) * time.Millisecond, Memory: int64(c.MaxMemoryMB) << 20}
 }

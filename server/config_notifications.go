@@ -131,7 +131,7 @@ func (a Automatic) MarshalJSON() ([]byte, error) { return json.Marshal(a.value()
 // MarshalYAML is MarshalJSON in YAML.
 func (a Automatic) MarshalYAML() (any, error) { return a.value(), nil }
 
-// Expected names the values, for those who gave another one.
+// Expected names the values, for an error about another one.
 func (Automatic) Expected() string { return "true, false or auto" }
 
 func (a Automatic) value() any {

@@ -12,8 +12,7 @@ import (
 	"kiln/server/settings"
 )
 
-// problems are what is wrong with a configuration, a line each: key, value, and what
-// was expected.
+// problems are the faults of a configuration, a line each: key, value, and expected form.
 type problems []error
 
 func (p *problems) add(format string, args ...any) { *p = append(*p, fmt.Errorf(format, args...)) }

@@ -10,6 +10,6 @@
 //	Close      what New started, last things first
 //
 // A file that is named like a part (notifications.go, apps.go, terminology.go) builds it
-// from the configuration and hands it what it needs of others. Nothing of a request is
-// decided here.
+// from the configuration and passes it the other parts that it needs. No request is decided
+// here.
 package server

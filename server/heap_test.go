@@ -27,7 +27,7 @@ func TestGrowth(t *testing.T) {
 	}
 }
 
-// The growth follows what is alive from one collection to the next, and what is remembered.
+// The growth follows the live memory from one collection to the next, and the search cache.
 func TestHeapIsPaced(t *testing.T) {
 	if os.Getenv("GOGC") != "" {
 		t.Skip("GOGC is set")
@@ -55,7 +55,7 @@ func TestHeapIsPaced(t *testing.T) {
 			}
 		}
 	}
-	awaitPercent(5, 16) // 24 MB of 256 and what the tests have
+	awaitPercent(5, 16) // 24 MB of 256 and the memory of the tests
 	runtime.KeepAlive(remembered)
 	h.remember(0)
 	awaitPercent(40, 2000)

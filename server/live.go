@@ -41,7 +41,7 @@ type derived struct {
 	web         web.Settings
 	interaction interaction.Settings
 	limits      ratelimit.Limits
-	// notifications are those of package notify.
+	// notifications are the settings of package notify.
 	notifications notify.Config
 	jobs          jobs.Settings
 	bulk          bulk.Settings
@@ -50,7 +50,7 @@ type derived struct {
 // now is the configuration in force.
 func (s *Server) now() *Config { return s.Settings.Current() }
 
-// openSettings reads what administrators have set in the database, and makes it the
+// openSettings reads the settings in the database, and makes them a part of the
 // configuration in force.
 func (s *Server) openSettings(ctx context.Context, o Options) error {
 	var err error
@@ -64,8 +64,8 @@ func (s *Server) openSettings(ctx context.Context, o Options) error {
 	return nil
 }
 
-// settingsConfig is what the settings are about: the configuration of the start, and
-// that with which no server could start again.
+// settingsConfig describes the settings: the configuration of the start, and the keys whose
+// values could prevent the next start.
 func (s *Server) settingsConfig(o Options) settings.Config[Config] {
 	start := s.Config
 	return settings.Config[Config]{Start: start, Default: Default(), Origin: o.Origin, Store: s.Store, Flags: flags, Logger: s.Logger, Now: time.Now,

@@ -19,9 +19,9 @@ import (
 	"kiln/server/validate"
 )
 
-// PackageReader judges packages as $install-package does, without a database: by the
-// definitions of a folder of package definitions, but for those of the package name,
-// which the one that is read replaces.
+// PackageReader checks packages as $install-package does, without a database: by the
+// definitions of a folder of packages, without the package name, which the checked one
+// replaces.
 func PackageReader(dir fs.FS, name string) (fhirpackage.Reader, error) {
 	var none fhirpackage.Reader
 	library, err := definitions.Open(dir)
@@ -76,8 +76,8 @@ func PackageReader(dir fs.FS, name string) (fhirpackage.Reader, error) {
 	}, nil
 }
 
-// usedCodes are the URLs of the search parameters of a library by base and code,
-// without those of the package name.
+// usedCodes are the URLs of the search parameters of a library by base and code, without
+// those of the package name.
 func usedCodes(library *definitions.Library, name string) (map[[2]string]string, error) {
 	used := make(map[[2]string]string)
 	for e, body := range library.All("SearchParameter") {

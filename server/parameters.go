@@ -34,7 +34,7 @@ func (s *Server) parameters(ctx context.Context) (*searchparam.Service, error) {
 	p := &searchparam.Service{
 		Base: base, Value: index.Value, Model: r4.Model, Store: s.Store, Extract: index.Extract, BaseURLs: s.Config.baseURLs(),
 		NewID: fhir.NewID, Now: time.Now, Logger: s.Logger,
-		// With what a search may wait for before and after.
+		// With the waiting times before and after a search.
 		SearchTime: func() time.Duration { return time.Duration(s.now().Search.TimeoutSeconds)*time.Second + time.Minute },
 		Forget: func() {
 			s.profiles.forget()

@@ -27,8 +27,8 @@ type profiles struct {
 	hits, misses, forgotten uint64
 }
 
-// statistics is the state of the cache. Its capacity is what is stored: it is bounded
-// by the definitions that there are.
+// statistics is the state of the cache. Its capacity is its size: the number of stored
+// definitions bounds it.
 func (p *profiles) statistics() admin.CacheStatistics {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -52,7 +52,7 @@ func (p *profiles) forget() {
 
 // of returns the profiles, and a version that differs when they may.
 func (p *profiles) of(ctx context.Context) (map[string][]string, int64, error) {
-	p.registry() // what is written elsewhere is noticed with the search parameters
+	p.registry() // changes of other servers are noticed with the search parameters
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.byType != nil {

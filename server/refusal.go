@@ -118,12 +118,12 @@ type refusingTLSConn struct {
 	secure *tls.Conn
 }
 
-// ConnectionState returns what the handshake agreed on: net/http sets Request.TLS from it.
+// ConnectionState returns the result of the handshake: net/http sets Request.TLS from it.
 func (c refusingTLSConn) ConnectionState() tls.ConnectionState { return c.secure.ConnectionState() }
 
-// refusingListener accepts connections whose refusals are OperationOutcomes. It finishes
-// the TLS handshake of a connection, as far as there is TLS, before it returns it: only
-// then it is known whether the client speaks HTTP/2.
+// refusingListener accepts connections whose refusals are OperationOutcomes. With TLS it
+// finishes the handshake of a connection before it returns it: only then it is known
+// whether the client speaks HTTP/2.
 type refusingListener struct {
 	net.Listener
 	accepted chan net.Conn

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// Contract, Errors: every early refusal is an OperationOutcome, those of net/http included.
+// Contract, Errors: every early refusal is an OperationOutcome, also those by net/http.
 func TestEarlyRefusals(t *testing.T) {
 	t.Parallel()
 	cert, key := certificate(t, t.TempDir(), 1)

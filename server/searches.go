@@ -36,7 +36,7 @@ func (s *Server) searchRecorder() *searchshape.Recorder {
 	return r
 }
 
-// flushShapes is how often what was counted is told to the other servers.
+// flushShapes is the interval at which counts are stored for the other servers.
 const flushShapes = time.Second
 
 // searchesPart is what administrators see of searches.
@@ -58,7 +58,7 @@ func (p searchesPart) Apply(ctx context.Context, id string) (string, error) {
 	return job, err
 }
 
-// searches shows what was counted of searches, suggests indexes and builds them.
+// searches shows the counted searches, suggests indexes and builds them.
 func (s *Server) searches() searchesPart {
 	wake := make(chan struct{}, 1)
 	s.background(func(ctx context.Context) { s.buildIndexes(ctx, wake) })

@@ -46,7 +46,7 @@ import (
 
 // Server is the service with all its parts.
 type Server struct {
-	Config      Config // as it was at start; the one in force is that of Settings
+	Config      Config // at the start; that of Settings is in force
 	Settings    *settings.Settings[Config]
 	Logger      *slog.Logger
 	Database    *postgres.Server // the private PostgreSQL; nil with database.url
@@ -82,7 +82,7 @@ type Server struct {
 	authorizationServer Authorization // nil with auth.enabled false
 }
 
-// Options are what a Server gets beside its configuration.
+// Options are the parameters of a Server beside its configuration.
 type Options struct {
 	// Sandbox starts a process that scripts of Apps run in: a program and its
 	// arguments, behind which the limit of memory stands. Without it there are none.
@@ -96,9 +96,9 @@ type Options struct {
 	// Origin says of each key of the configuration that was set where:
 	// settings.SourceFlag, settings.SourceEnvironment, or the name of a file.
 	Origin map[string]string
-	// Authorization builds the authorization server on the parts that there are
-	// already: database, store and interactions. It is called with auth.enabled; nil
-	// builds that of the package oauth.
+	// Authorization builds the authorization server on the parts that exist already:
+	// database, store and interactions. It is called with auth.enabled; nil builds the one
+	// of package oauth.
 	Authorization func(ctx context.Context, s *Server) (Authorization, error)
 	// Listening is called with the address as soon as requests are taken, Ready
 	// when they are served. Both may be nil.
@@ -114,8 +114,8 @@ type Authorization interface {
 	Close()
 }
 
-// New builds the parts of the service, each complete, from the bottom up: none is
-// changed by one that is built later. What they start, Close stops.
+// New builds the parts of the service, each complete, from the bottom up: no part is
+// changed by a later one. Close stops them.
 func New(ctx context.Context, c Config, o Options) (_ *Server, err error) {
 	s := &Server{Config: c, Logger: o.Logger, version: o.Version, Metrics: prometheus.NewRegistry(), tracing: telemetry.Tracing{Logger: o.Logger}}
 	defer func() {
@@ -127,7 +127,7 @@ func New(ctx context.Context, c Config, o Options) (_ *Server, err error) {
 		return nil, err
 	}
 	s.onClose(s.tracing.Close)
-	if err := s.openSettings(ctx, o); err != nil { // what administrators have changed
+	if err := s.openSettings(ctx, o); err != nil { // administrators' settings
 		return nil, err
 	}
 	c = s.Config
@@ -140,9 +140,9 @@ func New(ctx context.Context, c Config, o Options) (_ *Server, err error) {
 		return nil, err
 	}
 	s.recorder = s.searchRecorder()
-	s.policies = s.policySource() // who may do what
+	s.policies = s.policySource() // rights by policy
 	s.Service = s.interactions(o) // what FHIR means
-	s.audit = s.auditRecorder()   // who did what
+	s.audit = s.auditRecorder()   // audit trail
 	s.limiter = s.rateLimiter()
 	s.Streams = &web.OpenStreams{Enter: func(w http.ResponseWriter, r *http.Request) (func(), error) {
 		return s.limiter.Enter(r.Context(), w.Header(), r, ratelimit.Stream)
@@ -188,7 +188,7 @@ func New(ctx context.Context, c Config, o Options) (_ *Server, err error) {
 	return s, nil
 }
 
-// onClose makes Close run f, before what was built earlier is closed.
+// onClose makes Close run f, before it closes the parts built earlier.
 func (s *Server) onClose(f func()) { s.closers = append(s.closers, f) }
 
 // background runs a part's own work until Close.
@@ -242,7 +242,7 @@ func (s *Server) openStore(ctx context.Context, o Options) (*store.Store, error)
 	if err := store.Migrate(ctx, url); err != nil {
 		return nil, fmt.Errorf("bring the database's schema up to date: %w", err)
 	}
-	// What administrators have set of the connections holds from now on.
+	// The administrators' settings of the connections hold from now on.
 	list, err := store.ReadSettings(ctx, url)
 	if err != nil {
 		return nil, fmt.Errorf("read the settings: %w", err)
@@ -266,8 +266,8 @@ func searchMemory(c SearchConfig) int64 {
 	return int64(c.MemoryMB) << 20
 }
 
-// interactions builds the FHIR interactions. What is built on them later is asked for
-// when a request needs it.
+// interactions builds the FHIR interactions. Parts that are built later are looked up when
+// a request needs them.
 func (s *Server) interactions(o Options) *interaction.Service {
 	c := s.Config
 	return &interaction.Service{
@@ -306,13 +306,13 @@ func (s *Server) operations() (*operation.Set, error) {
 	return set, set.RegisterValidate(index.Operations, s.Validator, s.validation())
 }
 
-// rateLimiter bounds what clients ask for.
+// rateLimiter bounds the requests of clients.
 func (s *Server) rateLimiter() *ratelimit.Limiter {
 	return &ratelimit.Limiter{Limits: func() ratelimit.Limits { return s.derived.Load().limits }, Store: s.Store, Now: time.Now,
 		Proxies: func() web.Proxies { return s.derived.Load().web.Proxies }}
 }
 
-// mux is the root of all paths, with what they have in common.
+// mux is the root of all paths, with the handling that all share.
 func (s *Server) mux() *web.Mux {
 	m := &web.Mux{
 		Limiter:  s.limiter,
@@ -355,7 +355,7 @@ func (s *Server) administration() *admin.Part {
 	}
 }
 
-// administratorChanged records what an administrator has changed.
+// administratorChanged records an administrator's change.
 func (s *Server) administratorChanged(ctx context.Context, r *http.Request, x *web.Exchange, what, to string) {
 	e := s.audit.Of(ctx, x, r)
 	e.Interaction, e.Action, e.Description = "configure", "U", what+": "+to
@@ -502,10 +502,10 @@ func Run(ctx context.Context, c Config, o Options) error {
 	if o.Ready != nil {
 		o.Ready(s)
 	}
-	// The definitions are opened while nobody waits for them: the first write with a
-	// bound code, an extension or a profile would. An error is told to whom it
-	// concerns. What a start leaves behind is given back then: a server that nobody uses
-	// takes a sixth less memory.
+	// The definitions are opened in the background: otherwise the first write with a bound
+	// code, an extension or a profile would wait for it. An error comes back in the
+	// requests that need them. Memory of the start is given back then: an idle server takes
+	// a sixth less.
 	go func() {
 		_, _ = definitions.Embedded()
 		debug.FreeOSMemory()

@@ -43,7 +43,7 @@ func (s *Server) validation() validate.Options {
 	return options
 }
 
-// writesValidator judges what is written as strictly as the configuration in force
+// writesValidator checks resources before a write as strictly as the configuration in force
 // says.
 type writesValidator struct{ s *Server }
 
@@ -96,9 +96,9 @@ func builtIn(typ string, each func(id string, body []byte) error) error {
 	return nil
 }
 
-// exists reports whether a reference has a target on this server that the request can
-// read. A token that reads nothing of the type cannot learn what there is: then every
-// target is taken for granted.
+// exists reports whether a reference has a target on this server that the request can read.
+// With a token that reads nothing of the type every target counts as present, so that the
+// answer reveals nothing.
 func (s *Server) exists(ctx context.Context, typ, id string) (bool, error) {
 	if exists, known := interaction.Promised(ctx, typ, id); known {
 		return exists, nil
@@ -120,11 +120,11 @@ func (s *Server) exists(ctx context.Context, typ, id string) (bool, error) {
 	return err == nil, err
 }
 
-// library is the packages of this program, opened at first use, and what is stored.
+// library is the packages of this program, opened at first use, and stored resources.
 type library struct {
 	open   func() (*definitions.Library, error)
 	stored func(ctx context.Context, url string) ([][]byte, error)
-	forget func() // drops what was made of answers
+	forget func() // empties the caches of answers
 }
 
 // lookUp bounds how long a definition is looked for in the database.

@@ -118,7 +118,7 @@ func WithAddress(ctx context.Context, p *Principal, address func() netip.Addr) c
 }
 
 // WithIndex returns a context for decisions on resources whose index is at hand, made with
-// the search parameters in force: the index is complete, even while that of stored
+// the search parameters in force: the index is complete, even while the index of stored
 // resources is being built.
 func WithIndex(ctx context.Context, p *Principal) context.Context {
 	r, _ := ctx.Value(key{}).(*request)

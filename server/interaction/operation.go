@@ -185,8 +185,8 @@ func (s *Service) Draft(w *store.Write, r fhir.Resource, edits []fhir.Edit) erro
 // error in r.
 func (s *Service) Check(ctx context.Context, r fhir.Resource) error { return s.validate(ctx, r) }
 
-// SearchOptions are the service's additions to a query. warnings collects what the client
-// should know about the codes behind terminology modifiers; it may be nil.
+// SearchOptions are the service's additions to a query. warnings collects warnings about
+// the codes of terminology modifiers; it may be nil.
 func (s *Service) SearchOptions(ctx context.Context, lenient bool, warnings *[]outcome.Issue) search.Options {
 	return s.searchOptions(ctx, lenient, warnings)
 }

@@ -67,8 +67,8 @@ func (s *Service) SettleAudit(ctx context.Context, from Reader, typ string, valu
 	return nil
 }
 
-// searchOptions are the service's additions to a query. warnings collects what the client
-// should know about the codes behind terminology modifiers; it may be nil.
+// searchOptions are the service's additions to a query. warnings collects warnings about
+// the codes of terminology modifiers; it may be nil.
 func (s *Service) searchOptions(ctx context.Context, lenient bool, warnings *[]outcome.Issue) search.Options {
 	opt := search.Options{Lenient: lenient, DefaultCount: s.now().DefaultCount, MaxCount: s.now().MaxCount,
 		Explain: s.now().Explain != nil && s.now().Explain(ctx), BaseURLs: s.BaseURLs, Now: s.Now()}

@@ -121,8 +121,8 @@ type Facts struct {
 	Version string // of the software
 	Date    string // of the build or of the definitions, yyyy-mm-dd
 	URL     string // base URL, "" when it depends on the request
-	// Profiles are, for each resource type, the canonical of its definition and
-	// those of the profiles on it.
+	// Profiles are, for each resource type, the canonical URLs of its definition and of the
+	// profiles on it.
 	Profiles map[string][]string
 	// OAuthURIs returns the endpoints of the authorization server by the names of
 	// http://fhir-registry.smarthealthit.org/StructureDefinition/oauth-uris; nil
@@ -212,9 +212,9 @@ func checkBodyID(r fhir.Resource, id string) error {
 	}
 }
 
-// ParseQuery reads a query string: of a URL, of a form, of a bundle entry's url,
-// of If-None-Exist or of a conditional reference. A semicolon is data, RFC 3986
-// §3.4. A NUL and what is no UTF-8 are refused.
+// ParseQuery reads a query string: of a URL, of a form, of a bundle entry's url, of
+// If-None-Exist or of a conditional reference. A semicolon is data, RFC 3986 §3.4. A NUL
+// and invalid UTF-8 are refused.
 func ParseQuery(query string) (url.Values, error) {
 	v, err := url.ParseQuery(strings.ReplaceAll(query, ";", "%3B"))
 	if err != nil {

@@ -58,9 +58,9 @@ func (s *Service) Subsets(types []string, values url.Values) (func(fhir.Version)
 	return s.reducer(summary, elements), summary, nil
 }
 
-// reducer returns what cuts a version down to a summary or to some elements.
-// Mandatory and modifier elements, id and meta always stay. It works on the
-// stored text, whose top-level elements it copies or leaves out.
+// reducer returns a function that cuts a version down to a summary or to some elements.
+// Mandatory and modifier elements, id and meta always stay. It works on the stored text,
+// whose top-level elements it copies or leaves out.
 func (s *Service) reducer(summary search.Summary, elements []string) func(fhir.Version) fhir.Version {
 	if len(elements) == 0 && (summary == search.SummaryNone || summary == search.SummaryCount) {
 		return func(v fhir.Version) fhir.Version { return v }
@@ -90,7 +90,7 @@ func (s *Service) reducer(summary search.Summary, elements []string) func(fhir.V
 	}
 }
 
-// reduce copies what is left of each property of body, nil for nothing.
+// reduce copies the result of left for each property of body, nil for nothing.
 func reduce(t *fhir.Type, body []byte, left func(f *fhir.Field, name string, value []byte) []byte) []byte {
 	out := make([]byte, 0, len(body))
 	out = append(out, '{')
@@ -162,8 +162,8 @@ func items(array []byte) func(yield func(value []byte) bool) {
 	}
 }
 
-// valueEnd is the end of the JSON value that begins at from: where a comma or
-// bracket of what it is a part of stands.
+// valueEnd is the end of the JSON value that begins at from: the position of the next comma
+// or closing bracket of its parent.
 func valueEnd(text []byte, from int) int {
 	depth := 0
 	for i := from; i < len(text); i++ {

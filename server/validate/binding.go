@@ -44,8 +44,8 @@ func (u *run) binding(n fhir.Node, b *binding) {
 	switch e := n.Element().(type) {
 	case *r4.CodeableConcept:
 		if len(e.Coding) == 0 {
-			// Where the binding is extensible, text is what stands for a concept that it
-			// has no code for; an extension may say why there is none.
+			// Where the binding is extensible, text replaces a code for a concept without
+			// one; an extension may give the reason.
 			// Spec: https://hl7.org/fhir/R4/terminologies.html#strength.
 			if b.required && len(e.Extension) == 0 {
 				u.report(severity, "expected a code of %s (required binding), found none", b.valueSet)

@@ -25,7 +25,7 @@ func (u *run) inEntry(field string, index int) {
 	}
 }
 
-// rootOf is %rootResource for what is inside a resource: the resource that contains it.
+// rootOf is %rootResource inside a resource: the resource that contains it.
 // Spec: https://hl7.org/fhir/R4/fhirpath.html#variables.
 func (u *run) rootOf(n fhir.Node) fhir.Node {
 	root := u.fp.RootResource
@@ -79,7 +79,7 @@ func (u *run) fullURL(b *r4.Bundle, e *r4.BundleEntry) {
 		return
 	}
 	if e.Resource == nil || (b.Type_.Text == "transaction" || b.Type_.Text == "batch") && e.Request != nil && e.Request.Method.Text == "POST" {
-		return // the id of what is to be created is ignored
+		return // the id of a resource to create is ignored
 	}
 	id := e.Resource.Header().ID.Text
 	if !strings.HasPrefix(url, "http://") && !strings.HasPrefix(url, "https://") || id == "" {
@@ -106,9 +106,9 @@ func (u *run) name(uri string) bool {
 	return false
 }
 
-// needsFullURL reports whether an entry with a resource and without fullUrl is against
-// the rule: what is to be created has none yet, and the results of an operation may be
-// resources without an identity.
+// needsFullURL reports whether an entry with a resource and without fullUrl is against the
+// rule: a resource to create has none yet, and results of an operation may have no
+// identity.
 func needsFullURL(typ string, e *r4.BundleEntry) bool {
 	switch typ {
 	case "transaction", "batch":
@@ -160,7 +160,7 @@ func (u *run) containedByID(root fhir.Node) map[string]fhir.Node {
 	return byID
 }
 
-// within is what containedByID has found last.
+// within is the last result of containedByID.
 type within struct {
 	of   fhir.Node
 	byID map[string]fhir.Node
@@ -194,8 +194,8 @@ func (at *bundleScope) find(reference string) fhir.Resource {
 	return at.resources[reference]
 }
 
-// Resolve answers resolve() in an invariant: what is in the resource and the Bundle
-// first, then what Options.Resolver finds.
+// Resolve answers resolve() in an invariant: from the resource and the Bundle first, then
+// by Options.Resolver.
 func (u *run) Resolve(ctx context.Context, reference string) (fhir.Resource, error) {
 	if n, ok := u.resolved(reference); ok {
 		if r, ok := n.Element().(fhir.Resource); ok {

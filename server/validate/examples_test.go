@@ -14,8 +14,8 @@ import (
 	"kiln/server/validate"
 )
 
-// faultyExamples are HL7's examples that are not valid, by type and id, each with
-// a part of what is reported and why that is right.
+// faultyExamples are HL7's examples that are not valid, by type and id, each with a part of
+// the report and the reason why it is right.
 var faultyExamples = map[string]struct{ issue, reason string }{
 	"Questionnaire/qs1":                            {"linkId is required", "nested items have no linkId, which is 1..1"},
 	"ActivityDefinition/blood-tubes-supply":        {"the div has no content", "the narrative is white space, against txt-2"},

@@ -97,7 +97,7 @@ func TestInvariantsAreTheDefinitions(t *testing.T) {
 	}
 	for name := range want {
 		typ, key, _ := strings.Cut(name, " ")
-		// Every resource has those of DomainResource.
+		// Every resource inherits the invariants of DomainResource.
 		inherited := compiled.Of(domainResource) != nil && slices.ContainsFunc(compiled.Of(domainResource).Invariants, func(i constraint.Invariant) bool { return i.Key == key })
 		if !inherited || r4.Model.Resources[typ] == nil {
 			t.Errorf("%s is not in the table", name)
@@ -237,7 +237,7 @@ func TestCompiledInvariantsAgree(t *testing.T) {
 		}
 	}
 
-	// 2. Resources of nothing but what the invariants speak of.
+	// 2. Resources made of the elements and texts of the invariants.
 	words := wordsOf(t, definitions)
 	for _, typ := range slices.Sorted(maps.Keys(r4.Model.Resources)) {
 		if words[typ] == nil {
@@ -273,7 +273,7 @@ func TestCompiledInvariantsAgree(t *testing.T) {
 	}
 }
 
-// words are what the invariants of one definition speak of: elements and texts.
+// words are the elements and texts that the invariants of one definition mention.
 type words struct {
 	elements map[string]bool
 	texts    []string

@@ -27,11 +27,11 @@ type Operation struct {
 	Stored func(ctx context.Context) ([]byte, error)
 }
 
-// Operate answers $validate: the issues of the OperationOutcome, 200, worst first.
-// A valid resource has one issue of severity information, behind its warnings. It
-// fails with invalid, 400, when the request itself is wrong: no resource, an
-// unknown mode, mode profile without a profile. Of a resource whose JSON has values in a
-// wrong form it tells these and what is wrong beside them.
+// Operate answers $validate: the issues of the OperationOutcome, 200, worst first. A valid
+// resource has one issue of severity information, after its warnings. It fails with
+// invalid, 400, if the request itself is wrong: no resource, an unknown mode, mode profile
+// without a profile. For JSON with values of a wrong form it reports these values and the
+// other faults.
 func (v *Validator) Operate(ctx context.Context, op Operation, o Options) ([]outcome.Issue, error) {
 	body := op.Body
 	if parts, ok := parametersOf(body); ok {

@@ -99,8 +99,8 @@ func (s *scanner) member(step segment, extra bool) bool {
 	}
 }
 
-// is reports whether a property holds the element, or with extra what a primitive
-// has beside its value.
+// is reports whether a property holds the element, or with extra the id and extensions of a
+// primitive.
 func (s segment) is(property string, extra bool) bool {
 	if extra {
 		var ok bool

@@ -14,7 +14,7 @@ import (
 	"kiln/server/fhirpath"
 )
 
-// plan is what is asked of the values of one type.
+// plan is the rules for the values of one type.
 type plan struct {
 	typ        *fhir.Type
 	fields     []fieldPlan
@@ -51,7 +51,7 @@ var absolute = map[string]bool{"Coding.system": true, "Identifier.system": true,
 // Specification: SearchParameter). Their absence is a warning.
 var optional = map[string]bool{"SearchParameter.name": true, "SearchParameter.status": true, "SearchParameter.description": true}
 
-// fieldPlan is what is asked of one element of a type.
+// fieldPlan is the rules for one element of a type.
 type fieldPlan struct {
 	field      *fhir.Field
 	invariants []*invariant // on each value, from the element's own definition
@@ -189,7 +189,7 @@ func (ps *plans) tree(t *fhir.Type, seen map[*fhir.Type]bool) {
 		if fp.field.Of != nil {
 			input = fp.field.Of.Type()
 			if strings.HasPrefix(input.Name, root+".") {
-				// The constraints of a backbone element are those of its type.
+				// A backbone element has the constraints of its type.
 				ps.tree(input, seen)
 				continue
 			}

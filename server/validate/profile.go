@@ -36,7 +36,7 @@ type slicedElement struct {
 	*element
 }
 
-// element is one element definition of a snapshot with what is below it.
+// element is one element definition of a snapshot with its children.
 type element struct {
 	name       string     // element name, without [x]
 	typ        *fhir.Type // nil where it is not known or there are several
@@ -73,7 +73,7 @@ type profiles struct {
 	flaws     map[string]string   // why one that is known cannot be used
 }
 
-// maxProfiles bounds what is kept of URLs that resources name.
+// maxProfiles bounds the cache of profiles by URL, as resources may name any URL.
 const maxProfiles = 5000
 
 // of returns the profile with a canonical URL, nil where it is not known or is a
@@ -114,7 +114,7 @@ func (ps *profiles) base(url string) bool {
 	return ok && (ps.validator.plans.named(name) != nil || name == "Resource" || name == "DomainResource")
 }
 
-// forget drops what is known of a profile, after its definition changed.
+// forget drops the cache of a profile, after its definition changed.
 func (ps *profiles) forget() {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -297,7 +297,7 @@ func (ps *profiles) element(p *profile, d *r4.ElementDefinition, inherited bool)
 		e.binding = &binding{required: b.Strength.Text == "required", valueSet: strings.Clone(strings.Split(b.ValueSet.Text, "|")[0])}
 	}
 	for _, c := range d.Constraint {
-		// Those of the base definitions are checked with the base.
+		// Constraints of the base definitions are checked with the base.
 		if !inherited && (ps.base(c.Source.Text) || c.Source.Text == "" && strings.HasPrefix(c.Key.Text, "dom-")) {
 			continue
 		}

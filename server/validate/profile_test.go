@@ -188,7 +188,7 @@ func TestVitalSigns(t *testing.T) {
 	}
 }
 
-// What a profile asks and cannot be decided is never passed over in silence.
+// A rule of a profile that cannot be decided is always reported.
 func TestProfileThatCannotBeDecided(t *testing.T) {
 	const core = "http://hl7.org/fhir/StructureDefinition/"
 	constraint := func(id, key, severity, expression string) string {

@@ -93,8 +93,8 @@ func TestStrict(t *testing.T) {
 	}
 }
 
-// An extension stands where its definition says: on a type or a path, in another
-// extension, on what a FHIRPath expression selects.
+// An extension may be used as its definition's context says: on a type or a path, in
+// another extension, on the results of a FHIRPath expression.
 // Spec: https://hl7.org/fhir/R4/defining-extensions.html#context.
 func TestExtensionContext(t *testing.T) {
 	const core = "http://hl7.org/fhir/StructureDefinition/"

@@ -112,10 +112,9 @@ func (s *snapshotter) end(i int) int {
 	return j
 }
 
-// resolve returns the index of the element with an id of the differential, -1
-// where there can be none. What the base does not have is made: the elements of a
-// datatype below the element that has it, slices, and the slice of value[x] that
-// "valueQuantity" stands for.
+// resolve returns the index of the element with an id of the differential, -1 if there can
+// be none. It makes elements that the base lacks: the elements of a datatype below the
+// element of that type, slices, and the slice of value[x] that "valueQuantity" means.
 func (s *snapshotter) resolve(id string) int {
 	if i := s.find(id); i >= 0 {
 		return i
@@ -198,8 +197,8 @@ func (s *snapshotter) choice(parent int, name string) int {
 	return -1
 }
 
-// slice copies the element at whole, with what is below it, to a new slice behind
-// it and the slices that are there.
+// slice copies the element at whole, with its children, to a new slice after it and its
+// existing slices.
 func (s *snapshotter) slice(whole int, id string) int {
 	from := s.elements[whole].ID.Text
 	copied := slices.Clone(s.elements[whole:s.end(whole)])

@@ -56,8 +56,8 @@ func New(model *fhir.Model, definitions Definitions, codes Codes) *Validator {
 	return v
 }
 
-// Options say how to validate. The zero value is what a write needs: errors only,
-// by the base definitions and the profiles the resource names.
+// Options are the options of a validation. The zero value suits a write: errors only, by
+// the base definitions and the profiles that the resource names.
 type Options struct {
 	// Profiles are canonical URLs that the resource must conform to beside those
 	// in its meta.profile.
@@ -87,10 +87,10 @@ type Options struct {
 // maxIssues bounds one report.
 const maxIssues = 100
 
-// Validate returns what is wrong with r, worst and first found first; nil for a
-// valid resource. Errors have the code invalid and name the element, the rule
-// (the key of a constraint, the value set, the profile), what was expected and
-// what came; line and column where r was decoded from JSON.
+// Validate returns the faults of r, worst and first found first; nil for a valid resource.
+// Errors have the code invalid and name the element, the rule (the key of a constraint, the
+// value set, the profile), the expected and the received value; line and column if r was
+// decoded from JSON.
 func (v *Validator) Validate(ctx context.Context, r fhir.Resource, o Options) []outcome.Issue {
 	return v.validate(ctx, r, o, nil)
 }
@@ -444,8 +444,8 @@ func (u *run) special(n, parent fhir.Node, fp *fieldPlan, p *plan) {
 	}
 }
 
-// damaged reports whether the element at the end of the path, or one below it, has lost
-// its value: rules that read it would report what is not so.
+// damaged reports whether the element at the end of the path, or one below it, has lost its
+// value: rules that read it would report false faults.
 func (u *run) damaged() bool {
 	at := u.expression()
 	return slices.ContainsFunc(u.lost, func(lost string) bool {
@@ -490,8 +490,8 @@ func (u *run) invariant(n fhir.Node, inv *invariant) {
 	var stopped *fhirpath.Error
 	switch {
 	case err != nil && u.applied != nil && !inv.warning && errors.As(err, &stopped) && stopped.Phase == fhirpath.Limit && u.ctx.Err() == nil:
-		// Who brings a profile says what its rules may cost: what was not decided does
-		// not conform to it.
+		// The author of a profile chooses the cost of its rules: a resource does not
+		// conform to a rule that was too expensive to decide.
 		u.report(outcome.Failure, "constraint %s could not be evaluated: %v", inv.key, err)
 	case err != nil:
 		if u.ctx.Err() == nil && u.options.Warnings {
@@ -504,8 +504,8 @@ func (u *run) invariant(n fhir.Node, inv *invariant) {
 	}
 }
 
-// Forget drops what was made of profiles: to be called when conformance resources
-// were stored or deleted, or a package was installed.
+// Forget empties the caches of profiles. It must be called after conformance resources were
+// stored or deleted, or a package was installed.
 func (v *Validator) Forget() { v.profiles.forget() }
 
 // Writes is the validator as the write path calls it, with fixed options.

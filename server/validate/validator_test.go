@@ -144,9 +144,9 @@ func TestConcurrent(t *testing.T) {
 	wg.Wait()
 }
 
-// Issue 11, B7: a validation reads the resource and changes nothing in it: several at
-// once, of one value, get the same answer (a race detector would tell of a write), and
-// the resource is what it was.
+// A validation reads the resource and changes nothing in it: several at once, of one value,
+// get the same answer (the race detector would find a write), and the resource is
+// unchanged.
 func TestValidationChangesNothing(t *testing.T) {
 	t.Parallel()
 	v := newValidator(t)
