@@ -37,8 +37,8 @@ type File struct {
 	Body     []byte
 }
 
-// installed are the resource types that an Archive is read for: what has a
-// canonical URL and says how other resources are to be understood.
+// installed are the resource types that an Archive is read for: resources with a canonical
+// URL that define the meaning of others.
 var installed = map[string]bool{
 	"ActivityDefinition": true, "CapabilityStatement": true, "CodeSystem": true, "CompartmentDefinition": true,
 	"ConceptMap": true, "GraphDefinition": true, "ImplementationGuide": true, "Library": true, "Measure": true,
@@ -47,7 +47,7 @@ var installed = map[string]bool{
 	"TerminologyCapabilities": true, "ValueSet": true,
 }
 
-// limits bound what an archive unpacks to, all of it and one file, in bytes.
+// limits bound the unpacked size of an archive and of one file, in bytes.
 type limits struct{ all, file int64 }
 
 var (

@@ -138,7 +138,7 @@ func foreign(designation any) bool {
 	return language != "" && language != "en" && !strings.HasPrefix(language, "en-")
 }
 
-// writeObject writes a resource: what names it, then the rest sorted.
+// writeObject writes a resource: its identifying members, then the rest sorted.
 func writeObject(out *bytes.Buffer, r map[string]any) error {
 	enc := json.NewEncoder(out)
 	enc.SetEscapeHTML(false)

@@ -45,7 +45,7 @@ const (
 	parameter = `{"resourceType":"SearchParameter","id":"p","url":"http://x/p","text":{"div":"x"},"code":"p","base":["Patient"],"type":"token","expression":"Patient.active","xpath":"x"}`
 )
 
-// registry serves one package as npm does; dist is what it says of the archive.
+// registry serves one package as npm does; dist is its description of the archive.
 func registry(t *testing.T, archive []byte, dist map[string]string) Source {
 	t.Helper()
 	mux := http.NewServeMux()

@@ -61,8 +61,8 @@ type Source struct {
 	Judge func(ctx context.Context, a *Archive) (refused map[string]bool, err error)
 }
 
-// Limits on what a package may hold, in bytes and files; they stop an archive
-// that was made to exhaust memory or disk.
+// Size limits of a package, in bytes and files; they stop an archive that was made to
+// exhaust memory or disk.
 const (
 	maxArchive  = 512 << 20
 	maxEntries  = 200_000
@@ -85,7 +85,7 @@ func (s Source) Add(ctx context.Context, dir, spec string) (Package, error) {
 		return p, err
 	}
 
-	// 2. What of it can be used.
+	// 2. Its usable definitions.
 	var refused map[string]bool
 	if s.Judge != nil {
 		a, err := readArchive(archive, added)
@@ -159,8 +159,8 @@ func List(dir fs.FS) ([]Package, error) {
 	return list, nil
 }
 
-// Remove takes the package spec (NAME or NAME@VERSION) out of the folder dir and
-// returns what it removed.
+// Remove deletes the package spec (NAME or NAME@VERSION) from the folder dir and returns
+// its description.
 func Remove(dir, spec string) (Package, error) {
 	list, err := List(os.DirFS(dir))
 	if err != nil {
@@ -214,7 +214,7 @@ func (s Source) Fetch(ctx context.Context, spec string) ([]byte, error) {
 	return archive, err
 }
 
-// archive returns the .tgz that spec names and what is known of it.
+// archive returns the .tgz that spec names with its description.
 func (s Source) archive(ctx context.Context, spec string) ([]byte, Package, error) {
 	if strings.HasSuffix(spec, ".tgz") || strings.HasSuffix(spec, ".tar.gz") {
 		f, err := os.Open(spec)
@@ -337,9 +337,8 @@ func (s Source) get(ctx context.Context, url string, limit int64) ([]byte, error
 	return b, nil
 }
 
-// checkDigest compares the archive with what the registry says of it: npm's
-// integrity, or where there is none the SHA-1 of FHIR registries. A registry
-// that gives neither is not trusted.
+// checkDigest compares the archive with the registry's digest: npm's integrity, or else the
+// SHA-1 of FHIR registries. A registry that gives neither is not trusted.
 func checkDigest(archive []byte, want, shasum string) error {
 	switch {
 	case want != "":

@@ -472,7 +472,7 @@ func (s *Server) redirect(w http.ResponseWriter, r *http.Request, to string, val
 }
 
 // withValues is a redirect URI with additional parameters. Its own parameters stay as they
-// are written, except those of the same names. RFC 6749 §3.1.2.
+// are written, except parameters of the same names. RFC 6749 §3.1.2.
 func withValues(to string, values url.Values) (string, error) {
 	u, err := url.Parse(to)
 	if err != nil {

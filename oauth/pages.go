@@ -70,7 +70,7 @@ func nameOf(c *storage.Client) string {
 	return c.ID
 }
 
-// Who is the name of the user.
+// Who is the user's name for people.
 func (p page) Who() string {
 	if p.User != nil && p.User.Name != "" {
 		return p.User.Name

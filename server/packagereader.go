@@ -77,7 +77,7 @@ func PackageReader(dir fs.FS, name string) (fhirpackage.Reader, error) {
 }
 
 // usedCodes are the URLs of the search parameters of a library by base and code, without
-// those of the package name.
+// the package name's own.
 func usedCodes(library *definitions.Library, name string) (map[[2]string]string, error) {
 	used := make(map[[2]string]string)
 	for e, body := range library.All("SearchParameter") {

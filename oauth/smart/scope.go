@@ -316,8 +316,8 @@ func (s Scopes) Within(wider Scopes) bool {
 	return true
 }
 
-// Decided returns the allowed scopes after another decision: the chosen ones, and those of
-// s that are covered by no scope that was asked for and refused.
+// Decided returns the allowed scopes after another decision: the chosen ones, and the
+// scopes of s that are covered by no scope that was asked for and refused.
 func (s Scopes) Decided(asked, chosen Scopes) Scopes {
 	out := Scopes{Resource: slices.Clone(chosen.Resource), Other: slices.Clone(chosen.Other)}
 	for _, o := range s.Other {

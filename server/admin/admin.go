@@ -87,7 +87,7 @@ func alive(w http.ResponseWriter, _ *http.Request) {
 	sendLine(w, http.StatusOK, "application/json; charset=utf-8", []byte(`{"status":"ok"}`))
 }
 
-// DatabaseHealth is what a health check says of the database.
+// DatabaseHealth is the database's part of a health check.
 type DatabaseHealth struct {
 	Primary  string `json:"primary"` // ok
 	Epoch    int    `json:"epoch"`

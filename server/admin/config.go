@@ -155,7 +155,7 @@ func (p *Part) changed(w http.ResponseWriter, r *http.Request, err error, what, 
 	}
 }
 
-// who is the administrator's name, as it is kept with a change.
+// who is the administrator's name, as it is stored with a change.
 func who(r *http.Request) string {
 	if a := access.From(r.Context()); a != nil && a.Subject != "" {
 		return a.Subject

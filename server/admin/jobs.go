@@ -123,8 +123,8 @@ func (p *Part) job(ctx context.Context, id string) (Job, JobSource, error) {
 	return Job{}, nil, noJob(id)
 }
 
-// cancelJob ends a job and answers with what it is then; one that has ended already
-// is a conflict.
+// cancelJob ends a job and answers with its state then; a job that has ended already is a
+// conflict.
 func (p *Part) cancelJob(w http.ResponseWriter, r *http.Request) {
 	job, source, err := p.job(r.Context(), r.PathValue("id"))
 	if err != nil {

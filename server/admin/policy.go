@@ -26,7 +26,7 @@ type Access struct {
 	Changed func(ctx context.Context, r *http.Request, x *web.Exchange, what, to string)
 }
 
-// PolicyWriter changes what is stored of policies.
+// PolicyWriter changes stored policies.
 type PolicyWriter interface {
 	access.PolicyStore
 	// ChangePolicy makes a policy what change makes of its JSON, nil for none; nil
@@ -71,7 +71,7 @@ func named(do func(x *web.Exchange, r *http.Request) error) func(x *web.Exchange
 type policy struct {
 	ID string `json:"id"`
 	*access.Policy
-	// DryRunDenied is what a dry run would have denied on this server.
+	// DryRunDenied counts the requests on this server that a dry run would have denied.
 	DryRunDenied int64 `json:"dryRunDenied"`
 }
 
@@ -138,8 +138,8 @@ func noPolicy(name string) error {
 	return outcome.New(outcome.CodeNotFound, "there is no policy %q", name)
 }
 
-// document reads what a client sends as a policy: without what answers add.
-// Of one that replaces old, only what differs need be acceptable today.
+// document reads a client's policy without the members that answers add. If it replaces
+// old, only the different parts must pass today's checks.
 func (a *Access) document(ctx context.Context, raw []byte, name string, old []byte) (*access.Policy, []byte, error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(raw, &fields); err != nil || fields == nil {
@@ -176,19 +176,19 @@ func (a *Access) document(ctx context.Context, raw []byte, name string, old []by
 	return p, text, err
 }
 
-// onceEach fails where an object of a document has a member twice: which of them counts,
-// readers do not agree on. Case makes no difference, as it makes none to those who read it.
+// onceEach fails if an object of a document has a member twice: readers disagree on which
+// one counts. Case makes no difference, as readers ignore it.
 func onceEach(document []byte) error {
 	in := json.NewDecoder(bytes.NewReader(document))
 	type level struct {
 		seen  map[string]bool // nil in an array
-		value bool            // what comes next is the value of a member
+		value bool            // the next token is the value of a member
 	}
 	var levels []level
 	for {
 		token, err := in.Token()
 		if err != nil {
-			return nil // its end, or what is told by who reads it
+			return nil // its end, or an error that the later decoding reports
 		}
 		if name, ok := token.(string); ok && len(levels) > 0 {
 			if at := &levels[len(levels)-1]; at.seen != nil && !at.value {

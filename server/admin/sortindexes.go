@@ -50,7 +50,7 @@ func (p *Part) addSortIndex(w http.ResponseWriter, r *http.Request) {
 	accepted(w, r, job)
 }
 
-// sortIndex is what has become of an index.
+// sortIndex is the present state of an index.
 func (p *Part) sortIndex(ctx context.Context, x searchparam.SortIndex) (searchparam.SortIndex, error) {
 	list, err := p.SortIndexes.SortIndexes(ctx)
 	i := slices.IndexFunc(list, func(o searchparam.SortIndex) bool {

@@ -16,7 +16,7 @@ type CacheStatistics struct {
 	Misses    uint64  `json:"misses"`
 	HitRatio  float64 `json:"hit_ratio"`
 	Size      int     `json:"size"`     // entries
-	Capacity  uint64  `json:"capacity"` // entries, or bytes where that is what bounds it
+	Capacity  uint64  `json:"capacity"` // entries, or bytes if the limit is in bytes
 	Bytes     uint64  `json:"bytes"`    // roughly; 0 where nobody counts them
 	Evictions uint64  `json:"evictions"`
 }

@@ -114,7 +114,7 @@ func (a *Recorder) add(p pending) {
 	}
 }
 
-// run writes the events of few requests at once, and stores those of many for later.
+// run writes the events of few requests at once, and stores the events of many for later.
 func (a *Recorder) run() {
 	defer close(a.closing)
 	for e := range a.waiting {

@@ -24,7 +24,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Manifest says what a backup holds.
+// Manifest describes the content of a backup.
 type Manifest struct {
 	Software string           `json:"software"`
 	Made     time.Time        `json:"made"`
@@ -33,7 +33,7 @@ type Manifest struct {
 	Tables   map[string]Table `json:"tables"`
 }
 
-// Table is what a table holds: its rows, and the exclusive or of 64 bits of the MD5
+// Table describes a table: its number of rows, and the exclusive or of 64 bits of the MD5
 // of each row as text, which does not depend on their order.
 type Table struct {
 	Rows int64  `json:"rows"`
@@ -90,8 +90,8 @@ func Write(ctx context.Context, url, software string, out io.Writer) (*Manifest,
 	return m, z.Close()
 }
 
-// manifest counts and sums what a transaction sees. Tables that are of no use after
-// a restart (unlogged) are left out.
+// manifest counts and sums the tables that a transaction sees. It leaves out unlogged
+// tables: they are of no use after a restart.
 func manifest(ctx context.Context, tx pgx.Tx) (*Manifest, error) {
 	// Values as text do not depend on the client.
 	if _, err := tx.Exec(ctx, "SET LOCAL timezone = 'UTC'; SET LOCAL datestyle = 'ISO, YMD'; SET LOCAL intervalstyle = 'postgres'; SET LOCAL extra_float_digits = 1; SET LOCAL bytea_output = 'hex'"); err != nil {
@@ -139,8 +139,8 @@ func Restore(ctx context.Context, url, file string, verify bool) (*Manifest, err
 	if len(want.Tables) == 0 {
 		return nil, fmt.Errorf("%s is no backup: its manifest names no table", file)
 	}
-	// Checked to its end first: pg_restore would have committed what it was given by the
-	// time that the sum at the end is known to be wrong.
+	// Checked to its end first: pg_restore would have committed the rows before the sum at
+	// the end turns out wrong.
 	if err := whole(z.File); err != nil {
 		return nil, fmt.Errorf("%s is not what was written: %w", file, err)
 	}
@@ -172,8 +172,8 @@ func Restore(ctx context.Context, url, file string, verify bool) (*Manifest, err
 	return want, startEpoch(ctx, conn)
 }
 
-// startEpoch stores that the restored database begins a new epoch, where its schema knows epochs.
-// Transaction numbers in the backup are those of another line of history.
+// startEpoch stores that the restored database begins a new epoch, if its schema knows
+// epochs. Transaction numbers in the backup belong to another cluster.
 func startEpoch(ctx context.Context, conn *pgx.Conn) error {
 	var known bool
 	err := conn.QueryRow(ctx, "SELECT to_regclass('epoch') IS NOT NULL").Scan(&known)
@@ -297,9 +297,9 @@ func withoutPassword(connection string) (rest, password string) {
 	}
 }
 
-// connectionValue reads the value that a string of keywords and values begins with:
-// up to a space, or in single quotes; a backslash goes before what stands for itself.
-// length is the bytes that it takes.
+// connectionValue reads the value at the beginning of a string of keywords and values: up
+// to a space, or in single quotes; a backslash escapes the next character. length is its
+// length in bytes.
 func connectionValue(s string) (text string, length int) {
 	var b strings.Builder
 	quoted := strings.HasPrefix(s, "'")

@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// Authorization, Scopes: a hidden resource is absent, and takes as long: requests for hidden and absent ids alternate,
-// and their medians differ by no more than those of two absent ids. Noise passes with time: one round of several
-// must succeed.
+// Authorization, Scopes: a hidden resource is absent, and takes as long: requests for
+// hidden and absent ids alternate, and their medians differ by no more than the medians of
+// two absent ids. Noise passes with time: one round of several must succeed.
 func TestTimingOfHiddenAndAbsent(t *testing.T) {
 	h := guardedHandlers(t)[true]
 	all := patientApp("a", "patient/*.cruds").token()

@@ -32,12 +32,12 @@ type Type struct {
 	Elements   []Element
 }
 
-// Context is what an invariant knows beside its element.
+// Context is the environment of an invariant beside its element.
 type Context struct {
 	Context context.Context
 	// Resource is the resource that holds the element: %resource.
 	Resource fhir.Node
-	// Err is set when a Check gave up. What it returned means nothing then.
+	// Err is set when a Check gave up; its result means nothing then.
 	Err error
 
 	steps int
@@ -78,7 +78,7 @@ var Walked = map[string]string{
 	"dom-6": "best practice, true of hardly any resource that a program writes: the warning would stand in nearly every answer",
 }
 
-// Corrected are the expressions of R4 that cannot mean what they say, by key.
+// Corrected are R4's expressions with an evident mistake, corrected, by key.
 var Corrected = map[string]string{
 	// An answer is a FHIR boolean, which is no System.Boolean; R4B writes it so.
 	"que-7": "operator = 'exists' implies (answer is boolean)",

@@ -5,14 +5,13 @@ import (
 	"time"
 )
 
-// ParseDate reads a date, dateTime or instant at any precision: YYYY, YYYY-MM,
-// YYYY-MM-DD, and with a time hh:mm, hh:mm:ss or a fraction of a second, followed
-// by Z, +hh:mm, -hh:mm or nothing, which means UTC. It returns the half-open UTC
-// range [low, high) of the instants that the text stands for, in microseconds
-// since 1970: a whole year for "2013", one millisecond for a time with three
-// digits of a fraction. Digits below a microsecond are cut off. Second 60, a leap
-// second, comes after second 59 and is the first of the next minute, as in POSIX
-// time. The error says what was expected.
+// ParseDate reads a date, dateTime or instant at any precision: YYYY, YYYY-MM, YYYY-MM-DD,
+// and with a time hh:mm, hh:mm:ss or a fraction of a second, followed by Z, +hh:mm, -hh:mm
+// or nothing, which means UTC. It returns the half-open UTC range [low, high) of the
+// instants that the text covers, in microseconds since 1970: a whole year for "2013", one
+// millisecond for a time with three digits of a fraction. Digits below a microsecond are
+// cut off. Second 60, a leap second, comes after second 59 and is the first of the next
+// minute, as in POSIX time. The error names the expected form.
 //
 // Spec: https://hl7.org/fhir/R4/datatypes.html#dateTime,
 // https://hl7.org/fhir/R4/search.html#date.

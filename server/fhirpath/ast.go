@@ -28,7 +28,7 @@ type Node interface {
 	precedence() int
 }
 
-// LiteralKind says what a Literal is written as.
+// LiteralKind is the form in which a Literal is written.
 type LiteralKind uint8
 
 // The kinds of literals.
@@ -202,7 +202,7 @@ func Branches(n Node) []Node {
 	return []Node{n}
 }
 
-// eachBranch returns the step n once for each branch of what it works on.
+// eachBranch returns the step n once for each branch of its input.
 func eachBranch(n, input Node, step func(Node) Node) []Node {
 	if input == nil {
 		return []Node{n}
@@ -390,7 +390,7 @@ func calendarUnit(name string) bool {
 	return false
 }
 
-// quote returns s between two q, with what needs it escaped.
+// quote returns s between two q, escaped.
 func quote(s string, q rune) string {
 	var b strings.Builder
 	b.WriteRune(q)

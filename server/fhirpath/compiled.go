@@ -2,8 +2,8 @@ package fhirpath
 
 import "regexp"
 
-// What follows is the engine's meaning of =, <, distinct() and matches() for code
-// that was compiled from FHIRPath (gen/invariant).
+// The engine's =, <, distinct() and matches(), for code that was compiled from FHIRPath
+// (gen/invariant).
 
 // Equal reports whether a = b is true.
 func Equal(a, b Value) bool { return equal(a, b) == yes }

@@ -82,8 +82,8 @@ func parseLongDecimal(s string) (Value, bool) {
 	return decimalOf(d)
 }
 
-// decimalOf returns d as a value, in the flat form where it fits. It fails for
-// what is not a number and for what is too large.
+// decimalOf returns d as a value, in the flat form if it fits. It fails for infinities, NaN
+// and numbers that are too large.
 func decimalOf(d *apd.Decimal) (Value, bool) {
 	v := Value{kind: DecimalKind}
 	if d.Form != apd.Finite || d.Exponent > maxDigits || d.Exponent < -maxDigits || d.NumDigits() > maxDigits {
@@ -252,7 +252,7 @@ func divideNumbers(a, b Value) (Value, bool) {
 	return decimalOf(d)
 }
 
-// divide is div and mod: the whole part of a/b, and what is left.
+// divide is div and mod: the whole part of a/b, and the remainder.
 func divideWhole(a, b Value, remainder bool) (Value, bool) {
 	if b.big == nil && b.n == 0 {
 		return Value{}, false

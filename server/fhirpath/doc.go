@@ -18,8 +18,8 @@
 // quantity comparisons 0.8 us, obs-7 1.3 us, all descendants 3.7 us; only sets
 // (intersect, union of many) allocate. Compiling takes 5 us.
 //
-// What an expression may cost is bounded: Parse limits size and nesting, Eval
-// counts steps (items and bytes made) and stops with an Error of phase Limit.
+// The cost of an expression is bounded: Parse limits size and nesting, Eval counts steps
+// (items and bytes made) and stops with an Error of phase Limit.
 //
 // The package knows no HTTP, no SQL and no search parameters. resolve(),
 // memberOf() and conformsTo() ask the interfaces of Context.

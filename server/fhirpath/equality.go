@@ -333,7 +333,7 @@ func setOf(items []Value) *set {
 	return s
 }
 
-// distinct removes from the stack, from base on, what equals an earlier item.
+// distinct removes items that equal an earlier item from the stack, from base on.
 func (m *machine) distinct(base, at int) error {
 	n := len(m.stack) - base
 	if n < 2 {

@@ -20,7 +20,7 @@ func observation(t testing.TB) fhir.Node {
 	return fhir.NodeOf(r)
 }
 
-// HL7's suite covers the language; these are what it leaves out.
+// HL7's suite covers the language; these cases are missing there.
 func TestEval(t *testing.T) {
 	tests := []struct{ name, expr, want string }{
 		{"integers overflow to empty", "(2147483647 + 1).empty()", "true"},

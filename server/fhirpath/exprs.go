@@ -350,7 +350,7 @@ func (e *isExpr) test(m *machine) (tri, error) {
 
 func (e *isExpr) eval(m *machine) error { return m.pushTest(e) }
 
-// pushTest pushes what a tester says.
+// pushTest pushes the result of a tester.
 func (m *machine) pushTest(e tester) error {
 	t, err := e.test(m)
 	if err == nil {

@@ -278,8 +278,8 @@ func (p *parser) variable() (Node, error) {
 	return v, nil
 }
 
-// invocation reads a name or a function call; left is what stands before its
-// point, or nil.
+// invocation reads a name or a function call; left is the expression before its point, or
+// nil.
 func (p *parser) invocation(left Node) (Node, error) {
 	t := p.tok
 	switch t.kind {

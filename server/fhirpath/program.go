@@ -101,9 +101,9 @@ type Context struct {
 // DefaultMaxSteps takes some tenths of a second.
 const DefaultMaxSteps = 5_000_000
 
-// Resolver finds what a reference points at, for resolve(). A reference that
-// points nowhere is nil without error. Contained resources and entries of the
-// same Bundle are found without it.
+// Resolver finds the target of a reference, for resolve(). A reference without a target is
+// nil without error. Contained resources and entries of the same Bundle are found without
+// it.
 type Resolver interface {
 	Resolve(ctx context.Context, reference string) (fhir.Resource, error)
 }

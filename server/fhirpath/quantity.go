@@ -10,7 +10,7 @@ import (
 	"kiln/server/ucum"
 )
 
-// unitKind says what the unit of a Quantity is.
+// unitKind is the kind of the unit of a Quantity.
 type unitKind uint8
 
 const (
@@ -334,8 +334,8 @@ func quantities(op string, a, b Value) (v Value, found, ok bool) {
 	return v, found, true
 }
 
-// finer reports whether the unit of a is more granular than that of b: a sum of both is
-// in that unit. Units that do not convert to each other are not finer.
+// finer reports whether the unit of a is more granular than the unit of b: the sum of both
+// has that unit. Units that do not convert to each other are not finer.
 // Spec: https://hl7.org/fhirpath/N1/#addition.
 func finer(a, b Value) bool {
 	if yearly, ok := yearsAndMonths(a, b); ok {

@@ -170,7 +170,7 @@ func preparePattern(args []expr, full bool) (any, error) {
 	return nil, nil
 }
 
-// pattern returns the prepared expression, or compiles what the data gave.
+// pattern returns the prepared expression, or compiles the pattern in the data.
 func (m *machine) pattern(e *scalar, s string, full bool) (*regexp.Regexp, error) {
 	if re, ok := e.data.(*regexp.Regexp); ok {
 		return re, nil

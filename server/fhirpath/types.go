@@ -10,7 +10,7 @@ import (
 // hierarchy answers questions about the types of a model by their bases.
 type hierarchy struct {
 	model *fhir.Model
-	// bases has for each type its own name and those of all it specialises,
+	// bases has for each type its own name and the names of all types that it specialises,
 	// nearest first.
 	bases map[*fhir.Type][]string
 	types map[string]*fhir.Type
@@ -149,7 +149,7 @@ func (h *hierarchy) casts(v Value, t typeTest) bool {
 	return h.matches(v, t)
 }
 
-// static is what is known of a result before evaluation.
+// static is the type information about a result before evaluation.
 type static struct {
 	types     []*fhir.Type
 	kinds     uint16 // bits of System kinds

@@ -9,7 +9,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// Kind says what a Value is.
+// Kind is the kind of a Value.
 type Kind uint8
 
 // The kinds of values.
@@ -59,7 +59,7 @@ type Value struct {
 // Collection is an ordered list of values; nil is the empty one.
 type Collection []Value
 
-// Kind returns what the value is.
+// Kind returns the kind of the value.
 func (v Value) Kind() Kind { return v.kind }
 
 // Node returns the place in the model, and whether the value is one.

@@ -1,6 +1,6 @@
-// Package jobs runs long work in the background, on all servers of a database: it owns the tables
-// job, job_part and job_file, the leases of parts, and the ends of jobs. What a job does belongs to
-// the package that registers a Kind; where its files are stored, to package bulk.
+// Package jobs runs long work in the background, on all servers of a database: it owns the
+// tables job, job_part and job_file, the leases of parts, and the ends of jobs. The package
+// that registers a Kind does its work; package bulk stores its files.
 //
 //	Add ──> job (waiting) ──> part, part, …          in one transaction
 //

@@ -56,7 +56,7 @@ type Job struct {
 	Finished        time.Time // zero before
 	Expires         time.Time // zero before the end
 	Expired         bool
-	Total, Done     int64 // resources; Done includes those of parts under way
+	Total, Done     int64 // resources; Done includes running parts
 	Failed          int64
 	Code, Failure   string
 	Parts           int64
@@ -103,11 +103,11 @@ type File struct {
 	Input            string // of an import; "" for nothing
 }
 
-// Result is what a part has done.
+// Result is the result of a part.
 type Result struct {
 	Parts               []Part
 	Files               []File
-	Total, Done, Failed int64          // added to those of the job
+	Total, Done, Failed int64          // added to the job's numbers
 	Shared              map[string]any // added to Job.Shared
 	Data                any            // kept with the part; see Core.Results
 }

@@ -177,8 +177,8 @@ func (c *Core) renew(ctx context.Context, t *Task, stop context.CancelCauseFunc)
 	}
 }
 
-// finish stores the result of a part, and ends the job with its last part. It stores nothing where
-// the lease is no longer that of the task.
+// finish stores the result of a part, and ends the job with its last part. It stores
+// nothing if the task has lost the lease.
 func (c *Core) finish(ctx context.Context, t *Task, r Result) error {
 	data, err := json.Marshal(r.Data)
 	if err != nil {

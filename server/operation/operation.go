@@ -23,7 +23,8 @@ type Operation struct {
 	// Definition is the canonical of its OperationDefinition, which says where it is
 	// called, with which inputs, and whether it can be called by GET.
 	Definition string
-	// Run runs the operation. The inputs are those of the definition; their names, types and numbers have been checked.
+	// Run runs the operation. The inputs have the definition's names, types and numbers;
+	// these have been checked.
 	Run func(ctx context.Context, p Request, in *Inputs) (interaction.Response, error)
 	// Writes says that it changes something, where the definition does not.
 	Writes bool

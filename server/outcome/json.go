@@ -38,8 +38,8 @@ func JSON(issues []Issue) []byte {
 	return b
 }
 
-// printable puts U+FFFD in the place of what a FHIR string cannot have; diagnostics
-// repeat what clients send. Spec: https://hl7.org/fhir/R4/datatypes.html#string.
+// printable puts U+FFFD in the place of characters that a FHIR string cannot have;
+// diagnostics repeat client input. Spec: https://hl7.org/fhir/R4/datatypes.html#string.
 func printable(c rune) rune {
 	if c < ' ' && c != '\n' && c != '\r' && c != '\t' {
 		return '\uFFFD'

@@ -28,7 +28,7 @@ const (
 	CodeLogin         Code = "login"
 	CodeForbidden     Code = "forbidden"
 	CodeException     Code = "exception"
-	CodeTransient     Code = "transient"  // what the server waits for has not come; nothing is stored
+	CodeTransient     Code = "transient"  // the server waited in vain; nothing is stored
 	CodeNoStore       Code = "no-store"   // the disk is full
 	CodeIncomplete    Code = "incomplete" // not everything could be considered
 	CodeInformational Code = "informational"

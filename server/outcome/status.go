@@ -59,8 +59,8 @@ func Is(err error, codes ...Code) bool {
 	return ok && len(e.Issues) > 0 && slices.Contains(codes, e.Issues[0].Code)
 }
 
-// Ours reports whether the service is at fault, and not the request: what is no
-// Error, and what is answered with a status of 500 or more.
+// Ours reports whether the service is at fault, and not the request: errors of other types,
+// and errors with a status of 500 or more.
 func Ours(err error) bool {
 	e, ok := From(err)
 	return err != nil && (!ok || e.HTTPStatus() >= http.StatusInternalServerError)
@@ -152,8 +152,8 @@ func UpgradeRequired(format string, args ...any) *Error {
 	return withStatus(http.StatusUpgradeRequired, CodeInvalid, format, args)
 }
 
-// NotImplemented says that the configuration has switched off what the request needs:
-// 501 not-supported.
+// NotImplemented means that the configuration has switched off a needed feature: 501
+// not-supported.
 func NotImplemented(format string, args ...any) *Error {
 	return withStatus(http.StatusNotImplemented, CodeNotSupported, format, args)
 }

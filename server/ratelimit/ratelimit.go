@@ -1,8 +1,8 @@
-// Package ratelimit counts the requests of each client, and refuses those above its
-// rate. A window slides: what was counted in the minute before counts for the part
-// of it that is less than a minute ago. Every server counts for itself and tells the
-// others by the database a few times a second, so that a rate holds for all servers
-// of a database together; a request never waits for that.
+// Package ratelimit counts the requests of each client, and refuses requests above its
+// rate. A window slides: a count of the minute before counts for the share that is less
+// than a minute ago. Every server counts for itself and shares its counts by the database a
+// few times a second, so that a rate holds for all servers of a database together. A
+// request never waits for that.
 package ratelimit
 
 import (
@@ -31,7 +31,7 @@ type Limits struct {
 	Token         int // a minute at the token endpoint, for each client and address
 	TokenHour     int // an hour there
 	Authorization int // attempts a minute at the other endpoints below /auth, for each address
-	// Searches, Bundles and Streams bound what one client does at the same time.
+	// Searches, Bundles and Streams bound the concurrent requests of one client.
 	Searches, Bundles, Streams int
 }
 
@@ -45,7 +45,7 @@ type Limiter struct {
 	shards [shards]shard
 }
 
-// Store is where servers tell each other what they have counted.
+// Store shares counts between servers.
 type Store interface {
 	AddRates(ctx context.Context, added []store.Rate) ([]store.Rate, error)
 	Rates(ctx context.Context, clients []int64) ([]store.Rate, error)
@@ -67,7 +67,7 @@ type shard struct {
 	clients map[int64]*client
 }
 
-// client is what one client has done under one rule.
+// client is the requests of one client under one rule.
 type client struct {
 	window  int64 // seconds
 	starts  int64 // of the current window, Unix seconds
@@ -76,8 +76,7 @@ type client struct {
 	active  [kinds]int
 }
 
-// count is the requests in a window: those of other servers, and ours that the
-// others do not know of yet.
+// count is the requests in a window: the other servers', and ours that are not shared yet.
 type count struct{ shared, own int64 }
 
 func (c count) all() int64 { return c.shared + c.own }
@@ -159,12 +158,12 @@ func (l *Limiter) Limit(x *web.Exchange, r *http.Request, g web.Group, p *access
 	return outcome.New(outcome.CodeThrottled, "more than %d requests in %d seconds; try again in %d seconds", worst.limit, worst.window, worst.wait)
 }
 
-// use is what a request to an authorization endpoint does.
+// use is the kind of a request to an authorization endpoint.
 type use int
 
 const (
 	begins    use = iota // a person or a client begins something
-	goesOn               // a form of what a person has begun, or a page of its own
+	goesOn               // a form of a flow that has begun, or a page of its own
 	uncounted            // part of a page, or a client that asks about a token
 )
 
@@ -172,8 +171,9 @@ const (
 // patient, choice of an encounter, consent, and the same again after a mistake.
 const formsPerAttempt = 10
 
-// authorizationUse tells people's attempts from what follows them. A hospital's people
-// share one address, so their sign-ins are limited by user name and by failures.
+// authorizationUse separates people's attempts from the requests that follow them. A
+// hospital's people share one address, so their sign-ins are limited by user name and by
+// failures.
 func authorizationUse(r *http.Request) use {
 	switch r.URL.Path {
 	case "/auth/style.css", "/auth/favicon.svg", "/auth/logo", "/auth/smart-style.json", "/auth/introspect":
@@ -227,7 +227,7 @@ func text(a netip.Addr) string {
 	return string(b[:])
 }
 
-// verdict is what a rule says of a request.
+// verdict is the decision of a rule on a request.
 type verdict struct {
 	limit, remaining int
 	window           int64
@@ -318,8 +318,7 @@ func identity(rule, who string) int64 {
 	return int64(binary.BigEndian.Uint64(h.Sum(sum[:0])))
 }
 
-// Sync tells the other servers what this one has counted since the last time, and
-// takes over what they have.
+// Sync stores this server's new counts for the other servers, and reads theirs.
 func (l *Limiter) Sync(ctx context.Context) error {
 	var added []store.Rate
 	var known []int64 // clients of the window that is running

@@ -36,8 +36,8 @@ func (h *Handler) baseOf(r *http.Request, prefix string) string {
 	return scheme + "://" + host + prefix
 }
 
-// firstOf is the first element of a comma-separated header: what the proxy
-// nearest to the client said.
+// firstOf is the first element of a comma-separated header: the value of the proxy nearest
+// to the client.
 func firstOf(list string) string {
 	first, _, _ := strings.Cut(list, ",")
 	return strings.TrimSpace(first)

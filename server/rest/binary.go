@@ -12,8 +12,8 @@ import (
 	"kiln/server/interaction"
 )
 
-// A Binary is read and written as what it holds, unless FHIR's JSON is asked for
-// or sent. Spec: https://hl7.org/fhir/R4/binary.html#rest.
+// A Binary is read and written as its content, unless FHIR's JSON is asked for or sent.
+// Spec: https://hl7.org/fhir/R4/binary.html#rest.
 
 // wantsContent reports whether a read of a Binary is answered with its content, which has
 // the type contentType. The client asks for the resource by a format of FHIR, by _format,

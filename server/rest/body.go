@@ -75,7 +75,7 @@ func (c *call) body(r *http.Request) ([]byte, error) {
 		return nil, outcome.UnsupportedMediaType("Content-Encoding %q is not served; gzip is", outcome.Clip(encoding))
 	}
 	var buf bytes.Buffer
-	// The bodyLimit bounds what is announced; one byte more lets ReadFrom see the end
+	// The bodyLimit bounds the announced size; one byte more lets ReadFrom see the end
 	// without growing.
 	buf.Grow(int(max(size, 0)) + bytes.MinRead)
 	n, err := buf.ReadFrom(io.LimitReader(in, limit+1))
@@ -100,9 +100,9 @@ func (c *call) arriving(in io.Reader, size int64) ([]byte, error) {
 	return body, err
 }
 
-// drain reads what a client still sends of a body that is too long, up to another
-// limit of it, at least minDrain bytes, and not for long: many clients read no answer before they have sent
-// everything, and one that waits for leave to send is told at once.
+// drain reads the rest of a body that is too long, up to another limit of it, at least
+// minDrain bytes, and not for long: many clients read no answer before they have sent
+// everything. A client that waits for 100 Continue is answered at once.
 func (c *call) drain(r *http.Request, limit int64) {
 	if r.Header.Get("Expect") != "" {
 		return
@@ -173,7 +173,7 @@ func spool(in io.Reader, limit int64) (spooledBody, error) {
 	return spooledBody{Reader: f, size: size, file: f}, nil
 }
 
-// close gives back what holds the body.
+// close frees the memory or file of the body.
 func (a spooledBody) close() {
 	if a.file != nil {
 		a.file.Close()

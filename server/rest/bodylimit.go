@@ -19,7 +19,7 @@ const (
 	// arrivingBytes is how much of large bodies memory holds while they arrive. Where slow clients have
 	// taken it up, bodies arrive in files.
 	arrivingBytes = 16 << 20
-	// unannounced is what a large body of unknown length is taken for.
+	// unannounced is the assumed size of a large body of unknown length.
 	unannounced = 4 << 20
 )
 
@@ -38,9 +38,9 @@ func (l *bodyLimit) arrive(size int64) (leave func()) {
 	return func() { l.arrivals.Release(size) }
 }
 
-// enter waits for room for a body of size bytes, -1 where that is not known, and
-// returns what gives the room back. It fails with throttled, 429, when the client
-// has gone before its turn.
+// enter waits for room for a body of size bytes, -1 if that is not known, and returns the
+// function that frees the room. It fails with throttled, 429, if the client has gone before
+// its turn.
 func (l *bodyLimit) enter(ctx context.Context, size int64) (leave func(), err error) {
 	switch {
 	case size >= 0 && size <= smallBody:

@@ -40,7 +40,7 @@ func appendBundle(dst []byte, base string, b *interaction.Bundle) []byte {
 	return append(dst, '}')
 }
 
-// opener is what stands before element i of an array.
+// opener is the text before element i of an array.
 func opener(i int, first string) string {
 	if i == 0 {
 		return first

@@ -5,8 +5,7 @@
 //	        -> parameters -> interaction -> Response -> headers, body
 //
 // The meaning of an interaction is decided in server/interaction; this package only
-// translates. Every answer on every route, the ones of the router included, is
-// FHIR: an error is always an OperationOutcome. Stored resources are written as
-// they are stored, Bundles by joining them, a Binary as what it holds unless FHIR's
-// JSON is asked for (binary.go).
+// translates. Every answer on every route, the router's own included, is FHIR: an error is
+// always an OperationOutcome. Stored resources are written as they are stored, Bundles by
+// joining them, a Binary as its content unless FHIR's JSON is asked for (binary.go).
 package rest

@@ -28,12 +28,12 @@ type Handler struct {
 	// AllowSkipValidation lets X-Skip-Validation of this client skip validation; nil
 	// lets nobody.
 	AllowSkipValidation func(ctx context.Context) bool
-	// Enter counts what is expensive for the client of a request, and refuses more at
-	// the same time than it may; nil refuses nothing.
+	// Enter counts an expensive request for its client, and refuses more concurrent ones
+	// than allowed; nil refuses nothing.
 	Enter func(ctx context.Context, h http.Header, r *http.Request, what ratelimit.Kind) (leave func(), err error)
 	// Audit records requests; nil records nothing.
 	Audit *audit.Recorder
-	// Attribute has what a request writes known as the work of an App; nil does not ask.
+	// Attribute marks the writes of a request as the work of an App; nil does not ask.
 	Attribute func(ctx context.Context) context.Context
 
 	// Background answers requests later; nil answers every request at once.
@@ -73,8 +73,8 @@ type call struct {
 	ctx    context.Context
 	values url.Values    // of a search by POST: _format and _pretty can stand there
 	leave  func()        // gives back the body's room in the bodyLimit
-	end    func()        // counts off what was entered
-	read   *fhir.Version // what a read or a vread answers with
+	end    func()        // counts the request off
+	read   *fhir.Version // the answer of a read or a vread
 	// recorded is what AuditEvents say of the request, nil where there are none.
 	recorded *audit.Request
 }

@@ -337,8 +337,8 @@ func start(w http.ResponseWriter, name string) *call {
 	return c
 }
 
-// write reads what a write with a body, of a resource of type typ under id, has in
-// common with the others, and answers.
+// write does the common part of writes with a body, of a resource of type typ under id, and
+// answers.
 func (c *call) write(r *http.Request, typ, id string, do func(body []byte) (interaction.Response, error)) {
 	pref, err := c.asked(r)
 	if err != nil {
@@ -397,7 +397,7 @@ func asksForSubset(r *http.Request) bool {
 	return strings.Contains(r.URL.RawQuery, "_summary") || strings.Contains(r.URL.RawQuery, "_elements")
 }
 
-// subset applies _summary and _elements to what was read or written.
+// subset applies _summary and _elements to a resource that was read or written.
 func (c *call) subset(r *http.Request, resp interaction.Response, err *error) interaction.Response {
 	if *err != nil || !asksForSubset(r) {
 		return resp

@@ -19,8 +19,8 @@ const (
 // not-supported, 406.
 func Format(r *http.Request) (string, error) { return format(r, formatOf(r)) }
 
-// format decides the content type of the answer: by _format where it is given,
-// else by Accept. What is not JSON is not-supported, 406.
+// format decides the content type of the answer: by _format if it is given, else by Accept.
+// Types other than JSON are not-supported, 406.
 // Spec: https://hl7.org/fhir/R4/http.html#mime-type.
 func format(r *http.Request, formatParam string) (string, error) {
 	switch formatParam {

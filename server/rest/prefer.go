@@ -14,7 +14,7 @@ type prefer struct {
 	async   bool // respond-async
 }
 
-// preferences reads Prefer. What is unknown is no preference, and no error.
+// preferences reads Prefer. Unknown preferences are ignored.
 // Spec: RFC 7240 §2.
 func preferences(r *http.Request) prefer {
 	var p prefer

@@ -59,8 +59,7 @@ func unsupportedType(text string) error {
 	return outcome.UnsupportedMediaType("Content-Type %q is not served; application/fhir+json and application/json are", outcome.Clip(text))
 }
 
-// query reads the URL's query string. Unlike URL.Query it refuses what it cannot
-// read.
+// query reads the URL's query string. Unlike URL.Query it refuses malformed parts.
 func query(r *http.Request) (url.Values, error) {
 	if r.URL.RawQuery == "" {
 		return nil, nil
@@ -68,8 +67,7 @@ func query(r *http.Request) (url.Values, error) {
 	return interaction.ParseQuery(r.URL.RawQuery)
 }
 
-// form reads the parameters of a search by POST: those of the URL and of the
-// form together.
+// form reads the parameters of a search by POST, from the URL and the form together.
 func (c *call) form(r *http.Request) (url.Values, error) {
 	values, err := query(r)
 	if err != nil {
@@ -111,8 +109,8 @@ func preconditions(r *http.Request) interaction.Preconditions {
 // Spec: RFC 9110 §5.3.
 func list(r *http.Request, name string) string { return strings.Join(r.Header[name], ",") }
 
-// guardOf is a header that guards a write. Without a value it is a mistake, which as none would guard nothing:
-// it is read as what is no entity tag and no criteria.
+// guardOf is a header that guards a write. An empty one would guard nothing, so it is read
+// as a malformed entity tag or criteria.
 func guardOf(r *http.Request, name string) string {
 	if v := list(r, name); strings.TrimSpace(v) != "" || r.Header[name] == nil {
 		return v

@@ -9,9 +9,9 @@
 //	search, write          --Current----> *search.Registry, read at most MaxAge ago
 //	background             --Run--------> steps of the jobs, beside other servers
 //
-// Files: stored.go reads the stored resources, write.go follows their writes,
-// notice.go says what a search warns of, reindex.go does the jobs, takeover.go is
-// about the index of another build, sortindex.go about orders that the index keeps.
+// Files: stored.go reads the stored resources, write.go follows their writes, notice.go
+// makes the warnings of searches, reindex.go does the jobs, takeover.go takes over the
+// index of another build, sortindex.go indexes sort orders.
 //
 // # At once, everywhere
 //
@@ -20,16 +20,15 @@
 // older search parameters, and no request may pay a round trip to learn that. Reads
 // and writes have a mechanism each:
 //
-// Searches use what was read at most MaxAge (300 ms) ago, counted from the moment of
-// asking, by this server's own clock. From half of that age on, a request has the
-// version read again in the background; a request that finds it older waits for it.
-// A server that changes a SearchParameter waits MaxAge after the commit before it
-// answers its client: by then no server may use what it read before the commit. Only
-// durations are compared, never the clocks of two machines. A server that cannot ask
-// refuses searches rather than answer by what may be old. LISTEN and NOTIFY would
-// shorten the wait, but are a hint only. A version column in the statements of a
-// search would cost every search for the sake of one request in millions, and would
-// say nothing of a search that fails before its statement.
+// Searches use parameters that were read at most MaxAge (300 ms) ago, counted from the
+// moment of asking, by this server's own clock. From half of that age on, a request has the
+// version read again in the background; a request that finds it older waits for it. A
+// server that changes a SearchParameter waits MaxAge after the commit before it answers its
+// client: by then no server may use the parameters of before. Only durations are compared,
+// never the clocks of two machines. A server that cannot ask refuses searches rather than
+// answer by old parameters. LISTEN and NOTIFY would shorten the wait, but are a hint only.
+// A version column in the statements of a search would cost every search for the sake of
+// one request in millions, and would not help a search that fails before its statement.
 //
 // Writes are fenced. An index carries the version it was made by, and the last
 // statement of a transaction that writes index entries compares it with the row:
@@ -37,17 +36,16 @@
 // transaction fails and is done again with a new index (store.Indexer). MaxAge would
 // not do here: a bundle may take longer from extraction to commit.
 //
-// # The index of what is stored
+// # The index of stored resources
 //
-// A change leaves a job for each resource type whose keys are no longer the same,
-// in its own transaction. Work on a job begins when every transaction has ended
-// that may have passed the fence by the older version: those with a number below
-// the one that was next when the job was first seen. From then on whatever is
-// missing is visible, and whatever comes is right. A chunk of work compares the
-// index of some hundred resources with what the parameters say, and writes the
-// differences; it is fenced like every write, changes no version and no
-// lastUpdated, and repeating it does nothing. Servers take chunks with SKIP
-// LOCKED; what a server that died had taken is free again with its connection.
+// A change leaves a job for each resource type whose keys have changed, in its own
+// transaction. A job begins when every transaction has ended that may have passed the fence
+// by the older version: the transactions with a number below the next one when the job was
+// first seen. From then on every missing entry is visible, and new ones are right. A chunk
+// of work compares the index of some hundred resources with the parameters, and writes the
+// differences; it is fenced like every write, changes no version and no lastUpdated, and
+// repeating it does nothing. Servers take chunks with SKIP LOCKED; the chunks of a dead
+// server are free again with its connection.
 //
 // Until its job is done, a search by a parameter has a warning in its answer
 // (fhir.Parameter.Notice), and a conditional interaction is refused. Deleting a parameter makes searches by it fail at once;
@@ -55,12 +53,12 @@
 //
 // # The index of another build
 //
-// What is compiled is part of what is in force: after `go generate` with another
-// package, or an upgrade, a server extracts other entries than those that the
-// database has of the build before. Every build has fingerprints of what it leaves
-// (search.Registry.Fingerprints, fhir.Extraction), and the database keeps those of
-// the build that its index is of: one for each resource type in index_fingerprint,
-// one over all of them in search_registry, which is read with the version anyway.
+// Compiled parameters are part of the parameters in force: after `go generate` with another
+// package, or an upgrade, a server extracts other entries than the build before did. Every
+// build has fingerprints of its entries (search.Registry.Fingerprints, fhir.Extraction).
+// The database stores the fingerprints of the build that made its index: one for each
+// resource type in index_fingerprint, one over all of them in search_registry, which is
+// read with the version anyway.
 //
 //	Open: the same       --> nothing
 //	      a new database --> one statement
@@ -106,7 +104,7 @@
 // when one is written: at once on the server that wrote it, within MaxAge on the
 // others, which read a counter with the version.
 //
-// # What is compiled stays compiled
+// # Compiled parameters stay compiled
 //
 // A stored SearchParameter with URL, code, type and expression of a compiled one
 // is that one, and changes nothing: all of R4's definitions may be loaded. A

@@ -23,7 +23,7 @@ type power struct {
 	n    int
 }
 
-// Bounds of what is parsed.
+// Limits of the parser.
 const (
 	maxCode     = 200 // bytes
 	maxExponent = 60
@@ -39,8 +39,8 @@ var cache = struct {
 
 const maxCached = 2000
 
-// Parse reads a unit: "mg/dL", "10*3/uL", "mm[Hg]", "1", "{score}". The error
-// names what is not understood.
+// Parse reads a unit: "mg/dL", "10*3/uL", "mm[Hg]", "1", "{score}". The error names the
+// unknown part.
 func Parse(code string) (Unit, error) {
 	cache.RLock()
 	u, ok := cache.units[code]
@@ -317,7 +317,7 @@ func (p *parser) simple() (Unit, error) {
 			}
 			p.pos++
 		}
-		// m[H2O] and B[10.nV] keep what is in brackets; m2 ends before the digit.
+		// m[H2O] and B[10.nV] keep the part in brackets; m2 ends before the digit.
 	}
 	atom := p.code[start:p.pos]
 	if atom == "" {

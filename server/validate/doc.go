@@ -21,11 +21,10 @@
 //	profile.go       a StructureDefinition's snapshot made ready, and applied
 //	snapshot.go      snapshot of a differential
 //	slicing.go       items of a list put into slices, and counted
-//	discriminator.go which slice an item belongs to
+//	discriminator.go the slice of an item
 //	value.go         fixed values and patterns
 //	binding.go       value sets; coding.go: code systems and units
-//	reference.go     form and target of references; bundle.go: fullUrl, and what a
-//	                 reference inside of a Bundle names
+//	reference.go     form and target of references; bundle.go: fullUrl, and references inside of a Bundle
 //	contained.go     ids of contained resources, dom-3
 //	extension.go     ext-1, context, modifiers
 //	narrative.go     txt-1 and txt-2

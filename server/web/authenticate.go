@@ -10,8 +10,8 @@ import (
 	"kiln/server/outcome"
 )
 
-// admit finds out on whose behalf a request runs, counts it, and answers those who
-// may not go on; it reports whether the request goes on.
+// admit authenticates a request, counts it, and answers it itself if it may not continue;
+// it reports whether the request continues.
 func (m *Mux) admit(x *Exchange, r *http.Request, g Group) bool {
 	p, err := m.authenticate(r, g)
 	x.Principal = p
@@ -113,5 +113,5 @@ func takeToken(r *http.Request) (token string, sent bool) {
 	return token, sent
 }
 
-// clip bounds what an error repeats of its input.
+// clip bounds the part of the input that an error repeats.
 func clip(s string) string { return outcome.Clip(s) }

@@ -9,6 +9,6 @@
 // it outlives the server's timeouts and ends before the service does. An error is an
 // OperationOutcome on every path.
 //
-// What a path means is left to the part: FHIR to server/rest, health and
-// administration to server/admin.
+// The parts decide the meaning of a path: server/rest for FHIR, server/admin for health and
+// administration.
 package web

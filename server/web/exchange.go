@@ -18,8 +18,8 @@ import (
 	"kiln/server/telemetry"
 )
 
-// Exchange is one request on its way: the ResponseWriter that handlers get, and
-// what the access log and the metrics want to know at the end.
+// Exchange is one request on its way: the ResponseWriter of the handlers, and the fields
+// for the access log and the metrics.
 type Exchange struct {
 	http.ResponseWriter
 	ID     string // X-Request-Id
@@ -101,7 +101,7 @@ func (x *Exchange) Write(b []byte) (int, error) {
 // Unwrap gives http.ResponseController the connection.
 func (x *Exchange) Unwrap() http.ResponseWriter { return x.ResponseWriter }
 
-// Flush sends what was written so far.
+// Flush sends the bytes written so far.
 func (x *Exchange) Flush() {
 	if x.status == 0 {
 		x.status = http.StatusOK
@@ -139,9 +139,9 @@ func (x *Exchange) stripPrefix(r *http.Request) {
 	}
 }
 
-// Fail answers with an error as an OperationOutcome; after an answer has begun it
-// does nothing. What is no outcome.Error, and everything that is our fault, goes to
-// the log with its cause.
+// Fail answers with an error as an OperationOutcome; after an answer has begun it does
+// nothing. Errors other than outcome.Error, and all faults of ours, are logged with their
+// cause.
 func (x *Exchange) Fail(r *http.Request, err error) {
 	if x.status != 0 {
 		return

@@ -41,8 +41,9 @@ func (x *Exchange) sendGzip(r *http.Request, status int, body []byte) {
 	GiveBuffer(buf)
 }
 
-// WantsGzip reports whether the client takes gzip; what it says of gzip goes before
-// what it says of every coding. Spec: RFC 9110 §12.5.3.
+// WantsGzip reports whether the client takes gzip; its weight for gzip goes before its
+// weight for every coding.
+// Spec: RFC 9110 §12.5.3.
 func WantsGzip(r *http.Request) bool {
 	named, gzip, every := false, false, false
 	for _, line := range r.Header["Accept-Encoding"] {

@@ -50,7 +50,7 @@ type Part interface {
 // Group says who may call a path.
 type Group struct {
 	Name  string
-	Token Token // what the caller must show
+	Token Token // the token that callers need
 	// TokenInQuery lets the token stand in the query parameter token, for clients
 	// that cannot send headers: WebSocket and EventSource of a browser. It is taken
 	// out of the URL before anyone sees it.
@@ -61,7 +61,7 @@ type Group struct {
 	Throttled func(w http.ResponseWriter, r *http.Request, e *outcome.Error)
 }
 
-// Token is what a caller must show when authorization is on.
+// Token is the kind of token that a caller needs when authorization is on.
 type Token int
 
 // Nothing; a valid access token; one with the scope admin.
@@ -88,13 +88,13 @@ type Limiter interface {
 	Limit(x *Exchange, r *http.Request, g Group, p *access.Principal) error
 }
 
-// maxURL is the longest URL taken, in bytes. What is longer is answered like any
-// other error as long as net/http reads it.
+// maxURL is the greatest length of a URL, in bytes. A longer one is answered like any other
+// error as long as net/http reads it.
 const maxURL = 64 << 10
 
 // Handle serves a pattern of http.ServeMux. The handler finds the principal in the
-// request's context. It panics where the first segment of the pattern is a wildcard: by that
-// segment requests are told from those of HandleRest.
+// request's context. It panics if the first segment of the pattern is a wildcard: that
+// segment distinguishes a request from the requests of HandleRest.
 func (m *Mux) Handle(g Group, pattern string, h http.Handler) {
 	route := pattern[strings.IndexByte(pattern, '/'):]
 	first := firstSegment(route)
@@ -118,7 +118,7 @@ func (m *Mux) Handle(g Group, pattern string, h http.Handler) {
 // HandleFunc is Handle for a function.
 func (m *Mux) HandleFunc(g Group, pattern string, h http.HandlerFunc) { m.Handle(g, pattern, h) }
 
-// firstSegment is what of a path stands before its second slash.
+// firstSegment is the part of a path before its second slash.
 func firstSegment(path string) string {
 	first, _, _ := strings.Cut(path[1:], "/")
 	return first
@@ -130,7 +130,7 @@ func (m *Mux) HandleRest(g Group, h Handler) {
 	m.routes.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { m.fallback.ServeExchange(w.(*Exchange), r) })
 }
 
-// admitted serves those who may call the group.
+// admitted serves callers that may call the group.
 type admitted struct {
 	m *Mux
 	g Group
@@ -178,7 +178,7 @@ func (m *Mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	x.stripPrefix(r)
-	if strings.HasPrefix(r.URL.Path, "/auth/") { // an error too, whoever answers it: RFC 6749 §5.1
+	if strings.HasPrefix(r.URL.Path, "/auth/") { // an error too, by any handler: RFC 6749 §5.1
 		w.Header()["Cache-Control"] = []string{"no-store"}
 	}
 	switch {
@@ -190,7 +190,7 @@ func (m *Mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.RequestURI == "*" || r.Method == http.MethodConnect:
 		x.Fail(r, outcome.Invalid("%s is not a URL of this server", clip(r.RequestURI)))
 	case unclean(r.URL):
-		// The router would redirect to what it takes for the meaning.
+		// The router would redirect to the cleaned path.
 		m.fallback.ServeExchange(x, r)
 	case m.fallback != nil && strings.HasPrefix(r.URL.Path, "/") && !m.first[firstSegment(r.URL.Path)]:
 		m.fallback.ServeExchange(x, r) // nearly every request of FHIR: no pattern matches
@@ -221,7 +221,7 @@ func (m *Mux) finish(x *Exchange, r *http.Request) {
 	}
 }
 
-// Allowed lists the methods that a path is served with by what Handle has mounted.
+// Allowed lists the methods of a path, by the patterns of Handle.
 func (m *Mux) Allowed(r *http.Request) []string {
 	var out []string
 	for _, method := range Methods {
@@ -233,7 +233,7 @@ func (m *Mux) Allowed(r *http.Request) []string {
 	return out
 }
 
-// Settings are what of the configuration can change while the service runs.
+// Settings are the parts of the configuration that can change while the service runs.
 type Settings struct {
 	CORS         CORS
 	Proxies      Proxies

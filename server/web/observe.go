@@ -24,8 +24,8 @@ const (
 // slow is from when on a request is worth a line in the log.
 const slow = time.Second
 
-// observe counts a request and logs it. The log has the path without its query:
-// that holds what was searched for, and may hold a token.
+// observe counts a request and logs it. The log has the path without its query, which
+// contains search values and may contain a token.
 func (m *Mux) observe(x *Exchange, r *http.Request) {
 	took := time.Since(x.start)
 	if x.status == 0 {

@@ -64,7 +64,7 @@ func pace(w http.ResponseWriter, r *http.Request, grace time.Duration) {
 	r.Body = b
 }
 
-// Read counts what comes.
+// Read counts the bytes of the body.
 func (b *pacedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	b.read.Add(int64(n))
@@ -81,8 +81,8 @@ func (b *pacedBody) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// leave ends the watch of a request that is answered. What has not come of the body
-// then has rest to come: the answer waits for it, and so does the connection.
+// leave ends the watch of an answered request. The rest of the body must arrive within
+// rest: the answer waits for it, and so does the connection.
 func (b *pacedBody) leave(rest time.Duration) {
 	b.stop()
 	if !b.ended.Load() {

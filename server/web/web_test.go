@@ -60,7 +60,7 @@ func newMux(v access.Verifier) *Mux {
 	return m
 }
 
-// What a part has mounted is its own however the path is written; all else is FHIR's.
+// A part serves its own paths in every spelling; all other paths are FHIR's.
 func TestRoutes(t *testing.T) {
 	t.Parallel()
 	m := &Mux{Logger: slog.New(slog.DiscardHandler)}

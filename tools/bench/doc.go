@@ -24,7 +24,7 @@
 // client was free to send it: a server that stalls is charged for everybody who
 // would have waited.
 //
-// The floor is a program without FHIR: pgx moves the rows that the server would
-// have moved, with as many clients. A figure divided by its floor says what the
-// server adds, on whatever machine.
+// The floor is a program without FHIR: pgx moves the rows that the server would have moved,
+// with as many clients. A figure divided by its floor is the server's share, on any
+// machine.
 package main

@@ -8,7 +8,7 @@
 //	         ── answer ─>
 //	         <─ result ─
 //
-// What holds a script:
+// The bounds of a script:
 //
 //   - the interrupt of goja after Limits.Execution, which is the script's own time, of the
 //     processor where that is busy with others, as far as the contract leaves time for it:

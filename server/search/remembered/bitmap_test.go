@@ -59,7 +59,7 @@ func made(r *rand.Rand, of map[uint32]bool) *bitmap {
 	return bitmapOf(all...)
 }
 
-// checkBitmap says that s are those of want, whatever is asked of it.
+// checkBitmap checks that s holds exactly want, by every method.
 func checkBitmap(t *testing.T, r *rand.Rand, s *bitmap, want map[uint32]bool) {
 	t.Helper()
 	all := slices.Sorted(maps.Keys(want))

@@ -56,8 +56,8 @@ func TestCatchUp(t *testing.T) {
 	})
 }
 
-// What this server writes is followed however much it is, and told of; of what others write less where nobody
-// has asked.
+// This server's own writes are always brought in, and reported. The writes of others are
+// reported less often while no search runs.
 func TestFollowing(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -187,7 +187,7 @@ func TestNewResourcesReachTheirColumns(t *testing.T) {
 	}
 }
 
-// What grows with what is brought in stays within the limit.
+// The structures that grow with changes stay within the limit.
 func TestMemoryIsWeighed(t *testing.T) {
 	t.Parallel()
 	m := New(1<<20, time.Now)

@@ -27,8 +27,8 @@ func columnOf(key ColumnKey, entries ...Entry) *column {
 	return b.finish()
 }
 
-// A column of numbers counts and finds what a comparison of the decimals finds, with up
-// to 24 digits behind the point.
+// A column of numbers counts and finds the same resources as a comparison of the decimals,
+// with up to 24 digits behind the point.
 func TestColumnOfNumbers(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(1, 2))
@@ -118,8 +118,9 @@ func TestColumnRefuses(t *testing.T) {
 	}
 }
 
-// A column of dates that is changed in place, so that chunks are split and emptied, tells
-// what the dates themselves tell: how many, which, and the pages in both directions.
+// A column of dates that is changed in place, so that chunks are split and emptied, gives
+// the same results as the dates themselves: how many, which, and the pages in both
+// directions.
 func TestColumnFollowsChanges(t *testing.T) {
 	t.Parallel()
 	for name, every := range map[string]uint32{"dense": 1, "sparse": 30} {
@@ -319,7 +320,7 @@ func TestSectionsAreEven(t *testing.T) {
 	}
 }
 
-// dates are those of a resource.
+// dates are the bounds of a resource's date.
 type dates struct{ low, high int64 }
 
 // checkOrder takes a page of some resources in the order of a column, along the order and by the
@@ -372,8 +373,8 @@ func checkOrder(t *testing.T, r *rand.Rand, c *column, now map[uint32]dates, end
 	}
 }
 
-// Places beyond those of two bytes are kept among those of two, and runs of one place once,
-// whatever is written into their midst.
+// Places beyond two bytes are kept among the places of two, and runs of one place once,
+// also after insertions in their midst.
 func TestPlaces(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(7, 8))

@@ -9,8 +9,9 @@ import (
 	"kiln/server/search/match"
 )
 
-// A column of references gives the refs of some resources, few or many, and the resources that have
-// some refs, all or those of others; also after references have come, changed and gone.
+// A column of references gives the refs of some resources, few or many, and the resources
+// that have some refs, all or the rest; also after references have been added, changed and
+// removed.
 func TestColumnOfReferences(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(3, 4))

@@ -9,8 +9,8 @@ import (
 	"kiln/server/search/match"
 )
 
-// What a memory holds stays within its limit when that changes: the least useful goes
-// first, and everything where there is no room at all.
+// A cache stays within its limit when the limit changes: the least useful entry goes first,
+// and everything if there is no room at all.
 func TestSetLimit(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(0, 0)
@@ -39,8 +39,8 @@ func TestSetLimit(t *testing.T) {
 	}
 }
 
-// A common term saves what finding it by itself takes, not its part of finding all together: terms stay where a
-// column goes that is found in more time for its size than all of them.
+// A common term saves the cost of finding it alone, not its share of finding all together.
+// Terms stay when a column goes that takes more time for its size.
 func TestTermsStay(t *testing.T) {
 	t.Parallel()
 	const each = 400 // terms
@@ -80,7 +80,8 @@ func TestTermsStay(t *testing.T) {
 	}
 }
 
-// Terms of the smallest type are worth as much a byte as those of the largest, and much more than a column of that.
+// Terms of the smallest type are worth as much a byte as terms of the largest, and much
+// more than a column of the largest.
 func TestTermsOfSmallTypesStay(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(0, 0)
@@ -108,7 +109,8 @@ func TestTermsOfSmallTypesStay(t *testing.T) {
 	}
 }
 
-// What is found ahead takes thirteen sixteenths of the limit, and nothing is begun for which less than one is left.
+// Reading ahead uses thirteen sixteenths of the limit, and begins nothing that needs more
+// than the rest.
 func TestAheadLeft(t *testing.T) {
 	t.Parallel()
 	m := New(1600, time.Now)
@@ -124,8 +126,8 @@ func TestAheadLeft(t *testing.T) {
 	}
 }
 
-// Sections of a column that is asked for take the place of what nobody asks for; where everything else is more useful, there
-// are none for a while.
+// Sections of a column in use replace unused entries; if all other entries are more useful,
+// there are no sections for a while.
 func TestSectionsMakeRoom(t *testing.T) {
 	t.Parallel()
 	for _, useful := range []bool{false, true} {
@@ -172,8 +174,8 @@ func TestSectionsMakeRoom(t *testing.T) {
 	}
 }
 
-// What was read before the state that a memory begins with, and is added behind it, is read again: nobody knows what
-// has changed between the two.
+// Entries that were read before the first state of a cache, and are added after it, are
+// read again: the changes in between are not known.
 func TestFoundBeforeTheFirstState(t *testing.T) {
 	t.Parallel()
 	m := New(1<<20, time.Now)
@@ -197,8 +199,9 @@ func TestFoundBeforeTheFirstState(t *testing.T) {
 	}
 }
 
-// What was found when it was small is worth what it would take to find it now, of the types with most resources before
-// others; what nobody asks for grows to what may be found ahead, and what was asked for of late to the limit.
+// An entry that was found when it was small is worth the cost of finding it now; types with
+// most resources come first. Unused entries grow up to the limit of reading ahead, recently
+// used ones to the whole limit.
 func TestGrown(t *testing.T) {
 	t.Parallel()
 	for _, asked := range []time.Duration{0, 2 * askedFor} {

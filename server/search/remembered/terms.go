@@ -115,7 +115,7 @@ type TermsBuilder struct {
 	some bool // and not those that are common
 }
 
-// termsOfRow is a set with those of its terms that the added resource has.
+// termsOfRow is a set with its terms that the added resource has.
 type termsOfRow struct {
 	termSet
 	row int

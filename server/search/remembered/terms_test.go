@@ -10,8 +10,8 @@ import (
 	"kiln/server/search/match"
 )
 
-// The sets of terms tell which resources have a term, those of terms that come together
-// and of such that do not, while they are made and after changes.
+// The sets of terms tell which resources have a term, for terms that occur together and
+// terms that do not, while they are made and after changes.
 func TestTermsFollowChanges(t *testing.T) {
 	t.Parallel()
 	const resources = 2000
@@ -96,8 +96,8 @@ func TestTermsFollowChanges(t *testing.T) {
 	}
 }
 
-// What is common is not unknown because it has given way to something else, and every resource
-// has Every, which is common before the common terms have been looked for.
+// A common term is not unknown because another entry has replaced it. Every resource has
+// Every, which is common before the common terms have been looked for.
 func TestUnknownTerms(t *testing.T) {
 	t.Parallel()
 	m := New(1<<20, time.Now)
@@ -120,8 +120,8 @@ func TestUnknownTerms(t *testing.T) {
 	}
 }
 
-// What is common is followed for all, also where it was read by itself: it does not go because nobody has asked for it
-// during a long import.
+// A common term is followed with all others, also if it was read alone: it is not dropped
+// because no search used it during a long import.
 func TestCommonTermsAreFollowed(t *testing.T) {
 	t.Parallel()
 	m := New(1<<20, time.Now)

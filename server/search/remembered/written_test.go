@@ -31,7 +31,7 @@ func observation(version int) *match.Resource {
 	return &match.Resource{Type: "Observation", ID: "a", VersionID: version, Index: &fhir.Index{Terms: []int64{7}, Strings: []fhir.StringEntry{{Key: 1, Text: "text"}}}}
 }
 
-// changedTo is what the statement tells that was given a position: the row of version 1 is there.
+// changedTo is the answer of the statement for a position: the row of version 1 is there.
 func changedTo(p Position) Changes {
 	return Changes{Position: p, Followed: true, Now: "6:6: index", Rows: "844424930131969/1 "}
 }
@@ -43,8 +43,7 @@ func (w *Writing) write(rid int64, r *match.Resource) {
 	row.Keep()
 }
 
-// What this server has written is brought in as it was when it was written, and then is not named
-// again.
+// The server's own writes are brought in as they were written, and then not named again.
 func TestWrittenIsBrought(t *testing.T) {
 	t.Parallel()
 	m := following(t)
@@ -70,8 +69,8 @@ func TestWrittenIsBrought(t *testing.T) {
 	}
 }
 
-// What is kept of a resource holds no part of the text that it was read from: that is the body of
-// a whole Bundle, and 8,000 of them are gigabytes.
+// The cache keeps no part of the text that a resource was read from: that is the body of a
+// whole Bundle, and 8,000 of them are gigabytes.
 func TestWrittenKeepsNoBody(t *testing.T) {
 	t.Parallel()
 	const size = 1 << 16
@@ -242,7 +241,8 @@ func TestWrittenIsKept(t *testing.T) {
 	}
 }
 
-// Of several rows the last version of a resource counts, but what was read is as it is now.
+// Of several rows the last version of a resource counts, but the data read is the present
+// one.
 func TestLastVersionCounts(t *testing.T) {
 	t.Parallel()
 	m := following(t)

@@ -57,7 +57,7 @@ func TestLine(t *testing.T) {
 	}
 }
 
-// Places are neither lost nor made by those who give up.
+// Waiting searches that give up neither lose places nor add any.
 func TestLineKeepsItsRoom(t *testing.T) {
 	const room = 3
 	l := &line{room: room}
@@ -94,7 +94,7 @@ func TestLineKeepsItsRoom(t *testing.T) {
 	}
 }
 
-// Who learns in the line that it need not wait leaves it, and takes no place.
+// A waiting search that is answered otherwise leaves the line, and takes no place.
 func TestLineIsLeft(t *testing.T) {
 	l := &line{room: 1}
 	l.try(totalKey{})

@@ -42,7 +42,7 @@
 // on (Plan.Unchanged). Such a total survives new resources: the search tests them one by
 // one (Plan.Added). The statement that uses a cached value also verifies it.
 //
-// # What it costs
+// # Costs
 //
 // On 191,093 Synthea resources and two cores the benchmark's mix of searches runs
 // 4,500 to 5,300 times a second, at 0.11 to 0.14 ms of PostgreSQL and 0.18 to 0.22 ms

@@ -11,7 +11,7 @@ import (
 	"kiln/server/search/remembered"
 )
 
-// What reads a part of a type goes before what reads all of it, but not for ever.
+// Work that reads a part of a type goes before work that reads all of it, but not for ever.
 func TestShortFindingsFirst(t *testing.T) {
 	t.Parallel()
 	terms, column, set := finding{typ: 1, terms: true, queued: time.Now()}, finding{typ: 1, column: &remembered.ColumnKey{Type: 1}}, finding{typ: 1}
@@ -73,8 +73,8 @@ type servingStore struct {
 
 func (s *servingStore) Acquired() int64 { return s.acquired.Load() }
 
-// What is read ahead stands aside while others are served, but not for ever, and not when a search waits
-// for it.
+// Reading ahead stands aside while searches are served, but not for ever, and not when a
+// search waits for it.
 func TestReadingAheadStandsAside(t *testing.T) {
 	t.Parallel()
 	const worked = 25 * time.Millisecond
@@ -122,8 +122,8 @@ func TestReadingAheadStandsAside(t *testing.T) {
 	}
 }
 
-// Who wants what is read ahead now does not look for it a second time. When it has been read, and was not
-// kept, it is looked for.
+// A search that needs an entry being read ahead does not read it a second time. If it has
+// been read, and was not kept, the search reads it.
 func TestReadAheadIsAwaited(t *testing.T) {
 	t.Parallel()
 	s := New(Config{Store: &servingStore{}, MaxConns: 8, Now: time.Now})
@@ -145,8 +145,8 @@ func TestReadAheadIsAwaited(t *testing.T) {
 	}
 }
 
-// What has become large enough is read beside what waits for the database to rest, before it where it is small. What
-// waited stays.
+// A small column that is due is read beside work that waits for a quiet database, before it
+// if it is small. Waiting work stays.
 func TestSmallTypesGoFirst(t *testing.T) {
 	t.Parallel()
 	coded := finding{typ: 1, column: &remembered.ColumnKey{Type: 1, Keys: "coded"}, coded: true}
