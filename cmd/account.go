@@ -254,7 +254,7 @@ func client() *cobra.Command {
 		return tell(c, answer, answer.ClientSecret)
 	})
 
-	update := &cobra.Command{Use: "update CLIENT-ID", Short: "Change what is given of a client", Args: cobra.MaximumNArgs(1)}
+	update := &cobra.Command{Use: "update CLIENT-ID", Short: "Change the given fields of a client", Args: cobra.MaximumNArgs(1)}
 	updated := clientFields(update)
 	update.RunE = onAccounts(func(c *cobra.Command, a *oauth.Admin, args []string) error {
 		id, err := named(c, args, "client-id")
@@ -383,7 +383,7 @@ func user() *cobra.Command {
 		return tell(c, answer, answer.Password)
 	})
 
-	update := &cobra.Command{Use: "update USERNAME", Short: "Change what is given of a user", Args: cobra.MaximumNArgs(1)}
+	update := &cobra.Command{Use: "update USERNAME", Short: "Change the given fields of a user", Args: cobra.MaximumNArgs(1)}
 	updated := userFields(update)
 	update.RunE = onAccounts(func(c *cobra.Command, a *oauth.Admin, args []string) error {
 		name, err := named(c, args, "username")
@@ -514,10 +514,10 @@ func apiKey() *cobra.Command {
 
 // grant is `kiln admin grant`.
 func grant() *cobra.Command {
-	c := &cobra.Command{Use: "grant", Short: "List and revoke what users have allowed to apps, on the database itself", Args: cobra.NoArgs, RunE: help}
-	list := &cobra.Command{Use: "list", Short: "List what users have allowed to apps", Args: cobra.NoArgs}
-	listUser := list.Flags().String("user", "", "only what this user has allowed")
-	listClient := list.Flags().String("client", "", "only what this client was allowed")
+	c := &cobra.Command{Use: "grant", Short: "List and revoke the grants of users to apps, on the database itself", Args: cobra.NoArgs, RunE: help}
+	list := &cobra.Command{Use: "list", Short: "List the grants of users to apps", Args: cobra.NoArgs}
+	listUser := list.Flags().String("user", "", "only this user's grants")
+	listClient := list.Flags().String("client", "", "only grants to this client")
 	list.RunE = onAccounts(func(c *cobra.Command, a *oauth.Admin, _ []string) error {
 		all := []oauth.GrantAnswer{}
 		q := oauth.GrantQuery{User: *listUser, Client: *listClient, Count: 1000}
@@ -534,11 +534,11 @@ func grant() *cobra.Command {
 		}
 	})
 	revoke := &cobra.Command{
-		Use: "revoke [ID]", Short: "End what a user has allowed to an app: its tokens and the stored consent", Args: cobra.MaximumNArgs(1),
+		Use: "revoke [ID]", Short: "Revoke a user's grant to an app: its tokens and the stored consent", Args: cobra.MaximumNArgs(1),
 	}
 	revoke.Flags().String("id", "", "which one")
-	user := revoke.Flags().String("user", "", "user who has allowed it")
-	client := revoke.Flags().String("client", "", "client that was allowed it")
+	user := revoke.Flags().String("user", "", "user of the grant")
+	client := revoke.Flags().String("client", "", "client of the grant")
 	revoke.RunE = onAccounts(func(c *cobra.Command, a *oauth.Admin, args []string) error {
 		if *user != "" && *client != "" && len(args) == 0 {
 			return a.WithdrawAccess(c.Context(), *user, *client)

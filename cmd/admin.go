@@ -92,10 +92,10 @@ func reindex() *cobra.Command {
 		Short: "Show the work on the search index, or start it",
 		Example: `  kiln admin reindex
   kiln admin reindex --server https://fhir.example.org/fhir --token "$TOKEN"`,
-		Long: `Show the jobs that bring the search index of stored resources up to date with the
-search parameters, with their rate and the time left. Changing a SearchParameter
-starts such jobs, and so does another build of the server; --start compares the index of all resources, or of those of
---type, with what the search parameters say, and corrects it.`,
+		Long: `Show the jobs that index stored resources again, with their rate and the time left.
+A change of a SearchParameter starts such jobs, and so does another build of the
+server. With --start, compare the index of all resources, or of the types in --type,
+with the search parameters, and correct it.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if start {

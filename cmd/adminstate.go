@@ -118,7 +118,7 @@ func adminFeatures() *cobra.Command {
 		ask("disable FLAG", "Switch a flag off", cobra.ExactArgs(1), func(a []string) (string, string, any, error) {
 			return http.MethodPut, flag(a), map[string]any{"enabled": false}, nil
 		}),
-		ask("reset FLAG", "Put a flag back to what it is without the database", cobra.ExactArgs(1), func(a []string) (string, string, any, error) {
+		ask("reset FLAG", "Remove a flag's value from the database", cobra.ExactArgs(1), func(a []string) (string, string, any, error) {
 			return http.MethodDelete, flag(a), nil, nil
 		}),
 	)

@@ -286,7 +286,7 @@ func appLogs() *cobra.Command {
 	var l logReader
 	var follow bool
 	c := &cobra.Command{
-		Use: "logs ID", Short: "Show what the handlers of an App did", Args: cobra.ExactArgs(1),
+		Use: "logs ID", Short: "Show the log of an App's handlers", Args: cobra.ExactArgs(1),
 		Example: "  kiln app logs risk --follow --level warn",
 		RunE: func(c *cobra.Command, args []string) error {
 			l.app = strings.TrimPrefix(args[0], "App/")
@@ -393,7 +393,7 @@ func appReplay() *cobra.Command {
 	var subscription, since string
 	var count int
 	c := &cobra.Command{
-		Use: "replay [ID]", Short: "Run past events through a subscription's handler, and print what it would have written", Args: cobra.MaximumNArgs(1),
+		Use: "replay [ID]", Short: "Run past events through a subscription's handler, and print the writes that it would make", Args: cobra.MaximumNArgs(1),
 		Example: "  kiln app replay --subscription App/enrich/0 --since 2026-01-01",
 		RunE: func(c *cobra.Command, args []string) error {
 			id, number, err := subscriptionOf(args, subscription)

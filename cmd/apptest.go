@@ -110,9 +110,9 @@ func appTest() *cobra.Command {
 	c := &cobra.Command{
 		Example: "  kiln app test docs/apps/risk",
 		Use:     "test [DIR]", Short: "Run the *.test.json of an App against a server of its own", Args: cobra.MaximumNArgs(1),
-		Long: `Run the cases of an App's *.test.json files against a server that is started for them, on a
-database of its own that is thrown away. --database-url gives it one that there is: an empty one, which keeps
-what the cases store.`,
+		Long: `Run the cases of an App's *.test.json files against a server that is started for them,
+on a temporary database. With --database-url, use an existing empty database; it keeps
+the stored resources.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			dir := folder(args)
 			files, err := filepath.Glob(filepath.Join(dir, "*.test.json"))

@@ -13,11 +13,11 @@ import (
 func doctor() *cobra.Command {
 	return &cobra.Command{
 		Use:   "doctor",
-		Short: "Look for what would keep the server from working well",
-		Long: `Look at the configuration, the address, the terminology server and the database:
-whether it can be written, keeps what it acknowledged in a crash, and has the tables
-of this build. A private PostgreSQL is started for it. The exit is not zero when
-something is wrong.`,
+		Short: "Look for problems that would affect the server",
+		Long: `Check the configuration, the address, the terminology server and the database: it can
+be written, it keeps acknowledged writes in a crash, and it has the tables of this
+build. A private PostgreSQL is started for the check. The exit status is not zero if a
+check fails.`,
 		Example: `  kiln doctor
   kiln doctor --database-url postgres://kiln@db/kiln --json`,
 		Args: cobra.NoArgs,

@@ -19,12 +19,12 @@ func install(source *definitions.Source) *cobra.Command {
 	var integrity string
 	c := &cobra.Command{
 		Use:   "install NAME@VERSION|FILE.tgz",
-		Short: "Bring the definitions of a package to a running server",
+		Short: "Store the definitions of a package on a running server",
 		Long: `Store the definitions of a FHIR package on a running server, in one transaction:
-SearchParameters, profiles, value sets and what else has a canonical URL. What is
-there with that URL is updated where it differs. What is wrong in the package is
-reported with file and element, and costs what cannot be read alone; with --strict
-nothing is stored then. Nothing is generated: add the package with
+SearchParameters, profiles, value sets and other resources with a canonical URL. A
+stored resource with the same URL is updated if it differs. Faults of the package are
+reported with file and element, and only the faulty definitions are left out; with
+--strict nothing is stored then. Nothing is generated: add the package with
 "kiln package add" to compile it in.`,
 		Example: `  kiln package install hl7.fhir.uv.ips@2.0.0 --dry-run
   kiln package install ips.tgz --server https://fhir.example.org/fhir --token "$TOKEN"`,

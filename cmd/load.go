@@ -25,22 +25,21 @@ func load() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "load PATH…",
 		Short: "Load files into a running server",
-		Long: `Load posts what it finds through the server's ordinary REST interface. Bundles
-of type transaction and batch go as they are. The resources of a searchset or
-collection, the lines of .ndjson and single resources are stored by PUT where they
-have an id, else by POST. A document or message is stored as a Bundle; another type
-of Bundle is refused.
+		Long: `Load files through the server's ordinary REST interface. Bundles of type transaction
+and batch are sent as they are. The resources of a searchset or collection, the lines
+of .ndjson and single resources are stored by PUT if they have an id, else by POST. A
+document or message is stored as a Bundle; another type of Bundle is refused.
 
 PATH is a file or a folder: .json, .ndjson, each also .gz or .zst, and .tar, .tar.gz,
 .tar.zst of them. Hospitals, practitioners and organizations come first, as others
 refer to them. A file that cannot be read fails alone.
 
-The state file tells what was sent and what was acknowledged. Interrupted by Ctrl-C,
-load waits for the answers that are due; run again, it goes on where it stopped. What
-was sent without an answer is looked up before it is sent again, so that nothing is
-stored twice; that goes on at another server of the same database, and is refused at one
-of another. The file is removed when all is loaded. Failures are written to the error
-file, and by a non-zero exit.`,
+The state file records requests and answers. After Ctrl-C, load waits for the pending
+answers; run again, it continues. It looks up requests without an answer before it
+sends them again, so that nothing is stored twice. It can continue at another server of
+the same database; a server of another database is refused. The file is removed when
+all is loaded. Failures are written to the error file, and the exit status is not zero
+then.`,
 		Example: `  kiln load examples/patients
   kiln load synthea.tar.zst --parallel 8
   kiln load export.ndjson.gz --server https://fhir.example.org/fhir --token "$TOKEN"`,

@@ -51,11 +51,11 @@ func addPackage(source *definitions.Source, dir *string) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "add NAME@VERSION|FILE.tgz",
 		Short: "Fetch a package, check its digest and put it into the source tree",
-		Long: `Fetch a package, check its digest and put its definitions into the source tree. What is
-wrong in the package is reported as "kiln package install" reports it, with file and
-element: a definition that cannot be read, a search parameter that could never work
-and one whose code another of the type has already are left out; with --strict
-nothing is added then. A search parameter that is already part of R4 is left out too.`,
+		Long: `Fetch a package, check its digest and put its definitions into the source tree. Faults
+are reported with file and element, as by "kiln package install": unreadable
+definitions, search parameters that could never work, and search parameters whose code
+another one of the type has already. They are left out; with --strict nothing is added
+then. A search parameter that is already part of R4 is left out too.`,
 		Example: `  kiln package add hl7.fhir.uv.ips@2.0.0
   kiln package add ips.tgz --strict`,
 		Args: cobra.ExactArgs(1),
@@ -174,10 +174,10 @@ func removePackage(dir *string) *cobra.Command {
 	var dryRun bool
 	c := &cobra.Command{
 		Use:   "remove NAME[@VERSION]",
-		Short: "Take a package out of the source tree, or off a running server",
-		Long: `Take a package out of the source tree. With --server, delete what it brought to a
-running server, but for what has been changed since and what another installed
-package brought too.`,
+		Short: "Remove a package from the source tree, or from a running server",
+		Long: `Remove a package from the source tree. With --server, delete its resources from a
+running server, except resources that have been changed since and resources of other
+installed packages.`,
 		Example: `  kiln package remove hl7.fhir.uv.ips@2.0.0
   kiln package remove hl7.fhir.uv.ips --server http://127.0.0.1:8080/fhir --dry-run`,
 		Args: cobra.ExactArgs(1),
