@@ -3,8 +3,10 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -75,7 +77,7 @@ func (r *remote) onServer() (bool, error) {
 }
 
 // listInstalled prints the packages that were installed on a running server.
-func listInstalled(c *cobra.Command, r *remote) error {
+func listInstalled(c *cobra.Command, r *remote, each bool) error {
 	body, err := r.call(c, http.MethodGet, "/$packages", "", nil)
 	if err != nil {
 		return err
@@ -83,10 +85,35 @@ func listInstalled(c *cobra.Command, r *remote) error {
 	return printAnswer(c, body, func(answer []answerParameter) {
 		for _, p := range answer {
 			name, version := p.part("name"), p.part("version")
-			fmt.Fprintf(c.OutOrStdout(), "%s@%s  %s resources, installed %s\n", name.ValueString, version.ValueString,
-				p.part("resources").ValueInteger, p.part("installed").ValueDateTime)
+			fmt.Fprintf(c.OutOrStdout(), "%s@%s  %s resources, installed %s%s\n", name.ValueString, version.ValueString,
+				p.part("resources").ValueInteger, p.part("installed").ValueDateTime, replacedCounts(p))
+			if !each {
+				continue
+			}
+			for _, d := range p.Part {
+				if d.Name == "replaced" {
+					fmt.Fprintf(c.OutOrStdout(), "  %s  replaced by %s\n", d.part("reference").ValueReference.Reference, d.part("by").ValueString)
+				}
+			}
 		}
 	})
+}
+
+// replacedCounts says how many definitions of a package other versions have replaced:
+// "; 95 replaced by 4.0.0, 3 by 5.0.1".
+func replacedCounts(p answerParameter) string {
+	counts := make(map[string]int)
+	for _, d := range p.Part {
+		if d.Name == "replaced" {
+			counts[d.part("by").ValueString]++
+		}
+	}
+	out, word := "", "; %d replaced by %s"
+	for _, version := range slices.Sorted(maps.Keys(counts)) {
+		out += fmt.Sprintf(word, counts[version], version)
+		word = ", %d by %s"
+	}
+	return out
 }
 
 // removeInstalled removes a package, NAME or NAME@VERSION, from a running server.

@@ -135,6 +135,7 @@ func (r *packageReport) read(ctx context.Context, dir fs.FS, a *definitions.Arch
 // listPackages is `kiln package list`.
 func listPackages(dir *string) *cobra.Command {
 	var r remote
+	var replaced bool
 	c := &cobra.Command{
 		Use:   "list",
 		Short: "List the packages of the source tree, of this program where there is none, or of a running server",
@@ -145,7 +146,9 @@ func listPackages(dir *string) *cobra.Command {
 			if on, err := r.onServer(); err != nil {
 				return err
 			} else if on {
-				return listInstalled(c, &r)
+				return listInstalled(c, &r, replaced)
+			} else if replaced {
+				return fmt.Errorf("--replaced is for a running server: give --server too")
 			}
 			var from fs.FS = definitions.FS
 			if inTree(*dir) == nil {
@@ -165,6 +168,7 @@ func listPackages(dir *string) *cobra.Command {
 		},
 	}
 	r.serverFlags(c)
+	c.Flags().BoolVar(&replaced, "replaced", false, "with --server: list each definition that another version of its package has replaced")
 	return c
 }
 

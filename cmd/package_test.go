@@ -58,6 +58,9 @@ func TestPackagesOfARunningServer(t *testing.T) {
 	t.Parallel()
 	base := realServer(t, func(next http.Handler) http.Handler { return next })
 	file := clashingPackage(t)
+	later := packageFile(t,
+		"package.json", `{"name":"example.ig","version":"2.0.0","fhirVersions":["4.0.1"]}`,
+		"CodeSystem-colours.json", `{"resourceType":"CodeSystem","id":"colours","url":"http://example.org/colours","status":"active","content":"complete","concept":[{"code":"blue"}]}`)
 	if out, err := kiln("package", "install", file, "--server", base, "--strict"); err == nil || !strings.Contains(err.Error(), "ValueSet-x.json") {
 		t.Errorf("--strict gives %v\n%s", err, out)
 	}
@@ -70,8 +73,12 @@ func TestPackagesOfARunningServer(t *testing.T) {
 			"Patient.birthdate: the search parameter http://hl7.org/fhir/SearchParameter/individual-birthdate is used, http://example.org/mine is not",
 			"create     CodeSystem/colours  http://example.org/colours", "refused", "installed example.ig@1.0.0: 1 create, 0 update, 0 unchanged, 2 refused"}},
 		{[]string{"list"}, []string{"example.ig@1.0.0  1 resources, installed "}},
-		{[]string{"remove", "example.ig@1.0.0", "--dry-run"}, []string{"delete     CodeSystem/colours", "would remove example.ig@1.0.0: 1 deleted, 0 kept"}},
-		{[]string{"remove", "example.ig"}, []string{"removed example.ig@1.0.0: 1 deleted, 0 kept"}},
+		{[]string{"install", later}, []string{"installed example.ig@2.0.0: 0 create, 1 update"}},
+		{[]string{"list"}, []string{"; 1 replaced by 2.0.0\nexample.ig@2.0.0  1 resources"}},
+		{[]string{"list", "--replaced"}, []string{"\n  CodeSystem/colours  replaced by 2.0.0\n"}},
+		{[]string{"remove", "example.ig@1.0.0"}, []string{"0 deleted, 1 kept"}},
+		{[]string{"remove", "example.ig@2.0.0", "--dry-run"}, []string{"delete     CodeSystem/colours", "would remove example.ig@2.0.0: 1 deleted, 0 kept"}},
+		{[]string{"remove", "example.ig"}, []string{"removed example.ig@2.0.0: 1 deleted, 0 kept"}},
 		{[]string{"list"}, nil},
 	} {
 		out, err := kiln(append(append([]string{"package"}, c.args...), "--server", base)...)
@@ -87,7 +94,7 @@ func TestPackagesOfARunningServer(t *testing.T) {
 			t.Errorf("package %q says %q", c.args, out)
 		}
 	}
-	for _, args := range [][]string{{"remove", "example.ig", "--dry-run"}, {"list", "--token", "x"}} {
+	for _, args := range [][]string{{"remove", "example.ig", "--dry-run"}, {"list", "--token", "x"}, {"list", "--replaced"}} {
 		if _, err := kiln(append([]string{"package"}, args...)...); err == nil || !strings.Contains(err.Error(), "--server") {
 			t.Errorf("package %q without --server gives %v", args, err)
 		}

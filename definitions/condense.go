@@ -13,7 +13,11 @@ var kept = map[string]bool{
 	"CodeSystem": true, "CompartmentDefinition": true, "ConceptMap": true,
 	"NamingSystem": true, "OperationDefinition": true, "SearchParameter": true,
 	"StructureDefinition": true, "ValueSet": true,
+	"CapabilityStatement": true, "ImplementationGuide": true,
 }
+
+// guides are the resource types that a package of R4 itself leaves out: there they are examples.
+var guides = []string{"CapabilityStatement", "ImplementationGuide"}
 
 // dropped are the properties that are prose or serve only other programs,
 // by resource type; those under "" go from every type.
@@ -22,7 +26,8 @@ var dropped = map[string][]string{
 	"StructureDefinition": {
 		"differential", "mapping", "keyword", "description",
 	},
-	"SearchParameter": {"xpath", "xpathUsage"},
+	"SearchParameter":     {"xpath", "xpathUsage"},
+	"ImplementationGuide": {"definition", "manifest"},
 }
 
 // droppedDeep are the properties that go at every depth, by resource type.
@@ -34,6 +39,7 @@ var droppedDeep = map[string][]string{
 	"OperationDefinition":   {"documentation", "comment"},
 	"CompartmentDefinition": {"documentation"},
 	"ConceptMap":            {"comment"},
+	"CapabilityStatement":   {"documentation"},
 }
 
 // proseExtensions are extensions whose only reader is HL7's publisher.

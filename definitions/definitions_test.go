@@ -287,3 +287,39 @@ func BenchmarkResolve(b *testing.B) {
 		}
 	}
 }
+
+// A package is named by its requirements and its guide, which it keeps; those of R4 itself are examples.
+func TestAddKeepsGuides(t *testing.T) {
+	files := map[string]string{
+		"package/package.json": manifest, "package/SearchParameter-p.json": parameter,
+		"package/CapabilityStatement-s.json": `{"resourceType":"CapabilityStatement","id":"s","url":"http://x/s","kind":"requirements","rest":[{"mode":"server","documentation":"prose"}]}`,
+		"package/ImplementationGuide-g.json": `{"resourceType":"ImplementationGuide","id":"g","url":"http://x/g","packageId":"test.ig","definition":{"resource":[]}}`,
+	}
+	for name, want := range map[string]bool{"test.ig": true, "hl7.fhir.r4.test": false} {
+		files["package/package.json"] = strings.Replace(manifest, "test.ig", name, 1)
+		file := filepath.Join(t.TempDir(), "x.tgz")
+		if err := os.WriteFile(file, tgz(t, files), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		dir := t.TempDir()
+		p, err := Source{}.Add(context.Background(), dir, file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := Open(os.DirFS(dir))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for url, body := range map[string]string{
+			"http://x/s": `{"resourceType":"CapabilityStatement","id":"s","url":"http://x/s","kind":"requirements","rest":[{"mode":"server"}]}`,
+			"http://x/g": `{"resourceType":"ImplementationGuide","id":"g","url":"http://x/g","packageId":"test.ig"}`,
+		} {
+			if got, ok := l.Resolve(url); ok != want || ok && string(got) != body {
+				t.Errorf("%s: %s is %s, want %v", name, url, got, want)
+			}
+		}
+		if got := p.Resources["ImplementationGuide"] == 1; got != want {
+			t.Errorf("%s: the manifest counts %v", name, p.Resources)
+		}
+	}
+}

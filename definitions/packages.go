@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
@@ -246,7 +247,7 @@ func (s Source) AddExamples(ctx context.Context, dir, spec string) (int, error) 
 	var lines []string
 	err = eachFile(archive, added, func(name string, body []byte) error {
 		var head struct{ ResourceType string }
-		if path.Dir(name) != "package" || json.Unmarshal(body, &head) != nil || head.ResourceType == "" || kept[head.ResourceType] {
+		if path.Dir(name) != "package" || json.Unmarshal(body, &head) != nil || head.ResourceType == "" || kept[head.ResourceType] && !slices.Contains(guides, head.ResourceType) {
 			return nil
 		}
 		var line bytes.Buffer
@@ -418,6 +419,15 @@ func condenseArchive(archive []byte, p *Package, refused map[string]bool) ([]byt
 	}
 	if a.Name != p.Name || a.Version != p.Version {
 		return nil, fmt.Errorf("asked for %s@%s, the archive is %s@%s", p.Name, p.Version, a.Name, a.Version)
+	}
+	if p.core() {
+		maps.DeleteFunc(lines, func(key string, _ []byte) bool {
+			typ, _, _ := strings.Cut(key, "/")
+			return slices.Contains(guides, typ)
+		})
+		for _, typ := range guides {
+			delete(p.Resources, typ)
+		}
 	}
 	if len(lines) == 0 {
 		return nil, fmt.Errorf("%s@%s has no definitions", p.Name, p.Version)

@@ -29,6 +29,23 @@ FROM installed_resource r
 WHERE r.name = @name AND r.version = @version
 ORDER BY r.resource_type, r.id;
 
+-- ReplacedResources are the resources of each package that another version of the package has written since,
+-- with the version that wrote the newest.
+-- name: ReplacedResources :many
+SELECT DISTINCT ON (r.name, r.version, r.resource_type, r.id)
+    r.name, r.version, r.resource_type, r.id, o.version AS replaced_by
+FROM installed_resource r
+JOIN installed_resource o ON o.name = r.name AND o.resource_type = r.resource_type AND o.id = r.id AND o.resource_version > r.resource_version
+JOIN installed_package p ON p.name = o.name AND p.version = o.version
+ORDER BY r.name, r.version, r.resource_type, r.id, o.resource_version DESC, p.installed;
+
+-- InstalledIDs are the ids of the resources of a type that installed packages brought.
+-- name: InstalledIDs :many
+SELECT DISTINCT r.id
+FROM installed_resource r
+WHERE r.resource_type = @resource_type
+ORDER BY r.id;
+
 -- name: DeleteInstalledPackage :exec
 WITH gone AS (
     DELETE FROM installed_resource r

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"net/url"
 	"strings"
 	"time"
 
@@ -42,6 +43,8 @@ type ServerConfig struct {
 	DrainDelay     int      `koanf:"drain_delay_seconds" doc:"time that a stopping server goes on serving after it has become not ready, so that load balancers send requests elsewhere"`
 	Pprof          bool     `koanf:"pprof" doc:"serve /debug/pprof to loopback clients"`
 	MaxConnections int      `koanf:"max_connections" doc:"connections of clients at the same time, streams included; others wait"`
+
+	Instantiates []string `koanf:"instantiates" doc:"canonicals of CapabilityStatement.instantiates; empty names the requirements of the packages that the server is built with or that are installed"`
 
 	TLS TLSConfig `koanf:"tls"`
 }
@@ -150,6 +153,11 @@ func (c Config) Check() error {
 	p.atLeast("terminology.timeout_seconds", int64(c.Terminology.TimeoutSeconds), 1)
 	if c.Search.DefaultCount > c.Search.MaxCount {
 		p.add("search.default_count is %d, more than search.max_count, %d", c.Search.DefaultCount, c.Search.MaxCount)
+	}
+	for _, canonical := range c.Server.Instantiates {
+		if u, err := url.Parse(canonical); err != nil || u.Scheme == "" {
+			p.add("server.instantiates has %q: expected the canonical URL of a CapabilityStatement", canonical)
+		}
 	}
 	p.baseURL("server.base_url", c.Server.BaseURL)
 	p.baseURL("terminology.server_url", c.Terminology.ServerURL)

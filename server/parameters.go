@@ -38,10 +38,12 @@ func (s *Server) parameters(ctx context.Context) (*searchparam.Service, error) {
 		SearchTime: func() time.Duration { return time.Duration(s.now().Search.TimeoutSeconds)*time.Second + time.Minute },
 		Forget: func() {
 			s.profiles.forget()
+			s.guides.forget()
 			s.Validator.Forget()
 			s.Terminology.Forget()
 		},
 	}
+	s.guides = &guides{store: s.Store, registry: p.Current}
 	s.profiles = &profiles{store: s.Store, registry: p.Current}
 	if err := p.Open(ctx); err != nil {
 		return nil, err

@@ -75,6 +75,7 @@ type Server struct {
 	version           string
 	served            atomic.Int64 // requests
 	profiles          *profiles    // that are stored
+	guides            *guides      // of packages
 	heap              heap
 	leaving           atomic.Bool // it serves until its drain delay is over, and is not ready
 	closers           []func()    // in the order of building; Close runs them backwards
@@ -287,6 +288,7 @@ func (s *Server) interactions(o Options) *interaction.Service {
 		StoredProfiles: s.profiles.of,
 		Facts: interaction.Facts{Version: o.Version, Date: time.Now().UTC().Format(time.DateOnly), URL: c.baseURL(), Profiles: index.Profiles,
 			OAuthURIs: s.oauthURIs, Export: func() bool { return s.now().Bulk.Export.Enabled }, CORS: func() bool { return len(s.now().Server.AllowedOrigins) > 0 },
+			Guides: s.guides.of, Instantiates: func() []string { return s.now().Server.Instantiates },
 			Topics: func(ctx context.Context) ([]string, error) { return s.notifier.Topics(ctx) }},
 		Access:   s.policies.Decider,
 		LogRead:  s.logRead,

@@ -73,7 +73,7 @@ func definition(typ, id string) ([]byte, bool, error) {
 func defines(typ string) bool {
 	switch typ {
 	case "StructureDefinition", "SearchParameter", "OperationDefinition", "CompartmentDefinition",
-		"CodeSystem", "ValueSet", "ConceptMap", "NamingSystem":
+		"CodeSystem", "ValueSet", "ConceptMap", "NamingSystem", "CapabilityStatement", "ImplementationGuide":
 		return true
 	}
 	return false

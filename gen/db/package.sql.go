@@ -29,6 +29,34 @@ func (q *Queries) DeleteInstalledPackage(ctx context.Context, arg DeleteInstalle
 	return err
 }
 
+const InstalledIDs = `-- name: InstalledIDs :many
+SELECT DISTINCT r.id
+FROM installed_resource r
+WHERE r.resource_type = $1
+ORDER BY r.id
+`
+
+// InstalledIDs are the ids of the resources of a type that installed packages brought.
+func (q *Queries) InstalledIDs(ctx context.Context, resourceType string) ([]string, error) {
+	rows, err := q.db.Query(ctx, InstalledIDs, resourceType)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var id string
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		items = append(items, id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const InstalledPackages = `-- name: InstalledPackages :many
 SELECT p.name, p.version, p.integrity, p.installed, count(r.id) AS resources
 FROM installed_package p
@@ -169,4 +197,49 @@ func (q *Queries) PutInstalledResources(ctx context.Context, arg PutInstalledRes
 		arg.ResourceVersions,
 	)
 	return err
+}
+
+const ReplacedResources = `-- name: ReplacedResources :many
+SELECT DISTINCT ON (r.name, r.version, r.resource_type, r.id)
+    r.name, r.version, r.resource_type, r.id, o.version AS replaced_by
+FROM installed_resource r
+JOIN installed_resource o ON o.name = r.name AND o.resource_type = r.resource_type AND o.id = r.id AND o.resource_version > r.resource_version
+JOIN installed_package p ON p.name = o.name AND p.version = o.version
+ORDER BY r.name, r.version, r.resource_type, r.id, o.resource_version DESC, p.installed
+`
+
+type ReplacedResourcesRow struct {
+	Name         string
+	Version      string
+	ResourceType string
+	ID           string
+	ReplacedBy   string
+}
+
+// ReplacedResources are the resources of each package that another version of the package has written since,
+// with the version that wrote the newest.
+func (q *Queries) ReplacedResources(ctx context.Context) ([]ReplacedResourcesRow, error) {
+	rows, err := q.db.Query(ctx, ReplacedResources)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ReplacedResourcesRow
+	for rows.Next() {
+		var i ReplacedResourcesRow
+		if err := rows.Scan(
+			&i.Name,
+			&i.Version,
+			&i.ResourceType,
+			&i.ID,
+			&i.ReplacedBy,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }

@@ -338,6 +338,11 @@ var Operations = []fhir.OperationDefinition{
 			{Name: "integrity", Min: 1, Max: 1, Type: "string"},
 			{Name: "installed", Min: 1, Max: 1, Type: "dateTime"},
 			{Name: "resources", Min: 1, Max: 1, Type: "integer"},
+			{Name: "status", Min: 1, Max: 1, Type: "code"},
+			{Name: "replaced", Max: -1, Parts: []fhir.OperationParameter{
+				{Name: "reference", Min: 1, Max: 1, Type: "Reference"},
+				{Name: "by", Min: 1, Max: 1, Type: "string"},
+			}},
 		}},
 	}},
 	{Code: "populate", URL: "http://h7.org/fhir/OperationDefinition/example", Instance: true, Resources: []string{"Questionnaire"}, In: []fhir.OperationParameter{

@@ -8,6 +8,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -294,4 +295,86 @@ func TestProfileAtRunTime(t *testing.T) {
 	b.put("/StructureDefinition/born", profile("gender")).want(200)
 	b.post("/Patient", patient).want(201)
 	eventually(t, "the other server applies the new version", func() bool { return a.post("/Patient", patient).status == 201 })
+}
+
+// GET /metadata names the requirements for servers and the guides of packages; of several versions of a
+// package, the list of packages says what a later one replaced.
+func TestGuidesOfPackages(t *testing.T) {
+	a, b := pair(t)
+	const (
+		requirements = `{"resourceType":"CapabilityStatement","id":"%[1]s","url":"http://example.org/CapabilityStatement/%[1]s","version":"%[4]s","status":"active","date":"2026-01-01","description":"x",` +
+			`"kind":"%[2]s","fhirVersion":"4.0.1","format":["json"],"rest":[{"mode":"%[3]s"}]%[5]s}`
+		guide = `{"resourceType":"ImplementationGuide","id":"g","url":"http://example.org/ImplementationGuide/g","version":"%s","name":"G","status":"active","packageId":"example.ig","fhirVersion":["4.0.1"]}`
+		own   = "http://hl7.org/fhir/uv/bulkdata/CapabilityStatement/bulk-data"
+	)
+	archive := func(version string, more ...string) string {
+		return packed(t, append([]string{"package/package.json", strings.Replace(packageJSON, "1.0.0", version, 1),
+			"package/CapabilityStatement-s.json", fmt.Sprintf(requirements, "s", "requirements", "server", version, ""),
+			"package/CapabilityStatement-c.json", fmt.Sprintf(requirements, "c", "requirements", "client", version, ""),
+			"package/CapabilityStatement-i.json", fmt.Sprintf(requirements, "i", "instance", "server", version, `,"implementation":{"description":"x"}`),
+			"package/ImplementationGuide-g.json", fmt.Sprintf(guide, version)}, more...)...)
+	}
+	texts := func(s *service, path string) []string {
+		list, _ := s.get("/metadata").want(200).at(path).([]any)
+		var out []string
+		for _, v := range list {
+			out = append(out, fmt.Sprint(v))
+		}
+		return out
+	}
+	has := func(s *service, path, url string) bool { return slices.Contains(texts(s, path), url) }
+
+	if list := texts(a, "implementationGuide"); list != nil {
+		t.Errorf("implementationGuide is %v, want none", list)
+	}
+	a.post("/CapabilityStatement", fmt.Sprintf(requirements, "alone", "requirements", "server", "1", "")).want(201)
+	a.install(archive("1.0.0", "package/ValueSet-colours.json", packageCodeSet), "").want(200)
+	if got, want := texts(a, "implementationGuide"), []string{"http://example.org/ImplementationGuide/g"}; !slices.Equal(got, want) {
+		t.Errorf("implementationGuide is %v, want %v", got, want)
+	}
+	for url, want := range map[string]bool{"CapabilityStatement/s": true, "CapabilityStatement/c": false, "CapabilityStatement/i": false, "CapabilityStatement/alone": false} {
+		if got := has(a, "instantiates", "http://example.org/"+url); got != want {
+			t.Errorf("instantiates has %s: %v, want %v", url, got, want)
+		}
+	}
+	if !has(a, "instantiates", own) {
+		t.Errorf("instantiates is %v, without %s", texts(a, "instantiates"), own)
+	}
+	eventually(t, "the other server names the requirements", func() bool { return has(b, "instantiates", "http://example.org/CapabilityStatement/s") })
+
+	t.Run("a setting takes the place of all", func(t *testing.T) {
+		a := a.in(t)
+		a.do("PUT", "/admin/config/server/instantiates", `{"value":["not a canonical"]}`).want(400)
+		a.do("PUT", "/admin/config/server/instantiates", `{"value":["http://example.org/mine|1"]}`).want(200)
+		if got, want := texts(a, "instantiates"), []string{"http://example.org/mine|1"}; !slices.Equal(got, want) {
+			t.Errorf("instantiates is %v, want %v", got, want)
+		}
+		a.do("DELETE", "/admin/config/server/instantiates", "").want(200)
+	})
+	t.Run("packages say which of their definitions were replaced", func(t *testing.T) {
+		a := a.in(t)
+		a.install(archive("2.0.0"), "").want(200)
+		list := a.get("/$packages").want(200)
+		list.equal("parameter.0.part.1.valueString", "1.0.0").equal("parameter.0.part.5.valueCode", "partly-replaced").
+			equal("parameter.0.part.6.name", "replaced").equal("parameter.0.part.6.part.0.valueReference.reference", "CapabilityStatement/c").
+			equal("parameter.0.part.6.part.1.valueString", "2.0.0")
+		if n := list.len("parameter.0.part"); n != 10 {
+			t.Errorf("the first version has %d parts, want 10 with four replaced definitions: %s", n, clip(list.body))
+		}
+		list.equal("parameter.1.part.1.valueString", "2.0.0").equal("parameter.1.part.5.valueCode", "installed")
+		if n := list.len("parameter.1.part"); n != 6 {
+			t.Errorf("the second version has %d parts, want 6", n)
+		}
+		a.install(archive("3.0.0"), "").want(200)
+		a.get("/$packages").want(200).equal("parameter.1.part.5.valueCode", "replaced").equal("parameter.0.part.6.part.1.valueString", "3.0.0")
+	})
+	t.Run("a removed package is named no more", func(t *testing.T) {
+		a := a.in(t)
+		for _, version := range []string{"3.0.0", "2.0.0", "1.0.0"} {
+			a.post("/$remove-package?name=example.ig&version="+version, "").want(200)
+		}
+		if has(a, "instantiates", "http://example.org/CapabilityStatement/s") || texts(a, "implementationGuide") != nil {
+			t.Errorf("instantiates is %v, implementationGuide %v", texts(a, "instantiates"), texts(a, "implementationGuide"))
+		}
+	})
 }

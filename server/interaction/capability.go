@@ -29,6 +29,8 @@ type metadata struct {
 	uris          map[string]string
 	cors          bool
 	topics        []string
+	guides        Guides
+	instantiates  []string
 	export        bool
 	before, after []byte
 }
@@ -96,8 +98,24 @@ func (s *Service) capabilityBody(ctx context.Context, base string) ([]byte, erro
 			return nil, fmt.Errorf("topics of subscriptions: %w", err)
 		}
 	}
-	if version := s.operationsVersion(); s.metadata.of != reg || s.metadata.cors != cors || s.metadata.export != export || !slices.Equal(s.metadata.topics, topics) || s.metadata.operations != version || s.metadata.profiles != profilesVersion || !maps.Equal(s.metadata.uris, uris) {
-		body := fhir.Encode(nil, s.capabilityStatement(reg, profiles, security(uris, cors), topics, mark))
+	var guides Guides
+	if s.Facts.Guides != nil {
+		var err error
+		if guides, err = s.Facts.Guides(ctx); err != nil {
+			return nil, fmt.Errorf("guides of packages: %w", err)
+		}
+	}
+	var instantiates []string
+	if s.Facts.Instantiates != nil {
+		instantiates = s.Facts.Instantiates()
+	}
+	sameGuides := slices.Equal(s.metadata.guides.Requirements, guides.Requirements) && slices.Equal(s.metadata.guides.Guides, guides.Guides) &&
+		slices.Equal(s.metadata.instantiates, instantiates)
+	if version := s.operationsVersion(); !sameGuides || s.metadata.of != reg || s.metadata.cors != cors || s.metadata.export != export || !slices.Equal(s.metadata.topics, topics) || s.metadata.operations != version || s.metadata.profiles != profilesVersion || !maps.Equal(s.metadata.uris, uris) {
+		c := s.capabilityStatement(reg, profiles, security(uris, cors), topics, mark)
+		nameGuides(c, guides, instantiates)
+		body := fhir.Encode(nil, c)
+		s.metadata.guides, s.metadata.instantiates = guides, instantiates
 		s.metadata.of, s.metadata.operations, s.metadata.profiles, s.metadata.uris, s.metadata.cors, s.metadata.topics, s.metadata.export = reg, version, profilesVersion, uris, cors, topics, export
 		s.metadata.before, s.metadata.after, _ = bytes.Cut(body, []byte(`"`+mark+`"`))
 	}
@@ -216,6 +234,23 @@ func (s *Service) capabilityStatement(reg *search.Registry, profiles map[string]
 		rest.Documentation.Text = "Served like the resource types of FHIR: " + strings.Join(own, ", ") + "."
 	}
 	return c
+}
+
+// nameGuides adds the requirements and guides of packages to a statement. A list of configured canonicals
+// takes the place of all others in instantiates.
+// Spec: https://hl7.org/fhir/R4/capabilitystatement-definitions.html#CapabilityStatement.instantiates.
+func nameGuides(c *r4.CapabilityStatement, guides Guides, configured []string) {
+	for _, url := range guides.Requirements {
+		if !slices.ContainsFunc(c.Instantiates, func(v fhir.Canonical) bool { return v.Text == url }) {
+			c.Instantiates = append(c.Instantiates, canonicalOf(url))
+		}
+	}
+	if len(configured) > 0 {
+		c.Instantiates = each(canonicalOf, configured...)
+	}
+	if len(guides.Guides) > 0 {
+		c.ImplementationGuide = each(canonicalOf, guides.Guides...)
+	}
 }
 
 // backportGuide begins the canonicals of the Subscriptions R5 Backport IG.

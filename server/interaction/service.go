@@ -132,9 +132,21 @@ type Facts struct {
 	Export func() bool
 	// CORS reports whether pages of other origins may call; nil says no.
 	CORS func() bool
+	// Guides returns the canonicals of the requirements for servers and of the guides of packages; nil
+	// has none.
+	Guides func(ctx context.Context) (Guides, error)
+	// Instantiates returns the canonicals that stand in CapabilityStatement.instantiates in place of all
+	// others; nil and an empty list change nothing.
+	Instantiates func() []string
 	// Topics returns the canonicals of the topics that Subscriptions may name; nil without
 	// notifications.
 	Topics func(ctx context.Context) ([]string, error)
+}
+
+// Guides are the canonicals by which a CapabilityStatement names packages.
+type Guides struct {
+	Requirements []string // CapabilityStatements of kind requirements, for servers
+	Guides       []string // ImplementationGuides
 }
 
 // UnknownType is the error of a resource type that there is not, not-supported, 404;

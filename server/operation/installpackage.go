@@ -86,10 +86,22 @@ func (s *Set) runInstallPackage(ctx context.Context, p Request, in *Inputs) (int
 		}
 		return tx.PutPackage(ctx, store.InstalledPackage{Name: a.Name, Version: a.Version, Integrity: a.Integrity, Installed: s.Now()}, brought(items))
 	})
-	if err != nil && !errors.Is(err, errDryRun) {
+	if err := s.packagesWritten(ctx, err); err != nil {
 		return interaction.Response{}, err
 	}
 	return parametersResponse(http.StatusOK, reportPackage(a, got, items, dryRun))
+}
+
+// packagesWritten makes this server notice the end of a transaction on packages before it answers. err is the result
+// of the transaction.
+func (s *Set) packagesWritten(ctx context.Context, err error) error {
+	if errors.Is(err, errDryRun) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return s.Store.Indexer().Refresh(ctx)
 }
 
 // packageItem is a definition of a package on its way into the store.

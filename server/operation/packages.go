@@ -2,7 +2,6 @@ package operation
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"slices"
 	"strings"
@@ -17,7 +16,7 @@ import (
 )
 
 // packages is GET /$packages: the packages that were installed on the running
-// service, by name.
+// service, by name, with the definitions that another version of the package has replaced.
 func (s *Set) packages() Operation {
 	return Operation{Definition: local + "packages", Run: func(ctx context.Context, _ Request, _ *Inputs) (interaction.Response, error) {
 		if err := s.May(ctx, access.Admin, "", ""); err != nil {
@@ -27,14 +26,43 @@ func (s *Set) packages() Operation {
 		if err != nil {
 			return interaction.Response{}, err
 		}
+		replaced, err := s.Store.ReplacedResources(ctx)
+		if err != nil {
+			return interaction.Response{}, err
+		}
+		byPackage := make(map[[2]string][]store.ReplacedResource)
+		for _, r := range replaced {
+			of := [2]string{r.Name, r.Version}
+			byPackage[of] = append(byPackage[of], r)
+		}
 		var out []parameters.Parameter
 		for _, p := range list {
-			out = append(out, parameters.Parts("package",
-				parameters.String("name", p.Name), parameters.String("version", p.Version), parameters.String("integrity", p.Integrity),
-				parameters.DateTime("installed", p.Installed.Format(time.RFC3339Nano)), parameters.Integer("resources", p.Resources)))
+			out = append(out, reportInstalled(p, byPackage[[2]string{p.Name, p.Version}]))
 		}
 		return parametersResponse(http.StatusOK, out)
 	}}
+}
+
+// reportInstalled describes an installed package, and which of its definitions another version of the package has
+// replaced.
+func reportInstalled(p store.InstalledPackage, replaced []store.ReplacedResource) parameters.Parameter {
+	status := "installed"
+	switch {
+	case len(replaced) == 0:
+	case len(replaced) < p.Resources:
+		status = "partly-replaced"
+	default:
+		status = "replaced"
+	}
+	parts := []parameters.Parameter{
+		parameters.String("name", p.Name), parameters.String("version", p.Version), parameters.String("integrity", p.Integrity),
+		parameters.DateTime("installed", p.Installed.Format(time.RFC3339Nano)), parameters.Integer("resources", p.Resources),
+		parameters.Code("status", status),
+	}
+	for _, r := range replaced {
+		parts = append(parts, parameters.Parts("replaced", parameters.Reference("reference", r.ResourceType+"/"+r.ID), parameters.String("by", r.By)))
+	}
+	return parameters.Parts("package", parts...)
 }
 
 // removePackage is POST /$remove-package: it deletes the resources of an installed package, in one transaction. It
@@ -90,7 +118,7 @@ func (s *Set) runRemovePackage(ctx context.Context, _ Request, in *Inputs) (inte
 		}
 		return tx.DropPackage(ctx, name, version)
 	})
-	if err != nil && !errors.Is(err, errDryRun) {
+	if err := s.packagesWritten(ctx, err); err != nil {
 		return interaction.Response{}, err
 	}
 	return parametersResponse(http.StatusOK, slices.Concat([]parameters.Parameter{

@@ -93,7 +93,7 @@ func (s *Service) Open(ctx context.Context) error {
 			}
 		},
 	}
-	for _, typ := range []string{"StructureDefinition", "ValueSet", "CodeSystem"} {
+	for _, typ := range []string{"StructureDefinition", "ValueSet", "CodeSystem", "CapabilityStatement", "ImplementationGuide"} {
 		s.Store.Follow(typ, written)
 	}
 	err := s.Refresh(ctx)

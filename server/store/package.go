@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"kiln/gen/db"
+	"kiln/server/fhir"
 )
 
 // InstalledPackage is a FHIR package that was installed on the running service.
@@ -20,6 +21,38 @@ type InstalledResource struct {
 	ResourceType, ID string
 	VersionID        int  // that the package made, or found
 	Shared           bool // another installed package brought it too
+}
+
+// ReplacedResource is a resource of an installed package that another version of the package has written since.
+type ReplacedResource struct {
+	Name, Version    string // of the package that brought the resource
+	ResourceType, ID string
+	By               string // version of the package that wrote the newest one
+}
+
+// ReplacedResources are the replaced resources of all installed packages, by package, type and id.
+func (s *Store) ReplacedResources(ctx context.Context) ([]ReplacedResource, error) {
+	rows, err := db.New(s.side).ReplacedResources(ctx)
+	if err != nil {
+		return nil, translate(err)
+	}
+	out := make([]ReplacedResource, len(rows))
+	for i, r := range rows {
+		out[i] = ReplacedResource{r.Name, r.Version, r.ResourceType, r.ID, r.ReplacedBy}
+	}
+	return out, nil
+}
+
+// InstalledResources are the current resources of a type that installed packages brought, by id.
+func (s *Store) InstalledResources(ctx context.Context, typ string) (map[string]fhir.Version, error) {
+	ids, err := db.New(s.side).InstalledIDs(ctx, typ)
+	if err != nil {
+		return nil, translate(err)
+	}
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	return s.ReadMany(ctx, typ, ids)
 }
 
 // InstalledPackages are the packages, by name and version.
@@ -40,6 +73,9 @@ func (t *Tx) PutPackage(ctx context.Context, p InstalledPackage, resources []Ins
 	q := db.New(t.tx)
 	err := q.PutInstalledPackage(ctx, db.PutInstalledPackageParams{Name: p.Name, Version: p.Version, Integrity: p.Integrity, Installed: p.Installed})
 	if err != nil {
+		return translate(err)
+	}
+	if err := q.BumpDefinitions(ctx); err != nil {
 		return translate(err)
 	}
 	rows := db.PutInstalledResourcesParams{Name: p.Name, Version: p.Version}
@@ -66,5 +102,9 @@ func (t *Tx) PackageResources(ctx context.Context, name, version string) ([]Inst
 
 // DropPackage deletes a package. Its resources stay stored.
 func (t *Tx) DropPackage(ctx context.Context, name, version string) error {
-	return translate(db.New(t.tx).DeleteInstalledPackage(ctx, db.DeleteInstalledPackageParams{Name: name, Version: version}))
+	q := db.New(t.tx)
+	if err := q.BumpDefinitions(ctx); err != nil {
+		return translate(err)
+	}
+	return translate(q.DeleteInstalledPackage(ctx, db.DeleteInstalledPackageParams{Name: name, Version: version}))
 }
