@@ -65,8 +65,10 @@ type keyring struct {
 
 	keys    atomic.Pointer[[]*signingKey] // oldest first
 	keeping sync.Mutex
+	asked   atomic.Uint64 // numbers the questions of load
 	mu      sync.Mutex
 	loaded  time.Time // of the last load for an unknown key
+	latest  uint64    // the question that keys answers
 }
 
 // current is the key of an algorithm that signs now. It stays published until a token
@@ -153,8 +155,9 @@ func (r *keyring) published() jose.JSONWebKeySet {
 	return set
 }
 
-// load reads the keys.
+// load reads the keys. The answer to an earlier question never takes the place of the answer to a later one.
 func (r *keyring) load(ctx context.Context) error {
+	question := r.asked.Add(1)
 	rows, err := r.store.Keys(ctx)
 	if err != nil {
 		return fmt.Errorf("read signing keys: %w", err)
@@ -177,7 +180,12 @@ func (r *keyring) load(ctx context.Context) error {
 		}
 		keys = append(keys, k)
 	}
-	r.keys.Store(&keys)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if question > r.latest {
+		r.latest = question
+		r.keys.Store(&keys)
+	}
 	return nil
 }
 

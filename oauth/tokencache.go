@@ -20,6 +20,8 @@ type tokenCache struct {
 	late atomic.Pointer[lateTokens]
 	hits atomic.Uint64 // of late
 	seed maphash.Seed
+	// cleared counts the calls of clear.
+	cleared atomic.Uint64
 }
 
 // lateTokens are each at the place that its hash gives.
@@ -66,13 +68,23 @@ func (c *tokenCache) get(token string, now time.Time) (*verified, bool) {
 	return e.Value, ok
 }
 
-func (c *tokenCache) set(token string, v *verified, now time.Time) {
+// set keeps a token whose verification began when cleared was since. A token that was verified by what has been
+// cleared since then is not kept.
+func (c *tokenCache) set(token string, v *verified, now time.Time, since uint64) {
 	v.until = now.Add(cachedFor)
+	if c.cleared.Load() != since {
+		return
+	}
 	c.all.Set(strings.Clone(token), v)
+	if c.cleared.Load() != since {
+		c.all.Invalidate(token)
+		c.late.Store(new(lateTokens))
+	}
 }
 
 // clear forgets all tokens.
 func (c *tokenCache) clear() {
+	c.cleared.Add(1)
 	c.all.InvalidateAll()
 	c.late.Store(new(lateTokens))
 }

@@ -66,12 +66,13 @@ func (s *Server) verify(ctx context.Context, token string) (*verified, error) {
 	now := s.Now()
 	v, ok := s.cache.get(token, now)
 	if !ok {
+		since := s.cache.cleared.Load()
 		var err error
 		if v, err = s.verifyAnew(ctx, token); err != nil {
 			return nil, err
 		}
 		now = s.Now() // that may have taken a while
-		s.cache.set(token, v, now)
+		s.cache.set(token, v, now, since)
 	}
 	if !v.expires.IsZero() && !v.expires.After(now) || s.revoked.has(v) {
 		return nil, errToken
