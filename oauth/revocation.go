@@ -50,6 +50,27 @@ func (r *revoked) read(ctx context.Context, s *storage.Store) (changed bool, err
 	return changed, nil
 }
 
+// reread replaces everything by what the database has.
+func (r *revoked) reread(ctx context.Context, s *storage.Store) error {
+	list, err := s.Revocations(ctx, time.Time{})
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	clear(r.before)
+	clear(r.expires)
+	r.last = time.Time{}
+	for _, x := range list {
+		r.set(x)
+		if x.Recorded.After(r.last) {
+			r.last = x.Recorded
+		}
+	}
+	r.changes.Add(1)
+	return nil
+}
+
 func (r *revoked) set(x storage.Revocation) {
 	k := revokedKey{x.Kind, x.ID}
 	if x.Before.After(r.before[k]) {

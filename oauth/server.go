@@ -91,7 +91,8 @@ type Server struct {
 	jwks     *remoteKeys
 	remote   *http.Client
 	revoked  *revoked
-	reading  sync.Mutex // one reader of revocations
+	reading  sync.Mutex  // one reader of revocations
+	forgets  atomic.Bool // everything is to be read anew
 	cache    *tokenCache
 	standing *otter.Cache[standing, struct{}]
 	others   atomic.Pointer[federation]
@@ -251,10 +252,25 @@ func (s *Server) readRevocations(ctx context.Context) {
 	}
 }
 
+// Forget makes the server read anew what it remembers of the database: revocations, keys and
+// verified tokens. It does not wait for that.
+func (s *Server) Forget() {
+	s.ClearCache()
+	s.forgets.Store(true)
+}
+
 // readChanges applies what any server has recorded since the last time.
 func (s *Server) readChanges(ctx context.Context) error {
 	s.reading.Lock()
 	defer s.reading.Unlock()
+	if s.forgets.Swap(false) {
+		err := errors.Join(s.revoked.reread(ctx, s.Store), s.keys.load(ctx))
+		if err != nil {
+			s.forgets.Store(true)
+		}
+		s.ClearCache()
+		return err
+	}
 	changed, err := s.revoked.read(ctx, s.Store)
 	if changed {
 		// The keys come first: a token verified in between by a withdrawn key must not stay in the cache.

@@ -21,6 +21,23 @@ func (s *Server) databaseHealth(ctx context.Context) (admin.DatabaseHealth, erro
 	return h, err
 }
 
+// forgetDatabase makes the parts of this server forget what they remember of the database, or read it anew before the
+// next use: a new epoch may lack the last changes of the one before, and may give their numbers again. The Store
+// forgets by itself before it calls this. Every part that remembers something of the database has its line here.
+func (s *Server) forgetDatabase() {
+	s.Settings.Forget()
+	s.policies.Forget()
+	s.Apps.Forget()
+	s.notifier.Forget()
+	if a, ok := s.authorizationServer.(interface{ Forget() }); ok {
+		a.Forget() // keys, tokens, revocations
+	}
+	s.profiles.forget()
+	s.Validator.Forget()
+	s.Terminology.ClearCaches()
+	// The search parameters compare the epoch each time (searchparam.Service.Refresh).
+}
+
 // registerEpochMetrics adds the metrics of epochs and of the readers of the change log.
 func (s *Server) registerEpochMetrics() {
 	s.Metrics.MustRegister(epochMetrics{s})

@@ -127,6 +127,7 @@ func New(ctx context.Context, c Config, o Options) (_ *Server, err error) {
 	if s.Store, err = s.openStore(ctx, o); err != nil {
 		return nil, err
 	}
+	epoch := s.Store.Epoch()
 	s.onClose(s.tracing.Close)
 	if err := s.openSettings(ctx, o); err != nil { // administrators' settings
 		return nil, err
@@ -182,6 +183,10 @@ func New(ctx context.Context, c Config, o Options) (_ *Server, err error) {
 		s.served.Add(1)
 		mux.ServeHTTP(w, r)
 	})
+	s.Store.OnEpoch(s.forgetDatabase)
+	if s.Store.Epoch() != epoch { // meanwhile
+		s.forgetDatabase()
+	}
 	s.Store.ReadAhead()
 	s.background(s.bulk.Jobs.Run)
 	s.background(s.keepUp)

@@ -23,6 +23,7 @@ type PolicySource struct {
 	Logger      *slog.Logger
 
 	current atomic.Pointer[versioned]
+	forgets atomic.Bool // the policies are to be read anew, whatever their version is
 }
 
 type versioned struct {
@@ -35,16 +36,23 @@ type versioned struct {
 // each server.
 const policyPoll = 400 * time.Millisecond
 
+// Forget makes the next Load read the policies, whatever their version is.
+func (s *PolicySource) Forget() { s.forgets.Store(true) }
+
 // Load reads the policies if they have changed. The counters of an unchanged policy
 // continue.
 func (s *PolicySource) Load(ctx context.Context) error {
 	now := s.current.Load()
 	known := int64(-1)
-	if now != nil {
+	forgets := s.forgets.Swap(false)
+	if now != nil && !forgets {
 		known = now.version
 	}
 	documents, version, err := s.Store.Policies(ctx, known)
 	if err != nil || version == known {
+		if forgets {
+			s.forgets.Store(true)
+		}
 		return err
 	}
 	next := &versioned{version: version, documents: documents}

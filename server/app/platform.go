@@ -167,6 +167,13 @@ func (p *Platform) last() *snapshot {
 	return p.state
 }
 
+// Forget makes the platform read the Apps anew before the next use.
+func (p *Platform) Forget() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.state = nil
+}
+
 // since returns the Apps of a version, or newer ones.
 func (p *Platform) since(ctx context.Context, version int64) (*snapshot, error) {
 	p.mu.Lock()

@@ -48,6 +48,8 @@ type lane struct {
 	position store.ChangePosition // of the last change that was passed on
 	// passed is position for callers that do not wait for mu, which is held during queries.
 	passed atomic.Pointer[store.ChangePosition]
+	// epoch is the one in which the criteria were last read anew as a whole.
+	epoch store.EpochID
 	// parameters is the least version of the search parameters that criteria may be read with:
 	// a change of them was passed on.
 	parameters int64
@@ -158,6 +160,7 @@ func (h *hub) run(ctx context.Context) {
 	for _, l := range h.lanes {
 		l.mu.Lock()
 		l.passOn(at)
+		l.epoch = at.Epoch
 		l.mu.Unlock()
 		working.Go(func() { l.run(ctx, at) })
 	}
@@ -203,6 +206,12 @@ func (l *lane) idle() bool {
 func (l *lane) publish(ctx context.Context, changes []store.Change) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if e := l.h.s.Store.Epoch(); e != l.epoch && len(changes) > 0 { // definitions may have been lost
+		if err := l.renew(ctx); err != nil {
+			return err
+		}
+		l.epoch = e
+	}
 	for len(changes) > 0 {
 		if definesCriteria(changes[0]) {
 			if err := l.renew(ctx); err != nil {

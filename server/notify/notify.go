@@ -176,6 +176,10 @@ func (s *Service) Close() {
 	}
 }
 
+// Forget makes the service read anew what it remembers of the database. Readers of the change log and connections
+// compare the epoch themselves.
+func (s *Service) Forget() { s.topics.forget() }
+
 // pause returns false when ctx ended first.
 func pause(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)

@@ -90,6 +90,9 @@ func (s *Service) Open(ctx context.Context) error {
 		Committed: func(ctx context.Context, _ bool) {
 			if err := s.Refresh(ctx); err != nil {
 				s.Logger.Warn("the version of definitions cannot be read", slog.Any("error", err))
+				if s.Forget != nil {
+					s.Forget() // the next request knows what was written all the same
+				}
 			}
 		},
 	}
@@ -164,8 +167,14 @@ func (s *Service) Refresh(ctx context.Context) error {
 		return s.refuse(&next, state, asked)
 	}
 	next.Fingerprint, next.otherBuild = state.Fingerprint, nil
+	if state.Epoch != at.Epoch { // surrogates and versions may be given again
+		known := *at
+		known.stored = map[int64]*stored{}
+		at = &known
+		next.Epoch = state.Epoch
+	}
+	// asked stays the time of the first question: what was read since may be older than the time of the last one.
 	if state.Version != at.Version || state.Progress != at.Progress || at.otherBuild != nil {
-		asked = time.Now()
 		var list []store.StoredParameter
 		if next.Version, next.Progress, list, err = s.Store.StoredParameters(ctx, at.versions()); err != nil {
 			return err

@@ -52,6 +52,7 @@ type Settings[C any] struct {
 	current atomic.Pointer[snapshot[C]]
 	refresh sync.Mutex
 	changed []func(C)
+	forgets atomic.Bool // the settings are to be read anew, whatever their version is
 }
 
 // snapshot is the settings at one moment. It is never changed.
@@ -85,16 +86,23 @@ func (s *Settings[C]) OnChange(f func(C)) {
 	s.changed = append(s.changed, f)
 }
 
+// Forget makes the next Refresh read the settings, whatever their version is.
+func (s *Settings[C]) Forget() { s.forgets.Store(true) }
+
 // Refresh reads the settings again, unless version is the one that is known.
 func (s *Settings[C]) Refresh(ctx context.Context, version int64) error {
 	s.refresh.Lock()
 	defer s.refresh.Unlock()
 	at := s.current.Load()
-	if version == at.version {
+	forgets := s.forgets.Swap(false)
+	if version == at.version && !forgets {
 		return nil
 	}
 	list, err := s.Store.Settings(ctx)
 	if err != nil {
+		if forgets {
+			s.forgets.Store(true)
+		}
 		return err
 	}
 	next := &snapshot[C]{version: version}

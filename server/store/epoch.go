@@ -207,7 +207,9 @@ func (s *Store) meetEpoch(ctx context.Context, q *db.Queries, last EpochID) erro
 	return nil
 }
 
-// OnEpoch makes the Store call f, on a goroutine of its own, after each change of the epoch.
+// OnEpoch makes the Store call f, on a goroutine of its own, after each change of the epoch, when its own memory is
+// replaced. A write that was prepared by what f forgets does not commit: note_epoch raises the counters that writes
+// compare.
 func (s *Store) OnEpoch(f func()) {
 	s.epochs.mu.Lock()
 	defer s.epochs.mu.Unlock()

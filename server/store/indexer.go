@@ -146,6 +146,7 @@ type ParametersState struct {
 	Progress    int64 // changes when a job on the index ends
 	Definitions int64 // changes when profiles, value sets or code systems are written
 	Fingerprint int64 // of the build that the index is of, search.Fingerprints.All; 0 for none
+	Epoch       EpochID
 }
 
 // ParametersState reads the row. Like StoredParameters and ReindexJobs it has a
@@ -169,7 +170,7 @@ func (s *Store) ParametersState(ctx context.Context) (ParametersState, error) {
 		s.raiseFloor(r.Moment)
 		m.announced.note(asked, r.UsualParts, r.MoreParts)
 	}
-	return ParametersState{Version: r.Version, Progress: r.Progress, Definitions: r.Definitions, Fingerprint: r.Fingerprint}, nil
+	return ParametersState{Version: r.Version, Progress: r.Progress, Definitions: r.Definitions, Fingerprint: r.Fingerprint, Epoch: EpochID(r.Epoch)}, nil
 }
 
 // StoredParameter is a current SearchParameter resource. Body is nil where the

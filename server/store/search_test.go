@@ -272,7 +272,7 @@ func resourceWrite(t testing.TB, raw []byte) *store.Write {
 	x := new(fhir.Index)
 	index.Extract(x, r)
 	x.Finish()
-	return &store.Write{Method: fhir.PUT, ResourceType: r.Type().Name, ID: r.Header().ID.Text, Body: b, Index: x}
+	return &store.Write{Method: fhir.PUT, ResourceType: r.Type().Name, ID: r.Header().ID.Text, Body: b, Index: x, Resource: r}
 }
 
 // span is the range of a date, by the standard library's parser.

@@ -4,16 +4,12 @@ import (
 	"context"
 	"fmt"
 	"net/url"
-	"os"
-	"os/exec"
-	"os/user"
-	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
 	"kiln/server/search/plan"
 	"kiln/server/store"
+	"kiln/server/store/storetest"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -126,64 +122,13 @@ func TestTotalsOnAStandby(t *testing.T) {
 // startStandby returns the URL of the same database on a streaming standby of its server.
 func startStandby(t *testing.T, at string) string {
 	t.Helper()
+	standby := storetest.StandbyOf(t, at)
 	u, err := url.Parse(at)
-	if err != nil || !strings.HasPrefix(u.Query().Get("host"), "/") {
-		t.Skip("the PostgreSQL of TEST_DATABASE_URL has no socket to copy it from")
-	}
-	conn, err := pgx.Connect(t.Context(), at)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var version, connections int
-	err = conn.QueryRow(t.Context(), "SELECT current_setting('server_version_num')::int / 10000, current_setting('max_connections')::int").Scan(&version, &connections)
-	conn.Close(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	bin := fmt.Sprintf("/usr/lib/postgresql/%d/bin", version)
-	if _, err := os.Stat(filepath.Join(bin, "pg_basebackup")); err != nil {
-		t.Skip("no pg_basebackup: ", err)
-	}
-	dir, err := os.MkdirTemp("", "kiln-standby-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	var as []string
-	if os.Getuid() == 0 { // PostgreSQL does not run as root
-		owner, err := user.Lookup("postgres")
-		if err != nil {
-			t.Skip("no user to run a standby as: ", err)
-		}
-		if out, err := exec.Command("chown", "postgres", dir).CombinedOutput(); err != nil {
-			t.Fatalf("%v: %s", err, out)
-		}
-		as = []string{"setpriv", "--reuid=" + owner.Uid, "--regid=" + owner.Gid, "--clear-groups"}
-	}
-	run := func(name string, args ...string) {
-		t.Helper()
-		all := append(append([]string{}, as...), append([]string{filepath.Join(bin, name)}, args...)...)
-		cmd := exec.Command(all[0], all[1:]...)
-		cmd.Dir = dir
-		// Not a pipe: the server that pg_ctl leaves behind would keep it open.
-		out, err := os.Create(filepath.Join(dir, name+".out"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer out.Close()
-		cmd.Stdout, cmd.Stderr = out, out
-		if err := cmd.Run(); err != nil {
-			text, _ := os.ReadFile(out.Name())
-			t.Fatalf("%s: %v: %s", name, err, text)
-		}
-	}
-	data := filepath.Join(dir, "data")
-	run("pg_basebackup", "-D", data, "-h", u.Query().Get("host"), "-U", u.Query().Get("user"), "-R", "-X", "stream", "-c", "fast", "--no-sync")
-	run("pg_ctl", "-D", data, "-w", "-l", filepath.Join(dir, "log"), "start", "-o",
-		fmt.Sprintf("-k %s -c listen_addresses= -c max_connections=%d -c fsync=off", dir, connections))
-	t.Cleanup(func() { run("pg_ctl", "-D", data, "-m", "immediate", "-w", "stop") })
 	q := u.Query()
-	q.Set("host", dir)
+	q.Set("host", standby.Dir())
 	u.RawQuery = q.Encode()
 	return u.String()
 }

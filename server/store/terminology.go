@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -19,17 +18,15 @@ import (
 var terminologyTypes = []string{"CodeSystem", "ConceptMap", "ValueSet"}
 
 // TerminologyStamp returns a text that is another one after every create, update
-// and delete of a CodeSystem, ConceptMap or ValueSet, by any server: the number of
-// versions that they have ever had, "" as long as that is none.
-func (s *Store) TerminologyStamp(ctx context.Context) (string, error) {
-	n, err := db.New(s.pool).TerminologyVersions(ctx, terminologyTypes)
-	if err != nil {
-		return "", translate(err)
-	}
-	if n == 0 {
-		return "", nil
-	}
-	return strconv.FormatInt(n, 10), nil
+// and delete of a CodeSystem, ConceptMap or ValueSet, by any server, and in another epoch: the
+// number of versions that they have ever had, and the epoch. stored reports whether there was one.
+func (s *Store) TerminologyStamp(ctx context.Context) (stamp string, stored bool, err error) {
+	err = s.inOneEpoch(func() error {
+		n, err := db.New(s.pool).TerminologyVersions(ctx, terminologyTypes)
+		stamp, stored = fmt.Sprintf("%d %x", n, int64(s.Epoch())), n > 0
+		return err
+	})
+	return stamp, stored, translate(err)
 }
 
 // maxCanonicals bounds how many resources are read by one uri.

@@ -56,7 +56,7 @@ func (s *Service) recent() *snapshot {
 	sn := s.current.Load()
 	if sn != nil {
 		at, last := int64(time.Since(started)), sn.checked.Load()
-		if s.config.Resources == nil || at-last < int64(stampPause) || !sn.checked.CompareAndSwap(last, at) {
+		if s.config.Resources == nil || at-last < int64(stampPause) || last != unchecked && !sn.checked.CompareAndSwap(last, at) {
 			return sn
 		}
 	}
@@ -77,8 +77,9 @@ func (s *Service) recent() *snapshot {
 // Forget makes the next Contains look whether stored resources have changed: to be
 // called when this instance knows that they have.
 func (s *Service) Forget() {
+	s.forgotten.Add(1)
 	if sn := s.current.Load(); sn != nil {
-		sn.checked.Store(int64(-stampPause))
+		sn.checked.Store(unchecked)
 	}
 }
 

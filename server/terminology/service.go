@@ -53,9 +53,9 @@ type Resources interface {
 	// system "" some that supplement any, none where there are none.
 	Supplements(ctx context.Context, system string) ([]fhir.Version, error)
 	// TerminologyStamp returns a text that is another one after every create,
-	// update and delete of a CodeSystem, ValueSet or ConceptMap, by any instance; ""
-	// as long as there has never been one.
-	TerminologyStamp(ctx context.Context) (string, error)
+	// update and delete of a CodeSystem, ValueSet or ConceptMap, by any instance. stored
+	// reports whether there has ever been one.
+	TerminologyStamp(ctx context.Context) (stamp string, stored bool, err error)
 }
 
 // Service answers questions about codes. It is safe for concurrent use.
@@ -71,6 +71,8 @@ type Service struct {
 
 	current   atomic.Pointer[snapshot]
 	snapshots atomic.Uint64
+	questions atomic.Uint64 // for the stamp
+	forgotten atomic.Uint64 // calls of Forget
 
 	parsed     *otter.Cache[key, sized]
 	large      *otter.Cache[key, sized] // parsed resources with more than largeSize of JSON
@@ -169,36 +171,50 @@ func (s *Service) enabled() error {
 // snapshot is the data derived from the resources at one stamp.
 type snapshot struct {
 	*Service
-	number  uint64
-	stamp   string
-	codes   codeSets     // by value set
-	systems codeSets     // by code system
-	checked atomic.Int64 // when the stamp was last compared, nanoseconds since started
+	number   uint64
+	stamp    string
+	question uint64       // that was answered with the stamp
+	any      bool         // a terminology resource was stored at some time
+	codes    codeSets     // by value set
+	systems  codeSets     // by code system
+	checked  atomic.Int64 // when the stamp was last compared, nanoseconds since started, or unchecked
 }
+
+// unchecked says that the stamp is to be compared before the snapshot is used again.
+const unchecked = -int64(time.Hour)
 
 var started = time.Now()
 
-// now returns the snapshot of the stored resources as they are now.
+// now returns the snapshot of the stored resources as they are now. The answer to an earlier question never
+// takes the place of the answer to a later one.
 func (s *Service) now(ctx context.Context) (*snapshot, error) {
-	stamp := ""
+	question, forgotten := s.questions.Add(1), s.forgotten.Load()
+	stamp, stored := "", false
 	if s.config.Resources != nil {
 		var err error
-		if stamp, err = s.config.Resources.TerminologyStamp(ctx); err != nil {
+		if stamp, stored, err = s.config.Resources.TerminologyStamp(ctx); err != nil {
 			return nil, fmt.Errorf("terminology stamp: %w", err)
 		}
 	}
 	for {
 		sn := s.current.Load()
-		if sn == nil || sn.stamp != stamp {
-			next := &snapshot{Service: s, number: s.snapshots.Add(1), stamp: stamp}
-			next.checked.Store(int64(time.Since(started)))
+		switch {
+		case sn != nil && sn.stamp == stamp:
+		case sn != nil && sn.question > question:
+			return sn, nil
+		default:
+			next := &snapshot{Service: s, number: s.snapshots.Add(1), stamp: stamp, question: question, any: stored}
+			next.checked.Store(unchecked)
 			if !s.current.CompareAndSwap(sn, next) {
 				continue
 			}
 			s.large.InvalidateAll() // of the snapshot before
-			return next, nil
+			sn = next
 		}
 		sn.checked.Store(int64(time.Since(started)))
+		if s.forgotten.Load() != forgotten { // the answer may be of before
+			sn.checked.Store(unchecked)
+		}
 		return sn, nil
 	}
 }
@@ -311,7 +327,7 @@ func (sn *snapshot) readLarge(typ string, c canonical, r fhir.Version) (sized, e
 
 // anyStored reports whether any terminology resource was ever stored: a server
 // without them is not asked for each code system and value set of R4.
-func (sn *snapshot) anyStored() bool { return sn.config.Resources != nil && sn.stamp != "" }
+func (sn *snapshot) anyStored() bool { return sn.config.Resources != nil && sn.any }
 
 // stored reports whether v is counted under its name in this snapshot; what
 // comes from a package is counted once, under number 0.

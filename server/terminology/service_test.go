@@ -22,6 +22,8 @@ type stored struct {
 	n     int
 	list  map[string][]fhir.Version // type and url
 	reads int
+	// answered is called when TerminologyStamp has its answer, before it returns.
+	answered func()
 }
 
 func (s *stored) Canonicals(_ context.Context, typ, url string) ([]fhir.Version, error) {
@@ -63,10 +65,14 @@ func (s *stored) Supplements(_ context.Context, system string) ([]fhir.Version, 
 	return out, nil
 }
 
-func (s *stored) TerminologyStamp(context.Context) (string, error) {
+func (s *stored) TerminologyStamp(context.Context) (string, bool, error) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	return string(rune('a' + s.n)), nil
+	stamp, answered := string(rune('a'+s.n)), s.answered
+	s.mu.Unlock()
+	if answered != nil {
+		answered()
+	}
+	return stamp, true, nil
 }
 
 func (s *stored) put(t testing.TB, resource string) {
@@ -167,5 +173,45 @@ func TestLargeCodeSystemIsReadOnce(t *testing.T) {
 	s.ClearCaches()
 	if got := s.CacheState().Bytes; got > 1<<20 {
 		t.Errorf("%d bytes are kept after the caches were emptied", got)
+	}
+}
+
+// TestStampOfBeforeAWrite holds back the answer about the stamp that was given before a value set was written. Neither
+// while it is held back nor afterwards does anybody miss the value set who asks after the write.
+func TestStampOfBeforeAWrite(t *testing.T) {
+	t.Parallel()
+	const set = "http://x/written"
+	s, have := local(t)
+	knows := func() bool {
+		in, known := s.Contains(set, "http://x/system", "a")
+		return in && known
+	}
+	if knows() {
+		t.Fatal("the value set is known before it is written")
+	}
+	s.Forget()
+	held, release := make(chan struct{}), make(chan struct{})
+	have.mu.Lock()
+	have.answered = sync.OnceFunc(func() { close(held); <-release })
+	have.mu.Unlock()
+	early := make(chan struct{})
+	go func() {
+		defer close(early)
+		s.Contains(set, "http://x/system", "a")
+	}()
+	<-held
+	have.mu.Lock()
+	have.answered = nil
+	have.mu.Unlock()
+	have.put(t, `{"resourceType":"CodeSystem","id":"s","url":"http://x/system","status":"active","content":"complete","concept":[{"code":"a"}]}`)
+	have.put(t, `{"resourceType":"ValueSet","id":"v","url":"`+set+`","status":"active","compose":{"include":[{"system":"http://x/system"}]}}`)
+	s.Forget()
+	if !knows() {
+		t.Error("the value set is not known while an earlier answer is under way")
+	}
+	close(release)
+	<-early
+	if !knows() {
+		t.Error("the value set is not known after an earlier answer has come")
 	}
 }
