@@ -28,7 +28,7 @@ import (
 func onAccounts(run func(c *cobra.Command, a *oauth.Admin, args []string) error) func(*cobra.Command, []string) error {
 	return func(c *cobra.Command, args []string) error {
 		return onDatabase(func(c *cobra.Command, url string) error {
-			cfg, err := configured(c)
+			cfg, err := loadConfig(c)
 			if err != nil {
 				return err
 			}
@@ -574,7 +574,7 @@ has the database anyhow.`,
 	f.StringVar(&m.Encounter, "encounter", "", "encounter of the launch context")
 	f.StringVar(&m.Lifetime, "expires", "1h", "how long it is good")
 	mint.RunE = onAccounts(func(c *cobra.Command, a *oauth.Admin, _ []string) error {
-		cfg, err := configured(c)
+		cfg, err := loadConfig(c)
 		if err != nil {
 			return err
 		}

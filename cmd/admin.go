@@ -14,8 +14,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// administer is `kiln admin`.
-func administer() *cobra.Command {
+// adminCommand is `kiln admin`.
+func adminCommand() *cobra.Command {
 	c := &cobra.Command{Use: "admin", Short: "Administer the service: clients, users, keys, the search index, notifications"}
 	c.AddCommand(reindex(), client(), user(), signingKey(), apiKey(), grant(), notification(), adminConfig(), adminFeatures(), adminCache(), adminDatabase(), adminServers(), adminAudit(), adminSearches(), adminIndexes(), adminJobs(), epochs())
 	return c
@@ -35,7 +35,7 @@ func (r *remote) flags(c *cobra.Command) {
 func (r *remote) call(c *cobra.Command, method, path, contentType string, body []byte) ([]byte, error) {
 	base := r.server
 	if base == "" {
-		cfg, err := configured(c)
+		cfg, err := loadConfig(c)
 		if err != nil {
 			return nil, err
 		}
@@ -215,13 +215,13 @@ func showJobs(c *cobra.Command, r *remote, watch bool) error {
 		if !watch || !left {
 			return nil
 		}
-		if err := rest(c.Context(), time.Second); err != nil {
+		if err := sleepFor(c.Context(), time.Second); err != nil {
 			return err
 		}
 	}
 }
 
-func rest(ctx context.Context, d time.Duration) error {
+func sleepFor(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {

@@ -290,7 +290,7 @@ func auditTail() *cobra.Command {
 				}
 			}
 			seen = now
-			if err := rest(c.Context(), time.Second); err != nil {
+			if err := sleepFor(c.Context(), time.Second); err != nil {
 				return nil // interrupted
 			}
 		}

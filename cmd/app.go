@@ -19,8 +19,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// apps is `kiln app`, for authors of Apps.
-func apps() *cobra.Command {
+// appCommand is `kiln app`, for authors of Apps.
+func appCommand() *cobra.Command {
 	c := &cobra.Command{Use: "app", Short: "Write Apps: begin, test, deploy them, follow their log, replay events"}
 	c.AddCommand(appInit(), appTest(), appDev(), appDeploy(), appLogs(), appReplay())
 	return c
@@ -96,8 +96,8 @@ func readProject(dir string, lookup func(string) (string, bool)) (*project, erro
 
 func (p *project) body() ([]byte, error) { return json.Marshal(p.fields) }
 
-// folder is the argument DIR, the current one without it.
-func folder(args []string) string {
+// appFolder is the argument DIR, the current one without it.
+func appFolder(args []string) string {
 	if len(args) == 0 {
 		return "."
 	}
@@ -192,7 +192,7 @@ func appDeploy() *cobra.Command {
 		Use: "deploy [DIR]", Short: "Put the App of a folder on a running server", Args: cobra.MaximumNArgs(1),
 		Example: `  kiln app deploy risk --server https://fhir.example.org/fhir --token "$TOKEN"`,
 		RunE: func(c *cobra.Command, args []string) error {
-			p, err := readProject(folder(args), os.LookupEnv)
+			p, err := readProject(appFolder(args), os.LookupEnv)
 			if err != nil {
 				return err
 			}
@@ -327,7 +327,7 @@ func appDev() *cobra.Command {
 		Example: "  kiln app dev risk --server http://127.0.0.1:8080",
 		Use:     "dev [DIR]", Short: "Deploy an App on each save to a running server, and follow its log", Args: cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			dir, out := folder(args), c.OutOrStdout()
+			dir, out := appFolder(args), c.OutOrStdout()
 			log := logReader{since: time.Now().UTC().Format(time.RFC3339Nano)}
 			var stamp string
 			for {

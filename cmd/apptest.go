@@ -114,7 +114,7 @@ func appTest() *cobra.Command {
 on a temporary database. With --database-url, use an existing empty database; it keeps
 the stored resources.`,
 		RunE: func(c *cobra.Command, args []string) error {
-			dir := folder(args)
+			dir := appFolder(args)
 			files, err := filepath.Glob(filepath.Join(dir, "*.test.json"))
 			if err != nil {
 				return err

@@ -74,7 +74,7 @@ wrong key is reported, with its value.`,
   kiln config check --config /etc/kiln.yaml`,
 			Args: cobra.NoArgs,
 			RunE: func(c *cobra.Command, _ []string) error {
-				cfg, err := configured(c)
+				cfg, err := loadConfig(c)
 				if err := errors.Join(err, cfg.CheckServe()); err != nil {
 					return err
 				}

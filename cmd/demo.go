@@ -112,7 +112,7 @@ func newDemo(ctx context.Context, s *server.Server) (_ *demo, err error) {
 		}
 	}()
 	d := &demo{Server: a, passwords: make(map[string]string), simulator: &simulator.Part{Server: a, Logger: s.Logger, Principal: access.Open}}
-	open := access.With(ctx, access.Open)
+	open := access.WithPrincipal(ctx, access.Open)
 
 	// 1. Nobody has used the database: it contains only the resources of this start.
 	history, err := s.Service.History(open, interaction.HistoryParams{Values: map[string][]string{"_count": {"1"}}})

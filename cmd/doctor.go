@@ -41,7 +41,7 @@ check fails.`,
 // examine looks at everything, as far as one thing does not need another.
 func examine(c *cobra.Command) findings {
 	var out findings
-	cfg, err := configured(c)
+	cfg, err := loadConfig(c)
 	err = errors.Join(err, cfg.Check())
 	if !out.add("configuration", "every key is known and has a value that works", err) {
 		return out

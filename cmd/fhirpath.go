@@ -15,8 +15,8 @@ import (
 	"kiln/server/fhirpath"
 )
 
-// path is `kiln fhirpath`.
-func path() *cobra.Command {
+// fhirpathCommand is `kiln fhirpath`.
+func fhirpathCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "fhirpath",
 		Short: "Evaluate FHIRPath expressions, one JSON object a line in and out",

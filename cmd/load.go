@@ -49,7 +49,7 @@ then.`,
 				return fmt.Errorf("--parallel is %d: expected 1 to %d", o.parallel, maxParallel)
 			}
 			if o.server == "" {
-				cfg, err := configured(c)
+				cfg, err := loadConfig(c)
 				if err != nil {
 					return err
 				}
@@ -114,12 +114,12 @@ func runLoad(c *cobra.Command, o loadOptions, paths []string) error {
 	defer cut()
 	p := newPoster(o)
 	p.stopping, p.giveUp = taking, func(err error) { giveUp(err) }
-	if err := p.meet(taking); err != nil {
+	if err := p.awaitServer(taking); err != nil {
 		return err
 	}
 
 	// 2. What earlier runs did.
-	if p.journal, err = openJournal(o.state, o.server, func(location string) (bool, error) { return p.has(working, location) }); err != nil {
+	if p.journal, err = openJournal(o.state, o.server, func(location string) (bool, error) { return p.hasResource(working, location) }); err != nil {
 		return err
 	}
 	defer p.journal.close()
@@ -136,7 +136,7 @@ func runLoad(c *cobra.Command, o loadOptions, paths []string) error {
 		skip: l.skip,
 		post: func(it item) {
 			l.began()
-			l.done(it, p.post(working, it))
+			l.done(it, p.postItem(working, it))
 		},
 		broken: l.broken,
 	})
@@ -238,7 +238,7 @@ func (l *loading) done(it item, a posted) {
 
 // skip reports whether an earlier run has stored an item.
 func (l *loading) skip(it item) bool {
-	if !l.journal.of(it.key).done {
+	if !l.journal.recordOf(it.key).done {
 		return false
 	}
 	l.mu.Lock()

@@ -190,9 +190,9 @@ func (j *journal) claims(location string) {
 	j.claimed[location] = true
 }
 
-// note writes an event down. It returns the error of writing: what cannot be noted
+// noteLine writes an event down. It returns the error of writing: what cannot be noted
 // must not be sent.
-func (j *journal) note(l line) error {
+func (j *journal) noteLine(l line) error {
 	l.Server = j.server
 	text, err := json.Marshal(l)
 	if err != nil {
@@ -207,8 +207,8 @@ func (j *journal) note(l line) error {
 	return nil
 }
 
-// of returns the state of an item, its zero value if there is none.
-func (j *journal) of(key string) record {
+// recordOf returns the state of an item, its zero value if there is none.
+func (j *journal) recordOf(key string) record {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if r := j.items[key]; r != nil {
@@ -217,8 +217,8 @@ func (j *journal) of(key string) record {
 	return record{}
 }
 
-// claim takes location for an item. It reports false where another item has it.
-func (j *journal) claim(location string) bool {
+// claimLocation takes location for an item. It reports false where another item has it.
+func (j *journal) claimLocation(location string) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.claimed[location] || j.before[location] {

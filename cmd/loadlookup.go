@@ -129,7 +129,7 @@ func (p *poster) lookFor(ctx context.Context, o *outgoing, want []int, since tim
 				}
 				stored := contentOf(c.Resource)
 				for k, i := range list {
-					if sameContent(sent[i], stored) && p.journal.claim(typ+"/"+h.ID) {
+					if sameContent(sent[i], stored) && p.journal.claimLocation(typ+"/"+h.ID) {
 						have[i] = typ + "/" + h.ID
 						list = append(list[:k:k], list[k+1:]...)
 						break
@@ -182,8 +182,8 @@ func (p *poster) readBack(ctx context.Context, e entry, since time.Time) (string
 	return at, nil
 }
 
-// has reports whether the server has, or had, the resource at Type/id.
-func (p *poster) has(ctx context.Context, location string) (bool, error) {
+// hasResource reports whether the server has, or had, the resource at Type/id.
+func (p *poster) hasResource(ctx context.Context, location string) (bool, error) {
 	status, _, err := p.send(ctx, http.MethodGet, "/"+location, nil)
 	return status == http.StatusOK || status == http.StatusGone, err
 }

@@ -146,8 +146,8 @@ func parseLines(it item) (outgoing, []failure) {
 	return o, fails
 }
 
-// all are the indexes of the entries.
-func (o *outgoing) all() []int {
+// allEntries are the indexes of the entries.
+func (o *outgoing) allEntries() []int {
 	out := make([]int, len(o.entries))
 	for i := range out {
 		out[i] = i
@@ -161,7 +161,7 @@ func (o *outgoing) body(some []int) []byte {
 		return o.whole
 	}
 	if some == nil {
-		some = o.all()
+		some = o.allEntries()
 	}
 	var b bytes.Buffer
 	b.WriteString(`{"resourceType":"Bundle","type":"batch","entry":[`)

@@ -70,7 +70,7 @@ func migrate() *cobra.Command {
 // when it is a private one.
 func onDatabase(run func(c *cobra.Command, url string) error) func(*cobra.Command, []string) error {
 	return func(c *cobra.Command, _ []string) error {
-		cfg, err := configured(c)
+		cfg, err := loadConfig(c)
 		if err != nil {
 			return err
 		}

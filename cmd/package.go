@@ -16,8 +16,8 @@ import (
 	"kiln/server/fhirpackage"
 )
 
-// pack is `kiln package`.
-func pack() *cobra.Command {
+// packageCommand is `kiln package`.
+func packageCommand() *cobra.Command {
 	var source definitions.Source
 	var dir string
 	c := &cobra.Command{

@@ -55,8 +55,8 @@ var (
 	errUnauthorized = errors.New("the server wants a token: name one with --token")
 )
 
-// meet finds out whether a server is there, and what its clock says.
-func (p *poster) meet(ctx context.Context) error {
+// awaitServer finds out whether a server is there, and what its clock says.
+func (p *poster) awaitServer(ctx context.Context) error {
 	for try := 1; ; try++ {
 		status, _, header, err := p.exchange(ctx, http.MethodGet, "/metadata", nil)
 		if err != nil {
@@ -93,21 +93,21 @@ func reasonOf(err error) string {
 	return err.Error()
 }
 
-// post sends one item and reads the answer. Entries that an earlier request has stored are
+// postItem sends one item and reads the answer. Entries that an earlier request has stored are
 // left out.
-func (p *poster) post(ctx context.Context, it item) posted {
+func (p *poster) postItem(ctx context.Context, it item) posted {
 	o, fails := parse(it)
 	out := posted{failures: fails}
-	known := p.journal.of(it.key)
+	known := p.journal.recordOf(it.key)
 	unsure := known.unsure
 	var want []int // nil is everything
 	if unsure || len(known.stored) > 0 {
 		o.readEntries()
-		want = slices.DeleteFunc(o.all(), func(i int) bool { return known.stored[i] })
+		want = slices.DeleteFunc(o.allEntries(), func(i int) bool { return known.stored[i] })
 	}
 	for try := 1; ; try++ {
 		if unsure {
-			missing, err := p.missing(ctx, &o, want, p.journal.of(it.key))
+			missing, err := p.missing(ctx, &o, want, p.journal.recordOf(it.key))
 			switch {
 			case errors.Is(err, errStopped):
 				out.notSent = true
@@ -121,7 +121,7 @@ func (p *poster) post(ctx context.Context, it item) posted {
 				return out
 			}
 			if want == nil {
-				want = o.all()
+				want = o.allEntries()
 			}
 			out.found += len(want) - len(missing)
 			want = missing
@@ -151,7 +151,7 @@ func (p *poster) post(ctx context.Context, it item) posted {
 func (p *poster) missing(ctx context.Context, o *outgoing, want []int, known record) (missing []int, err error) {
 	o.readEntries()
 	if want == nil {
-		want = o.all()
+		want = o.allEntries()
 	}
 	if known.sent.IsZero() || len(want) == 0 {
 		return want, nil
@@ -186,7 +186,7 @@ func (p *poster) gone(err error) error {
 
 // done notes that all of an item is stored.
 func (p *poster) done(key string, locations []string) {
-	if err := p.journal.note(line{Key: key, Event: eventDone, Locations: locations}); err != nil {
+	if err := p.journal.noteLine(line{Key: key, Event: eventDone, Locations: locations}); err != nil {
 		p.giveUp(err)
 	}
 }
@@ -197,7 +197,7 @@ func (p *poster) sendOnce(ctx context.Context, it item, o *outgoing, some []int)
 	p.answering.RLock()
 	defer p.answering.RUnlock()
 	failed := func(f failure) posted { return posted{failures: []failure{f}} }
-	if err := p.journal.note(line{Key: it.key, Event: eventSent, At: p.serverNow().UTC()}); err != nil {
+	if err := p.journal.noteLine(line{Key: it.key, Event: eventSent, At: p.serverNow().UTC()}); err != nil {
 		p.giveUp(err)
 		return failed(failure{Source: it.name, Error: err.Error()}), nil
 	}
@@ -213,21 +213,21 @@ func (p *poster) sendOnce(ctx context.Context, it item, o *outgoing, some []int)
 	status, answer, header, err := p.sendHeader(ctx, method, path, body)
 	switch {
 	case errors.Is(err, errStopped):
-		_ = p.journal.note(line{Key: it.key, Event: eventRefused}) // it was not sent
+		_ = p.journal.noteLine(line{Key: it.key, Event: eventRefused}) // it was not sent
 		return posted{notSent: true}, err
 	case err != nil && notReached(err):
-		_ = p.journal.note(line{Key: it.key, Event: eventRefused})
+		_ = p.journal.noteLine(line{Key: it.key, Event: eventRefused})
 		p.giveUp(p.gone(err))
 		return posted{notSent: true}, errStopped
 	case err != nil:
 		return failed(failure{Source: it.name, Error: "sent, and the answer did not come: " + reasonOf(err)}), err
 	case status == http.StatusUnauthorized:
-		_ = p.journal.note(line{Key: it.key, Event: eventRefused})
+		_ = p.journal.noteLine(line{Key: it.key, Event: eventRefused})
 		p.giveUp(errUnauthorized)
 		return failed(*refusal(it.name, status, answer)), nil
 	case status >= 300:
 		if status < 500 || status == http.StatusNotImplemented || status == http.StatusServiceUnavailable {
-			if err := p.journal.note(line{Key: it.key, Event: eventRefused}); err != nil {
+			if err := p.journal.noteLine(line{Key: it.key, Event: eventRefused}); err != nil {
 				p.giveUp(err)
 			}
 		}
@@ -286,7 +286,7 @@ func (p *poster) readAnswer(it item, o *outgoing, some []int, body []byte, sent 
 	if len(sent.failures) > 0 {
 		l.Event, l.Entries, l.Unsure = eventStored, stored, unsure
 	}
-	if err := p.journal.note(l); err != nil {
+	if err := p.journal.noteLine(l); err != nil {
 		p.giveUp(err)
 	}
 	return sent

@@ -24,7 +24,7 @@ func root() *cobra.Command {
 		SilenceErrors: true,
 		Version:       softwareVersion(),
 	}
-	c.AddCommand(serve(), migrate(), load(), pack(), administer(), apps(), path(), config(), token(), backupCommand(), restoreCommand(), doctor(), version(), sandboxWorker())
+	c.AddCommand(serve(), migrate(), load(), packageCommand(), adminCommand(), appCommand(), fhirpathCommand(), config(), token(), backupCommand(), restoreCommand(), doctor(), version(), sandboxWorker())
 	for _, sub := range c.Commands() {
 		if sub.Hidden {
 			continue
@@ -118,8 +118,8 @@ func configFlag(c *cobra.Command) {
 	c.PersistentFlags().String("config", "", "configuration file (default kiln.yaml where there is one)")
 }
 
-// configured reads the configuration that a command runs with.
-func configured(c *cobra.Command) (server.Config, error) {
+// loadConfig reads the configuration that a command runs with.
+func loadConfig(c *cobra.Command) (server.Config, error) {
 	l, err := readConfig(c.Flags(), os.Environ())
 	return l.config, err
 }

@@ -22,7 +22,7 @@ func sandboxWorker() *cobra.Command {
 			if err != nil {
 				return fmt.Errorf("the limit of memory: %w", err)
 			}
-			return sandbox.Work(c.InOrStdin(), c.OutOrStdout(), memory)
+			return sandbox.RunWorker(c.InOrStdin(), c.OutOrStdout(), memory)
 		},
 	}
 }

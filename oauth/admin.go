@@ -54,14 +54,14 @@ func NewAdmin(store *storage.Store, c Config) *Admin {
 	return a
 }
 
-func (a *Admin) changed(ctx context.Context) {
+func (a *Admin) announceChange(ctx context.Context) {
 	if a.Revoked != nil {
 		a.Revoked(ctx)
 	}
 }
 
-// invalid is a field that is not acceptable.
-func invalid(format string, args ...any) error {
+// invalidRequest is a field that is not acceptable.
+func invalidRequest(format string, args ...any) error {
 	return outcome.New(outcome.CodeInvalid, format, args...)
 }
 
@@ -124,13 +124,13 @@ func (a *Admin) client(b clientBody) (*storage.Client, error) {
 		c.ID = uuid.NewString()
 	}
 	if len(c.ID) > 200 || strings.ContainsFunc(c.ID, func(r rune) bool { return r <= ' ' || r > '~' || r == '"' || r == '\\' }) {
-		return nil, invalid("clientId is %q: expected up to 200 printable ASCII characters without spaces, quotes and backslashes", c.ID)
+		return nil, invalidRequest("clientId is %q: expected up to 200 printable ASCII characters without spaces, quotes and backslashes", c.ID)
 	}
 	if strings.HasPrefix(c.ID, apiKeyClient) {
-		return nil, invalid("clientId is %q: %s stands before the names of API keys", c.ID, apiKeyClient)
+		return nil, invalidRequest("clientId is %q: %s stands before the names of API keys", c.ID, apiKeyClient)
 	}
 	if len(c.Name) > 200 || !utf8.ValidString(c.Name) || strings.ContainsFunc(c.Name, unicode.IsControl) {
-		return nil, invalid("name: expected up to 200 bytes of text without control characters")
+		return nil, invalidRequest("name: expected up to 200 bytes of text without control characters")
 	}
 
 	// How it authenticates.
@@ -143,32 +143,32 @@ func (a *Admin) client(b clientBody) (*storage.Client, error) {
 	case method == "":
 		method = storage.MethodNone
 	case !slices.Contains(methods, method):
-		return nil, invalid("tokenEndpointAuthMethod is %q: expected %s", method, strings.Join(methods, ", "))
+		return nil, invalidRequest("tokenEndpointAuthMethod is %q: expected %s", method, strings.Join(methods, ", "))
 	}
 	c.TokenEndpointAuthMethod, c.Confidential = method, method != storage.MethodNone
 	if b.Confidential != nil && *b.Confidential != c.Confidential {
-		return nil, invalid("confidential is %t and tokenEndpointAuthMethod is %q: a confidential client authenticates, a public one (none) does not", *b.Confidential, method)
+		return nil, invalidRequest("confidential is %t and tokenEndpointAuthMethod is %q: a confidential client authenticates, a public one (none) does not", *b.Confidential, method)
 	}
 	if b.ClientSecret != "" && method != storage.MethodBasic && method != storage.MethodPost {
-		return nil, invalid("clientSecret: a client with tokenEndpointAuthMethod %q has none", method)
+		return nil, invalidRequest("clientSecret: a client with tokenEndpointAuthMethod %q has none", method)
 	}
 	if len(b.ClientSecret) > 1024 {
-		return nil, invalid("clientSecret: expected up to 1024 bytes")
+		return nil, invalidRequest("clientSecret: expected up to 1024 bytes")
 	}
 	switch {
 	case c.JWKS != nil && c.JWKSURI != "": // RFC 7591 §2
-		return nil, invalid("jwks, jwksUri: expected one of them, not both")
+		return nil, invalidRequest("jwks, jwksUri: expected one of them, not both")
 	case method == storage.MethodJWT && c.JWKS == nil && c.JWKSURI == "":
-		return nil, invalid("jwks, jwksUri: expected one of them with tokenEndpointAuthMethod private_key_jwt")
+		return nil, invalidRequest("jwks, jwksUri: expected one of them with tokenEndpointAuthMethod private_key_jwt")
 	}
 	if c.JWKS != nil {
 		if err := checkJWKS(c.JWKS); err != nil {
-			return nil, invalid("jwks: %s", err)
+			return nil, invalidRequest("jwks: %s", err)
 		}
 	}
 	if c.JWKSURI != "" {
 		if err := checkRemote(c.JWKSURI, a.Config().AllowPrivateNetworks); err != nil {
-			return nil, invalid("jwksUri is %q: %s", c.JWKSURI, err)
+			return nil, invalidRequest("jwksUri is %q: %s", c.JWKSURI, err)
 		}
 	}
 
@@ -183,16 +183,16 @@ func (a *Admin) client(b clientBody) (*storage.Client, error) {
 	}
 	for _, g := range c.GrantTypes {
 		if !slices.Contains(grantTypes, g) {
-			return nil, invalid("grantTypes has %q: expected %s", g, strings.Join(grantTypes, ", "))
+			return nil, invalidRequest("grantTypes has %q: expected %s", g, strings.Join(grantTypes, ", "))
 		}
 	}
 	if !c.Confidential && slices.Contains(c.GrantTypes, grantClientCredentials) {
-		return nil, invalid("grantTypes has client_credentials: a public client cannot authenticate")
+		return nil, invalidRequest("grantTypes has client_credentials: a public client cannot authenticate")
 	}
 	for _, text := range b.Scopes {
 		scopes, err := smart.Parse(text)
 		if err != nil {
-			return nil, invalid("scopes: %s", err)
+			return nil, invalidRequest("scopes: %s", err)
 		}
 		for _, scope := range strings.Fields(scopes.String()) {
 			if !slices.Contains(c.Scopes, scope) {
@@ -202,41 +202,41 @@ func (a *Admin) client(b clientBody) (*storage.Client, error) {
 	}
 	for _, u := range c.RedirectURIs {
 		if err := checkRedirect(u, a.Config().AllowHTTP); err != nil {
-			return nil, invalid("redirectUris has %q: %s", u, err)
+			return nil, invalidRequest("redirectUris has %q: %s", u, err)
 		}
 	}
 	for _, u := range c.PostLogoutRedirectURIs {
 		if err := checkRedirect(u, a.Config().AllowHTTP); err != nil {
-			return nil, invalid("postLogoutRedirectUris has %q: %s", u, err)
+			return nil, invalidRequest("postLogoutRedirectUris has %q: %s", u, err)
 		}
 	}
 	if c.LaunchURI != "" {
 		if u, err := url.Parse(c.LaunchURI); err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" {
-			return nil, invalid("launchUri is %q: expected a URL that starts with https:// or http://", c.LaunchURI)
+			return nil, invalidRequest("launchUri is %q: expected a URL that starts with https:// or http://", c.LaunchURI)
 		}
 	}
 	for _, o := range c.AllowedOrigins {
 		if u, err := url.Parse(o); err != nil || u.Scheme+"://"+u.Host != o || u.Host == "" {
-			return nil, invalid("allowedOrigins has %q: expected an origin such as https://app.example.org", o)
+			return nil, invalidRequest("allowedOrigins has %q: expected an origin such as https://app.example.org", o)
 		}
 	}
 	for field, text := range map[string]string{"accessTokenLifetime": c.AccessTokenLifetime, "refreshTokenLifetime": c.RefreshTokenLifetime} {
 		d, err := storage.ParseLifetime(text)
 		if err != nil {
-			return nil, invalid("%s: %s", field, err)
+			return nil, invalidRequest("%s: %s", field, err)
 		}
 		if d > 0 && d < minLifetime {
-			return nil, invalid("%s is %s: expected a second at least", field, text)
+			return nil, invalidRequest("%s is %s: expected a second at least", field, text)
 		}
 	}
-	if lifetime(c.AccessTokenLifetime) > maxAccess {
-		return nil, invalid("accessTokenLifetime is %s: expected a year at most", c.AccessTokenLifetime)
+	if parseLifetime(c.AccessTokenLifetime) > maxAccess {
+		return nil, invalidRequest("accessTokenLifetime is %s: expected a year at most", c.AccessTokenLifetime)
 	}
 	if c.IDTokenSigningAlg == "" {
 		c.IDTokenSigningAlg = "RS256"
 	}
 	if !slices.Contains(signingAlgorithms, c.IDTokenSigningAlg) {
-		return nil, invalid("idTokenSigningAlg is %q: expected %s", c.IDTokenSigningAlg, strings.Join(signingAlgorithms, ", "))
+		return nil, invalidRequest("idTokenSigningAlg is %q: expected %s", c.IDTokenSigningAlg, strings.Join(signingAlgorithms, ", "))
 	}
 	if !c.Confidential {
 		c.PKCERequired = true
@@ -324,10 +324,10 @@ func checkRedirect(text string, allowHTTP bool) error {
 func (a *Admin) CreateClient(ctx context.Context, body []byte) (*ClientAnswer, error) {
 	var b clientBody
 	if err := decodeStrict(body, &b); err != nil {
-		return nil, invalid("%s", err)
+		return nil, invalidRequest("%s", err)
 	}
 	if strings.HasPrefix(b.ClientID, appClientID("")) {
-		return nil, invalid("clientId is %q: %s stands before the ids of Apps, whose clients Kiln makes", b.ClientID, appClientID(""))
+		return nil, invalidRequest("clientId is %q: %s stands before the ids of Apps, whose clients Kiln makes", b.ClientID, appClientID(""))
 	}
 	c, err := a.client(b)
 	if err != nil {
@@ -360,7 +360,7 @@ func (a *Admin) newSecret(ctx context.Context, c *storage.Client, chosen string)
 		c.Secret, err = hashPassword(ctx, chosen)
 		return chosen, err
 	}
-	secret = random()
+	secret = randomText()
 	c.Secret = hashMade(secret)
 	return secret, nil
 }
@@ -400,10 +400,10 @@ func (a *Admin) ReplaceClient(ctx context.Context, id string, body []byte) (*Cli
 	}
 	var b clientBody
 	if err := decodeStrict(body, &b); err != nil {
-		return nil, invalid("%s", err)
+		return nil, invalidRequest("%s", err)
 	}
 	if b.ClientID != "" && b.ClientID != id {
-		return nil, invalid("clientId is %q, not that of the path, %q", b.ClientID, id)
+		return nil, invalidRequest("clientId is %q, not that of the path, %q", b.ClientID, id)
 	}
 	b.ClientID = id
 	c, err := a.client(b)
@@ -428,7 +428,7 @@ func (a *Admin) ReplaceClient(ctx context.Context, id string, body []byte) (*Cli
 		if err := a.Store.Revoke(ctx, storage.KindChanged, []string{id}); err != nil {
 			return nil, err
 		}
-		a.changed(ctx)
+		a.announceChange(ctx)
 	}
 	was, err1 := smart.Parse(strings.Join(old.Scopes, " "))
 	is, err2 := smart.Parse(strings.Join(c.Scopes, " "))
@@ -445,7 +445,7 @@ func (a *Admin) ReplaceClient(ctx context.Context, id string, body []byte) (*Cli
 
 func (a *Admin) revokeClient(ctx context.Context, id string) error {
 	_, err := a.Store.RevokeClient(ctx, id)
-	a.changed(ctx)
+	a.announceChange(ctx)
 	return err
 }
 
@@ -472,7 +472,7 @@ func mergePatch(v any, patch []byte) ([]byte, error) {
 		return nil, err
 	}
 	if json.Unmarshal(patch, &changes) != nil || changes == nil {
-		return nil, invalid("expected a JSON object of the fields to change")
+		return nil, invalidRequest("expected a JSON object of the fields to change")
 	}
 	for field, value := range changes {
 		if string(value) == "null" {
@@ -504,7 +504,7 @@ func (a *Admin) NewClientSecret(ctx context.Context, id, chosen string) (*Client
 		return nil, err
 	}
 	if secret == "" {
-		return nil, invalid("the client %q has no secret: its tokenEndpointAuthMethod is %s", id, c.TokenEndpointAuthMethod)
+		return nil, invalidRequest("the client %q has no secret: its tokenEndpointAuthMethod is %s", id, c.TokenEndpointAuthMethod)
 	}
 	if err := a.Store.UpdateClient(ctx, c); err != nil {
 		return nil, noSuch(err, "client", id)
@@ -550,11 +550,11 @@ const (
 func checkPassword(username, password string) error {
 	switch {
 	case utf8.RuneCountInString(password) < minPassword:
-		return invalid("password: expected at least %d characters", minPassword)
+		return invalidRequest("password: expected at least %d characters", minPassword)
 	case len(password) > maxPassword:
-		return invalid("password: expected at most %d bytes", maxPassword)
+		return invalidRequest("password: expected at most %d bytes", maxPassword)
 	case strings.EqualFold(password, username):
-		return invalid("password: expected something else than the username")
+		return invalidRequest("password: expected something else than the username")
 	}
 	return nil
 }
@@ -562,24 +562,24 @@ func checkPassword(username, password string) error {
 func (a *Admin) user(ctx context.Context, b userBody, bootstrap bool) (*storage.User, error) {
 	u := &storage.User{Username: b.Username, Name: b.Name, Email: b.Email, FHIRUser: b.FHIRUser, Roles: orEmpty(b.Roles), Active: b.Active == nil || *b.Active}
 	if n := len(u.Username); n == 0 || n > 200 || !utf8.ValidString(u.Username) || strings.TrimSpace(u.Username) != u.Username || strings.ContainsFunc(u.Username, unicode.IsControl) {
-		return nil, invalid("username is %q: expected 1 to 200 bytes of text without control characters and outer spaces", u.Username)
+		return nil, invalidRequest("username is %q: expected 1 to 200 bytes of text without control characters and outer spaces", u.Username)
 	}
 	for field, text := range map[string]string{"name": u.Name, "email": u.Email} {
 		if len(text) > 200 || !utf8.ValidString(text) || strings.ContainsFunc(text, unicode.IsControl) {
-			return nil, invalid("%s: expected up to 200 bytes of text without control characters", field)
+			return nil, invalidRequest("%s: expected up to 200 bytes of text without control characters", field)
 		}
 	}
 	if u.Email != "" && strings.Count(u.Email, "@") != 1 {
-		return nil, invalid("email is %q: expected an address such as name@example.org", u.Email)
+		return nil, invalidRequest("email is %q: expected an address such as name@example.org", u.Email)
 	}
 	for _, role := range u.Roles {
 		if !roleSyntax.MatchString(role) {
-			return nil, invalid("roles has %q: expected up to 64 letters, digits and . _ : -", role)
+			return nil, invalidRequest("roles has %q: expected up to 64 letters, digits and . _ : -", role)
 		}
 	}
 	if u.FHIRUser != "" {
 		if !fhirUserSyntax.MatchString(u.FHIRUser) {
-			return nil, invalid("fhirUser is %q: expected Practitioner/id, Patient/id, RelatedPerson/id or Person/id", u.FHIRUser)
+			return nil, invalidRequest("fhirUser is %q: expected Practitioner/id, Patient/id, RelatedPerson/id or Person/id", u.FHIRUser)
 		}
 		if a.Records != nil && !bootstrap {
 			ok, err := a.Records.Exists(ctx, u.FHIRUser)
@@ -587,7 +587,7 @@ func (a *Admin) user(ctx context.Context, b userBody, bootstrap bool) (*storage.
 				return nil, err
 			}
 			if !ok {
-				return nil, invalid("fhirUser is %q, which does not exist", u.FHIRUser)
+				return nil, invalidRequest("fhirUser is %q, which does not exist", u.FHIRUser)
 			}
 		}
 	}
@@ -602,7 +602,7 @@ func (a *Admin) CreateUser(ctx context.Context, body []byte) (*UserAnswer, error
 func (a *Admin) createUser(ctx context.Context, body []byte, bootstrap bool) (*UserAnswer, error) {
 	var b userBody
 	if err := decodeStrict(body, &b); err != nil {
-		return nil, invalid("%s", err)
+		return nil, invalidRequest("%s", err)
 	}
 	u, err := a.user(ctx, b, bootstrap)
 	if err != nil {
@@ -610,7 +610,7 @@ func (a *Admin) createUser(ctx context.Context, body []byte, bootstrap bool) (*U
 	}
 	made := ""
 	if b.Password == "" {
-		b.Password = random()[:24]
+		b.Password = randomText()[:24]
 		made = b.Password
 	}
 	if err := checkPassword(u.Username, b.Password); err != nil {
@@ -660,10 +660,10 @@ func (a *Admin) ReplaceUser(ctx context.Context, username string, body []byte) (
 	}
 	var b userBody
 	if err := decodeStrict(body, &b); err != nil {
-		return nil, invalid("%s", err)
+		return nil, invalidRequest("%s", err)
 	}
 	if b.Username != "" && b.Username != username {
-		return nil, invalid("username is %q, not that of the path, %q", b.Username, username)
+		return nil, invalidRequest("username is %q, not that of the path, %q", b.Username, username)
 	}
 	b.Username = username
 	u, err := a.user(ctx, b, b.FHIRUser == old.FHIRUser)
@@ -695,7 +695,7 @@ func (a *Admin) ReplaceUser(ctx context.Context, username string, body []byte) (
 
 func (a *Admin) revokeUser(ctx context.Context, username string) error {
 	_, err := a.Store.RevokeUser(ctx, username)
-	a.changed(ctx)
+	a.announceChange(ctx)
 	return err
 }
 
@@ -729,7 +729,7 @@ func (a *Admin) NewPassword(ctx context.Context, username, chosen string) (*User
 	}
 	made := ""
 	if chosen == "" {
-		made = random()[:24]
+		made = randomText()[:24]
 		chosen = made
 	}
 	if err := checkPassword(username, chosen); err != nil {
@@ -770,32 +770,32 @@ func showAPIKey(k storage.APIKey, key string) *APIKeyAnswer {
 func (a *Admin) CreateAPIKey(ctx context.Context, name, scope, expires string) (*APIKeyAnswer, error) {
 	scopes, err := smart.Parse(scope)
 	if err != nil {
-		return nil, invalid("scope: %s", err)
+		return nil, invalidRequest("scope: %s", err)
 	}
 	if scopes.Empty() {
-		return nil, invalid("scope is empty: expected system scopes or admin")
+		return nil, invalidRequest("scope is empty: expected system scopes or admin")
 	}
 	for _, r := range scopes.Resource {
 		if r.Context != smart.System {
-			return nil, invalid("scope has %s: an API key has no user and no patient, so expected system/…", r)
+			return nil, invalidRequest("scope has %s: an API key has no user and no patient, so expected system/…", r)
 		}
 	}
 	for _, o := range scopes.Other {
 		if o != "admin" && o != "launch/context" {
-			return nil, invalid("scope has %s: expected system/…, admin or launch/context", o)
+			return nil, invalidRequest("scope has %s: expected system/…, admin or launch/context", o)
 		}
 	}
 	if name == "" {
 		name = "unnamed"
 	}
 	if len(name) > 200 || !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl) {
-		return nil, invalid("name: expected up to 200 bytes of text without control characters")
+		return nil, invalidRequest("name: expected up to 200 bytes of text without control characters")
 	}
 	d, err := storage.ParseLifetime(expires)
 	if err != nil {
-		return nil, invalid("expires: %s", err)
+		return nil, invalidRequest("expires: %s", err)
 	}
-	key := APIKeyPrefix + random()
+	key := APIKeyPrefix + randomText()
 	hash := storage.Hash(key)
 	k := storage.APIKey{ID: apiKeyID(hash), Hash: hash, Name: name, Scope: scopes.String(), Created: a.Now(), Expires: storage.Never}
 	if d > 0 {
@@ -825,7 +825,7 @@ func (a *Admin) RevokeAPIKey(ctx context.Context, id string) error {
 	if err := a.Store.RevokeAPIKey(ctx, id); err != nil {
 		return noSuch(err, "API key", id)
 	}
-	a.changed(ctx)
+	a.announceChange(ctx)
 	return nil
 }
 
@@ -835,7 +835,7 @@ func (a *Admin) DeleteAPIKey(ctx context.Context, key string) error {
 	if err := a.Store.DeleteAPIKey(ctx, apiKeyID(storage.Hash(key))); err != nil {
 		return err
 	}
-	a.changed(ctx)
+	a.announceChange(ctx)
 	return nil
 }
 
@@ -870,7 +870,7 @@ func (a *Admin) SigningKeys(ctx context.Context) ([]*KeyAnswer, error) {
 		switch {
 		case k.SignsFrom.After(now):
 			answer.State = "next"
-		case a.keys.signing(k.Algorithm) == k:
+		case a.keys.findSigningKey(k.Algorithm) == k:
 			answer.State = "signing"
 		}
 		out = append(out, answer)
@@ -884,7 +884,7 @@ func (a *Admin) EnsureKeys(ctx context.Context) error {
 	if algs[0] != "RS256" {
 		algs = append(algs, "RS256") // OpenID Connect demands it of ID tokens
 	}
-	return a.keys.ensure(ctx, algs...)
+	return a.keys.ensureKey(ctx, algs...)
 }
 
 // RotateKeys makes the next signing keys. They sign after a day, or at once: then the keys
@@ -893,7 +893,7 @@ func (a *Admin) RotateKeys(ctx context.Context, atOnce bool) error {
 	if err := a.EnsureKeys(ctx); err != nil {
 		return err
 	}
-	if err := a.keys.rotate(ctx, atOnce); err != nil {
+	if err := a.keys.rotateKeys(ctx, atOnce); err != nil {
 		return err
 	}
 	return a.tellKeys(ctx)
@@ -902,7 +902,7 @@ func (a *Admin) RotateKeys(ctx context.Context, atOnce bool) error {
 // RevokeKey withdraws a signing key from verification and publication, on every server; its
 // tokens end. Another key signs instead. It fails with not-found for a key that is not published.
 func (a *Admin) RevokeKey(ctx context.Context, kid string) error {
-	if err := a.keys.revoke(ctx, kid); err != nil {
+	if err := a.keys.revokeKey(ctx, kid); err != nil {
 		return noSuch(err, "signing key", kid)
 	}
 	return a.tellKeys(ctx)
@@ -911,7 +911,7 @@ func (a *Admin) RevokeKey(ctx context.Context, kid string) error {
 // tellKeys makes every server read the signing keys again.
 func (a *Admin) tellKeys(ctx context.Context) error {
 	err := a.Store.Revoke(ctx, storage.KindChanged, []string{storage.ChangedKeys})
-	a.changed(ctx)
+	a.announceChange(ctx)
 	return err
 }
 

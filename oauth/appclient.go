@@ -42,7 +42,7 @@ func (a *AppClients) Make(ctx context.Context, tx pgx.Tx, app, name string) erro
 
 func (a *AppClients) make(ctx context.Context, app, name string) error {
 	c, err := a.Server.client(clientBody{
-		ClientID: appClientID(app), Name: printable("App " + name[:min(len(name), 150)]),
+		ClientID: appClientID(app), Name: printableText("App " + name[:min(len(name), 150)]),
 		TokenEndpointAuthMethod: storage.MethodBasic, GrantTypes: []string{grantClientCredentials},
 	})
 	if err != nil {

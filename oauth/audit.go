@@ -45,7 +45,7 @@ func claimedClient(r *http.Request) string {
 			id = plain
 		}
 	}
-	return clipped(id)
+	return clipText(id)
 }
 
 // audit hands an event on, as auth.audit says.
@@ -64,8 +64,8 @@ func (s *Server) audit(r *http.Request, e Event) {
 			return
 		}
 	}
-	e.Time, e.Address, e.RequestID = s.Now(), s.Proxies.Client(r), r.Header.Get("X-Request-Id")
-	if p := access.From(r.Context()); p != nil && e.User == "" && e.Client == "" {
+	e.Time, e.Address, e.RequestID = s.Now(), s.Proxies.ClientAddress(r), r.Header.Get("X-Request-Id")
+	if p := access.PrincipalFrom(r.Context()); p != nil && e.User == "" && e.Client == "" {
 		e.User, e.Client, e.FHIRUser = p.Subject, p.ClientID, p.FHIRUser
 	}
 	s.options.Audit(e)

@@ -78,7 +78,7 @@ type redirectError struct{ name, description string }
 
 func (e *redirectError) Error() string { return e.name + ": " + e.description }
 
-func refuse(name, description string) error { return &redirectError{name, description} }
+func newRedirectError(name, description string) error { return &redirectError{name, description} }
 
 // authorize is GET /auth/authorize: everything about the request is checked before
 // the user sees a page.
@@ -88,16 +88,16 @@ func (s *Server) authorize(w http.ResponseWriter, r *http.Request) {
 		s.errorPage(w, r, http.StatusBadRequest, "The link to this page cannot be read. Go back to the app and begin again.", "The query is malformed.")
 		return
 	}
-	s.begin(w, r, q)
+	s.beginFlow(w, r, q)
 }
 
-// begin checks an authorization request and shows its first page.
-func (s *Server) begin(w http.ResponseWriter, r *http.Request, q url.Values) {
+// beginFlow checks an authorization request and shows its first page.
+func (s *Server) beginFlow(w http.ResponseWriter, r *http.Request, q url.Values) {
 	ctx := r.Context()
 	leaveOutEmpty(q)
 	c, problem, detail, err := s.redirectable(ctx, q)
 	if err != nil {
-		s.unexpected(w, r, err)
+		s.failUnexpected(w, r, err)
 		return
 	}
 	if problem != "" {
@@ -111,21 +111,21 @@ func (s *Server) begin(w http.ResponseWriter, r *http.Request, q url.Values) {
 	}
 	cookie := sessionCookie(r)
 	if cookie == "" {
-		cookie = random()
+		cookie = randomText()
 	}
 	http.SetCookie(w, s.cookie(cookie, int(flowLifetime.Seconds())))
-	f.ID, f.CSRF, f.Browser, f.Cookie = random(), random(), storage.Hash(cookie), cookie
+	f.ID, f.CSRF, f.Browser, f.Cookie = randomText(), randomText(), storage.Hash(cookie), cookie
 	if login, err := s.Store.Login(ctx, f.Browser); err == nil && s.fresh(f, login) {
 		f.Username, f.AuthTime = login.Username, login.Authenticated
 	} else if err != nil && !errors.Is(err, storage.ErrNotFound) {
-		s.unexpected(w, r, err)
+		s.failUnexpected(w, r, err)
 		return
 	}
 	if err := s.Store.CreateFlow(ctx, f.ID, f.Browser, f, s.Now().Add(flowLifetime)); err != nil {
-		s.unexpected(w, r, err)
+		s.failUnexpected(w, r, err)
 		return
 	}
-	s.advance(w, r, f, c)
+	s.advanceFlow(w, r, f, c)
 }
 
 // once is a parameter that stands there once, "" otherwise.
@@ -222,42 +222,42 @@ func loopbackHost(host string) bool {
 func (s *Server) checkRequest(r *http.Request, c *storage.Client, q url.Values) (*flow, error) {
 	ctx := r.Context()
 	if err := checkOnce(q); err != nil {
-		return nil, refuse("invalid_request", hintOf(err))
+		return nil, newRedirectError("invalid_request", hintOf(err))
 	}
 	switch {
 	case q.Has("request"):
-		return nil, refuse("request_not_supported", "request objects are not supported")
+		return nil, newRedirectError("request_not_supported", "request objects are not supported")
 	case q.Has("request_uri"):
-		return nil, refuse("request_uri_not_supported", "request_uri is not supported")
+		return nil, newRedirectError("request_uri_not_supported", "request_uri is not supported")
 	case q.Has("registration"):
-		return nil, refuse("registration_not_supported", "registration is not supported")
+		return nil, newRedirectError("registration_not_supported", "registration is not supported")
 	}
 
 	// response_type
 	switch t := q.Get("response_type"); {
 	case t == "":
-		return nil, refuse("invalid_request", "response_type is missing: expected code")
+		return nil, newRedirectError("invalid_request", "response_type is missing: expected code")
 	case t != "code":
-		return nil, refuse("unsupported_response_type", "response_type must be code")
+		return nil, newRedirectError("unsupported_response_type", "response_type must be code")
 	}
 	if m := q.Get("response_mode"); m != "" && m != "query" {
-		return nil, refuse("invalid_request", "response_mode must be query")
+		return nil, newRedirectError("invalid_request", "response_mode must be query")
 	}
 	if !slices.Contains(s.Config().OAuth.GrantTypes, grantCode) || !slices.Contains(c.GrantTypes, grantCode) {
-		return nil, refuse("unauthorized_client", "the client is not registered for authorization_code")
+		return nil, newRedirectError("unauthorized_client", "the client is not registered for authorization_code")
 	}
 
 	// state
 	f := &flow{ClientID: c.ID, RedirectURI: q.Get("redirect_uri"), State: q.Get("state"), Nonce: q.Get("nonce"), LoginHint: q.Get("login_hint")}
 	switch {
 	case f.State == "":
-		return nil, refuse("invalid_request", "state is missing")
+		return nil, newRedirectError("invalid_request", "state is missing")
 	case len(f.State) > maxState:
-		return nil, refuse("invalid_request", "state is too long")
+		return nil, newRedirectError("invalid_request", "state is too long")
 	case stateBits(f.State) < minStateBits && (!q.Has("code_challenge") || s.Config().OAuth.StrictState):
-		return nil, refuse("invalid_request", "state has less than 122 bits: use 22 or more random base64url characters, or a UUID")
+		return nil, newRedirectError("invalid_request", "state has less than 122 bits: use 22 or more random base64url characters, or a UUID")
 	case len(f.Nonce) > maxNonce:
-		return nil, refuse("invalid_request", "nonce is too long")
+		return nil, newRedirectError("invalid_request", "nonce is too long")
 	case len(f.LoginHint) > 200:
 		f.LoginHint = ""
 	}
@@ -267,13 +267,13 @@ func (s *Server) checkRequest(r *http.Request, c *storage.Client, q url.Values) 
 	method := q.Get("code_challenge_method")
 	switch {
 	case f.Challenge == "" && c.PKCERequired:
-		return nil, refuse("invalid_request", "code_challenge is missing: this client must use PKCE with S256")
+		return nil, newRedirectError("invalid_request", "code_challenge is missing: this client must use PKCE with S256")
 	case f.Challenge == "" && method != "":
-		return nil, refuse("invalid_request", "code_challenge_method without code_challenge")
+		return nil, newRedirectError("invalid_request", "code_challenge_method without code_challenge")
 	case f.Challenge != "" && method != "S256":
-		return nil, refuse("invalid_request", "code_challenge_method must be S256")
+		return nil, newRedirectError("invalid_request", "code_challenge_method must be S256")
 	case f.Challenge != "" && !challengeSyntax.MatchString(f.Challenge):
-		return nil, refuse("invalid_request", "code_challenge must be 43 base64url characters, the SHA-256 of the verifier")
+		return nil, newRedirectError("invalid_request", "code_challenge must be 43 base64url characters, the SHA-256 of the verifier")
 	case f.Challenge == "":
 		s.Logger.WarnContext(ctx, "a confidential client authorizes without PKCE", "client", c.ID)
 	case stateBits(f.State) < minStateBits:
@@ -286,19 +286,19 @@ func (s *Server) checkRequest(r *http.Request, c *storage.Client, q url.Values) 
 	asked, err := smart.Parse(q.Get("scope"))
 	switch aud := q.Get("aud"); {
 	case aud == "" && (err != nil || aboutRecords(asked)):
-		return nil, refuse("invalid_request", "aud is missing: expected "+s.FHIRBase)
+		return nil, newRedirectError("invalid_request", "aud is missing: expected "+s.FHIRBase)
 	case aud != "" && !s.servedBase(r, aud):
-		return nil, refuse("invalid_request", "aud must be "+s.FHIRBase)
+		return nil, newRedirectError("invalid_request", "aud must be "+s.FHIRBase)
 	}
 
 	// scopes
 	if err != nil {
-		return nil, refuse("invalid_scope", err.Error())
+		return nil, newRedirectError("invalid_scope", err.Error())
 	}
 	if asked.Empty() {
-		return nil, refuse("invalid_scope", "scope is missing")
+		return nil, newRedirectError("invalid_scope", "scope is missing")
 	}
-	granted := s.grantable(ctx, c, asked)
+	granted := s.grantableScopes(ctx, c, asked)
 	if !q.Has("launch") {
 		// One launch page may serve both launches. Without a launch there is nothing to grant.
 		granted.Other = slices.DeleteFunc(granted.Other, func(o string) bool { return o == "launch" })
@@ -308,7 +308,7 @@ func (s *Server) checkRequest(r *http.Request, c *storage.Client, q url.Values) 
 	}
 	granted.Resource = slices.DeleteFunc(granted.Resource, func(x smart.Scope) bool { return x.Context == smart.System })
 	if granted.Empty() {
-		return nil, refuse("invalid_scope", "nothing of the scope asked for is allowed to this client")
+		return nil, newRedirectError("invalid_scope", "nothing of the scope asked for is allowed to this client")
 	}
 	f.Scope = granted.String()
 
@@ -316,12 +316,12 @@ func (s *Server) checkRequest(r *http.Request, c *storage.Client, q url.Values) 
 	launch := q.Get("launch")
 	switch {
 	case launch != "" && !s.Config().Smart.LaunchEHREnabled:
-		return nil, refuse("invalid_request", "launches from an EHR are off (auth.smart.launch_ehr_enabled)")
+		return nil, newRedirectError("invalid_request", "launches from an EHR are off (auth.smart.launch_ehr_enabled)")
 	case launch != "":
 		f.Launch = storage.Hash(launch)
 		at, err := s.Store.Launch(ctx, f.Launch)
 		if errors.Is(err, storage.ErrNotFound) || err == nil && at.ClientID != "" && at.ClientID != c.ID {
-			return nil, refuse("invalid_request", "launch is unknown, used or expired, or for another client")
+			return nil, newRedirectError("invalid_request", "launch is unknown, used or expired, or for another client")
 		}
 		if err != nil {
 			return nil, err
@@ -335,23 +335,23 @@ func (s *Server) checkRequest(r *http.Request, c *storage.Client, q url.Values) 
 	f.Prompt = strings.Join(prompts, " ")
 	for _, p := range prompts {
 		if !slices.Contains([]string{"none", "login", "consent", "select_account"}, p) {
-			return nil, refuse("invalid_request", "prompt must be none, login, consent or select_account")
+			return nil, newRedirectError("invalid_request", "prompt must be none, login, consent or select_account")
 		}
 	}
 	if slices.Contains(prompts, "none") && len(prompts) > 1 {
-		return nil, refuse("invalid_request", "prompt none stands alone")
+		return nil, newRedirectError("invalid_request", "prompt none stands alone")
 	}
 	if q.Has("max_age") {
 		n, err := strconv.ParseInt(q.Get("max_age"), 10, 32)
 		if err != nil || n < 0 {
-			return nil, refuse("invalid_request", "max_age must be a number of seconds")
+			return nil, newRedirectError("invalid_request", "max_age must be a number of seconds")
 		}
 		f.MaxAge = &n
 	}
 	if hint := q.Get("id_token_hint"); hint != "" {
 		_, sub, ok := s.readIDToken(r, hint)
 		if !ok {
-			return nil, refuse("invalid_request", "id_token_hint is no ID token of this server")
+			return nil, newRedirectError("invalid_request", "id_token_hint is no ID token of this server")
 		}
 		f.SubjectHint = sub
 	}
@@ -450,11 +450,11 @@ func (s *Server) errorValues(r *http.Request, state string, err error) url.Value
 	if !errors.As(err, &e) {
 		s.Logger.ErrorContext(r.Context(), "authorize", "error", err)
 		e = &redirectError{"server_error", "internal error"}
-		if s.unavailable(err) {
+		if s.isUnavailable(err) {
 			e = &redirectError{"temporarily_unavailable", "the database does not answer"}
 		}
 	}
-	values := url.Values{"error": {e.name}, "error_description": {describable(e.description)}, "iss": {s.Issuer}}
+	values := url.Values{"error": {e.name}, "error_description": {describableText(e.description)}, "iss": {s.Issuer}}
 	if state != "" && len(state) <= maxState {
 		values.Set("state", state)
 	}
@@ -465,7 +465,7 @@ func (s *Server) errorValues(r *http.Request, state string, err error) url.Value
 func (s *Server) redirect(w http.ResponseWriter, r *http.Request, to string, values url.Values) {
 	location, err := withValues(to, values)
 	if err != nil {
-		s.unexpected(w, r, err)
+		s.failUnexpected(w, r, err)
 		return
 	}
 	s.redirectTo(w, r, location)

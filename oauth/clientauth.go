@@ -137,7 +137,7 @@ func (s *Server) bySecret(ctx context.Context, id, secret, method string) (fosit
 	if !secretMethod || c.TokenEndpointAuthMethod != method && !c.AnySecretMethod {
 		return nil, badClient(fmt.Sprintf("The client is registered for %s.", c.TokenEndpointAuthMethod))
 	}
-	ok, err := s.secrets.match(ctx, c.Secret, secret)
+	ok, err := s.secrets.matchSecret(ctx, c.Secret, secret)
 	if err != nil {
 		return nil, err
 	}
@@ -196,16 +196,16 @@ func (s *Server) byAssertion(ctx context.Context, form url.Values) (fosite.Clien
 		return nil, badClient("aud of the assertion must be " + s.Issuer + "/auth/token or " + s.Issuer + ".")
 	case claims.Expires == nil:
 		return nil, badClient("The assertion has no exp.")
-	case !seconds(*claims.Expires).After(now.Add(-leeway)):
+	case !timeOfSeconds(*claims.Expires).After(now.Add(-leeway)):
 		return nil, badClient("The assertion has expired.")
-	case seconds(*claims.Expires).After(now.Add(assertionLifetime + leeway)):
+	case timeOfSeconds(*claims.Expires).After(now.Add(assertionLifetime + leeway)):
 		return nil, badClient("The assertion is good for more than five minutes.")
-	case claims.Issued != nil && seconds(*claims.Issued).After(now.Add(leeway)), claims.NotBefore != nil && seconds(*claims.NotBefore).After(now.Add(leeway)):
+	case claims.Issued != nil && timeOfSeconds(*claims.Issued).After(now.Add(leeway)), claims.NotBefore != nil && timeOfSeconds(*claims.NotBefore).After(now.Add(leeway)):
 		return nil, badClient("The assertion is not good yet.")
 	case claims.ID == "" || len(claims.ID) > maxJTI || strings.ContainsRune(claims.ID, 0):
 		return nil, badClient(fmt.Sprintf("The assertion needs a jti of at most %d bytes.", maxJTI))
 	}
-	err = s.Store.UseAssertion(ctx, c.ID, claims.ID, seconds(*claims.Expires).Add(leeway))
+	err = s.Store.UseAssertion(ctx, c.ID, claims.ID, timeOfSeconds(*claims.Expires).Add(leeway))
 	if errors.Is(err, storage.ErrUsed) {
 		return nil, badClient("The assertion was used already: jti must be new each time.")
 	}
@@ -215,7 +215,7 @@ func (s *Server) byAssertion(ctx context.Context, form url.Values) (fosite.Clien
 	return c, nil
 }
 
-func seconds(n float64) time.Time {
+func timeOfSeconds(n float64) time.Time {
 	if n != n || n > 1e11 || n < 0 {
 		n = 0
 	}
@@ -246,7 +246,7 @@ func (s *Server) verifyAssertion(ctx context.Context, c *storage.Client, signed 
 	}
 	var candidates []jose.JSONWebKey
 	for _, k := range keys {
-		if (header.KeyID == "" || k.KeyID == header.KeyID) && fits(k, header.Algorithm) {
+		if (header.KeyID == "" || k.KeyID == header.KeyID) && keyFitsAlgorithm(k, header.Algorithm) {
 			candidates = append(candidates, k)
 		}
 	}
@@ -261,8 +261,8 @@ func (s *Server) verifyAssertion(ctx context.Context, c *storage.Client, signed 
 	return wrong
 }
 
-// fits reports whether a public key can have made a signature of an algorithm.
-func fits(k jose.JSONWebKey, alg string) bool {
+// keyFitsAlgorithm reports whether a public key can have made a signature of an algorithm.
+func keyFitsAlgorithm(k jose.JSONWebKey, alg string) bool {
 	if k.Use != "" && k.Use != "sig" || k.Algorithm != "" && k.Algorithm != alg {
 		return false
 	}

@@ -145,7 +145,7 @@ func (c Config) Check() error {
 			refuse("%s is %s: expected a second at least", lifetime[0], lifetime[1])
 		}
 	}
-	if lifetime(c.OAuth.AccessTokenLifetime) > maxAccess {
+	if parseLifetime(c.OAuth.AccessTokenLifetime) > maxAccess {
 		refuse("auth.oauth.access_token_lifetime is %s: expected a year at most", c.OAuth.AccessTokenLifetime)
 	}
 	if len(c.OAuth.GrantTypes) == 0 {
@@ -305,8 +305,8 @@ func FHIRBaseOf(issuer, baseURL string) string {
 	return issuer + "/fhir"
 }
 
-// lifetime is a lifetime that Check has seen.
-func lifetime(text string) time.Duration {
+// parseLifetime is a lifetime that Check has seen.
+func parseLifetime(text string) time.Duration {
 	d, _ := storage.ParseLifetime(text)
 	return d
 }

@@ -74,15 +74,15 @@ func (s *Server) scopesSupported() []string {
 	if len(list) == 0 {
 		list = slices.Concat(smart.Known, []string{"patient/*.cruds", "user/*.cruds", "system/*.cruds"})
 	}
-	return slices.DeleteFunc(slices.Clone(list), func(scope string) bool { return !s.on(scope) })
+	return slices.DeleteFunc(slices.Clone(list), func(scope string) bool { return !s.scopeEnabled(scope) })
 }
 
 // capabilities are the capabilities of SMART App Launch 2.2 that are on and that a
 // grantable scope leads to.
 func (s *Server) capabilities() []string {
 	c := s.Config().Smart
-	supported, limited := s.supported()
-	scope := func(name string) bool { return s.on(name) && (!limited || supported.Has(name)) }
+	supported, limited := s.supportedScopes()
+	scope := func(name string) bool { return s.scopeEnabled(name) && (!limited || supported.Has(name)) }
 	about := func(context smart.Context) bool { return !limited || supported.HasContext(context) }
 	code := slices.Contains(s.Config().OAuth.GrantTypes, grantCode)
 	out := []string{}
@@ -122,8 +122,8 @@ func (s *Server) discovery(w http.ResponseWriter, r *http.Request) {
 func (s *Server) publicKeys(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), time.Second)
 	defer cancel()
-	if err := s.keys.load(ctx); err != nil {
+	if err := s.keys.loadKeys(ctx); err != nil {
 		s.Logger.WarnContext(ctx, "the signing keys of other servers cannot be read", "error", err)
 	}
-	writeCached(w, s.keys.published())
+	writeCached(w, s.keys.publishedKeys())
 }

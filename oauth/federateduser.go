@@ -37,7 +37,7 @@ func (c providerClaims) roles() []string {
 	if name == "" {
 		return nil
 	}
-	roles := slices.DeleteFunc(texts(c.sent[name]), func(role string) bool { return !roleSyntax.MatchString(role) })
+	roles := slices.DeleteFunc(stringList(c.sent[name]), func(role string) bool { return !roleSyntax.MatchString(role) })
 	slices.Sort(roles)
 	return slices.Compact(roles)
 }

@@ -123,12 +123,12 @@ func (s *Server) federate(w http.ResponseWriter, r *http.Request, f *flow, c *st
 		s.Logger.WarnContext(ctx, "OpenID provider", "name", p.Name, "error", err)
 		page := s.newPage(r, "Sign in")
 		page.Problem = page.T("%s does not answer. Try again, or sign in another way.", p.Name)
-		if err := s.show(w, r, f, c, http.StatusBadGateway, "login", page); err != nil {
-			s.unexpected(w, r, err)
+		if err := s.showPage(w, r, f, c, http.StatusBadGateway, "login", page); err != nil {
+			s.failUnexpected(w, r, err)
 		}
 		return
 	}
-	f.Provider = &elsewhere{Name: p.Name, State: random(), Nonce: random(), Verifier: oauth2.GenerateVerifier()}
+	f.Provider = &elsewhere{Name: p.Name, State: randomText(), Nonce: randomText(), Verifier: oauth2.GenerateVerifier()}
 	if err := s.Store.PutFlow(ctx, f.ID, f.Browser, f, false, s.Now().Add(flowLifetime)); err != nil {
 		s.flowGone(w, r, err)
 		return
@@ -172,10 +172,10 @@ func (s *Server) callback(w http.ResponseWriter, r *http.Request) {
 	}
 	switch {
 	case done:
-		s.ended(w, r, f, c)
+		s.writeEndedFlow(w, r, f, c)
 		return
 	case refused || f.Provider.Used:
-		s.advance(w, r, f, c) // the page that came of it is loaded again
+		s.advanceFlow(w, r, f, c) // the page that came of it is loaded again
 		return
 	}
 	again := func(problem string, cause error, values ...any) {
@@ -184,8 +184,8 @@ func (s *Server) callback(w http.ResponseWriter, r *http.Request) {
 		f.Provider = nil
 		p := s.newPage(r, "Sign in")
 		p.Problem = p.T(problem, values...)
-		if err := s.show(w, r, f, c, http.StatusUnauthorized, "login", p); err != nil {
-			s.unexpected(w, r, err)
+		if err := s.showPage(w, r, f, c, http.StatusUnauthorized, "login", p); err != nil {
+			s.failUnexpected(w, r, err)
 		}
 	}
 	p := s.providerOf(f.Provider.Name)
@@ -194,7 +194,7 @@ func (s *Server) callback(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if q.Get("error") != "" || q.Get("code") == "" {
-		again("%s did not sign you in.", errors.New(printable(q.Get("error"))), p.Name)
+		again("%s did not sign you in.", errors.New(printableText(q.Get("error"))), p.Name)
 		return
 	}
 	u, err := s.userOf(ctx, p, f.Provider, q)
@@ -233,7 +233,7 @@ func (s *Server) userOf(ctx context.Context, p *provider, e *elsewhere, answer u
 		return nil, err
 	}
 	if iss := answer.Get("iss"); iss != p.Issuer && (answer.Has("iss") || promises.NamesItself) {
-		return nil, fmt.Errorf("the answer is of issuer %q", printable(iss)) // RFC 9207 §2.4
+		return nil, fmt.Errorf("the answer is of issuer %q", printableText(iss)) // RFC 9207 §2.4
 	}
 	token, err := s.oauthConfig(p, found.Endpoint()).Exchange(ctx, answer.Get("code"), oauth2.VerifierOption(e.Verifier))
 	if err != nil {

@@ -19,9 +19,9 @@ import (
 	"kiln/oauth/storage"
 )
 
-// advance shows the next page of a flow, or ends it: sign-in, patient, encounter,
+// advanceFlow shows the next page of a flow, or ends it: sign-in, patient, encounter,
 // consent, code.
-func (s *Server) advance(w http.ResponseWriter, r *http.Request, f *flow, c *storage.Client) {
+func (s *Server) advanceFlow(w http.ResponseWriter, r *http.Request, f *flow, c *storage.Client) {
 	err := s.step(w, r, f, c)
 	if err == nil {
 		return
@@ -31,7 +31,7 @@ func (s *Server) advance(w http.ResponseWriter, r *http.Request, f *flow, c *sto
 		s.end(w, r, f, c, e)
 		return
 	}
-	s.unexpected(w, r, err)
+	s.failUnexpected(w, r, err)
 }
 
 // step does the next step of a flow; its redirectErrors end the flow.
@@ -42,15 +42,15 @@ func (s *Server) step(w http.ResponseWriter, r *http.Request, f *flow, c *storag
 	// 1. Sign the user in.
 	if f.Username == "" {
 		if silent {
-			return refuse("login_required", "the user is not signed in")
+			return newRedirectError("login_required", "the user is not signed in")
 		}
 		p := s.newPage(r, "Sign in")
 		p.Username = f.LoginHint
-		return s.show(w, r, f, c, http.StatusOK, "login", p)
+		return s.showPage(w, r, f, c, http.StatusOK, "login", p)
 	}
 	u, err := s.Store.User(ctx, f.Username)
 	if errors.Is(err, storage.ErrNotFound) || err == nil && !u.Active {
-		return refuse("access_denied", "the user is disabled")
+		return newRedirectError("access_denied", "the user is disabled")
 	}
 	if err != nil {
 		return err
@@ -59,11 +59,11 @@ func (s *Server) step(w http.ResponseWriter, r *http.Request, f *flow, c *storag
 		return s.finishPage(w, r, f, c)
 	}
 	if f.Context.User != "" && f.Context.User != u.Username {
-		return refuse("access_denied", "the launch is for another user")
+		return newRedirectError("access_denied", "the launch is for another user")
 	}
 	may := mayGrant(f.Scope, u)
 	if may.Empty() {
-		return refuse("invalid_scope", "nothing of the scope asked for is allowed to this user")
+		return newRedirectError("invalid_scope", "nothing of the scope asked for is allowed to this user")
 	}
 
 	// 2. Whose record, and which visit. A patient/ scope asks for a patient as launch/patient
@@ -80,7 +80,7 @@ func (s *Server) step(w http.ResponseWriter, r *http.Request, f *flow, c *storag
 		}
 		if !remembered {
 			if silent {
-				return refuse("consent_required", "the user has not agreed to this scope")
+				return newRedirectError("consent_required", "the user has not agreed to this scope")
 			}
 			return s.askConsent(w, r, f, c, u, may)
 		}
@@ -103,12 +103,12 @@ func (s *Server) settleContext(w http.ResponseWriter, r *http.Request, f *flow, 
 	if f.Launch != "" && f.Context.Patient != "" {
 		// An app reads the record that its launch names as patient/ scopes say, which ask
 		// no more of the user.
-		sees, err := s.Records.Sees(r.Context(), picker(u, c), "Patient", f.Context.Patient)
+		sees, err := s.Records.Sees(r.Context(), pickerPrincipal(u, c), "Patient", f.Context.Patient)
 		if err != nil {
 			return false, err
 		}
 		if !sees {
-			return false, refuse("access_denied", "the launch is about a patient whom the user may not see")
+			return false, newRedirectError("access_denied", "the launch is about a patient whom the user may not see")
 		}
 	}
 	wantsPatient, wantsEncounter := may.Has("launch/patient") || may.HasContext(smart.Patient), may.Has("launch/encounter")
@@ -116,7 +116,7 @@ func (s *Server) settleContext(w http.ResponseWriter, r *http.Request, f *flow, 
 		id, own := strings.CutPrefix(u.FHIRUser, "Patient/")
 		if !own {
 			if silent {
-				return false, refuse("interaction_required", "the user must choose a patient")
+				return false, newRedirectError("interaction_required", "the user must choose a patient")
 			}
 			return true, s.pickPatient(w, r, f, c, u, "", "")
 		}
@@ -124,7 +124,7 @@ func (s *Server) settleContext(w http.ResponseWriter, r *http.Request, f *flow, 
 	}
 	if wantsEncounter && f.Context.Encounter == "" && !f.NoVisit {
 		if silent {
-			return false, refuse("interaction_required", "the user must choose an encounter")
+			return false, newRedirectError("interaction_required", "the user must choose an encounter")
 		}
 		return true, s.pickEncounter(w, r, f, c, u)
 	}
@@ -136,13 +136,13 @@ func (s *Server) askConsent(w http.ResponseWriter, r *http.Request, f *flow, c *
 	p := s.newPage(r, "Allow access")
 	p.User, p.Scopes = u, s.offerScopes(p, may, u)
 	if f.Context.Patient != "" {
-		patient, err := s.Records.Patient(r.Context(), picker(u, c), f.Context.Patient)
+		patient, err := s.Records.Patient(r.Context(), pickerPrincipal(u, c), f.Context.Patient)
 		if err != nil {
 			return err
 		}
 		p.Patient = &patient
 	}
-	return s.show(w, r, f, c, http.StatusOK, "consent", p)
+	return s.showPage(w, r, f, c, http.StatusOK, "consent", p)
 }
 
 // remembered reports whether the consent page can be skipped: the client is the
@@ -181,11 +181,11 @@ func mayGrant(scope string, u *storage.User) smart.Scopes {
 	return may
 }
 
-// show stores the flow and renders a page of it.
-func (s *Server) show(w http.ResponseWriter, r *http.Request, f *flow, c *storage.Client, status int, name string, p page) error {
+// showPage stores the flow and renders a page of it.
+func (s *Server) showPage(w http.ResponseWriter, r *http.Request, f *flow, c *storage.Client, status int, name string, p page) error {
 	if err := s.Store.PutFlow(r.Context(), f.ID, f.Browser, f, false, s.Now().Add(flowLifetime)); err != nil {
 		if errors.Is(err, storage.ErrNotFound) {
-			s.ended(w, r, f, c)
+			s.writeEndedFlow(w, r, f, c)
 			return nil
 		}
 		return err
@@ -207,17 +207,17 @@ func (s *Server) accessLasts(p page, f *flow, c *storage.Client) string {
 	oauth := s.Config().OAuth
 	switch {
 	case f.asks("offline_access"):
-		return p.T("Access lasts until you take it back, or until the app has not used it for %s.", p.duration(lifetime(cmp.Or(c.RefreshTokenLifetime, oauth.RefreshTokenLifetime))))
+		return p.T("Access lasts until you take it back, or until the app has not used it for %s.", p.duration(parseLifetime(cmp.Or(c.RefreshTokenLifetime, oauth.RefreshTokenLifetime))))
 	case f.asks("online_access"):
 		return p.T("Access lasts while you use the app, for a day at most.")
 	}
-	return p.T("Access lasts for %s.", p.duration(lifetime(cmp.Or(c.AccessTokenLifetime, oauth.AccessTokenLifetime))))
+	return p.T("Access lasts for %s.", p.duration(parseLifetime(cmp.Or(c.AccessTokenLifetime, oauth.AccessTokenLifetime))))
 }
 
 // flowGone answers where a flow has ended, or was never this browser's.
 func (s *Server) flowGone(w http.ResponseWriter, r *http.Request, err error) {
 	if !errors.Is(err, storage.ErrNotFound) {
-		s.unexpected(w, r, err)
+		s.failUnexpected(w, r, err)
 		return
 	}
 	s.errorPage(w, r, http.StatusBadRequest, "This sign-in has ended or is too old. Go back to the app and begin again.", "")
@@ -241,9 +241,9 @@ func (s *Server) finish(w http.ResponseWriter, r *http.Request, f *flow, c *stor
 	})
 	switch {
 	case errors.Is(err, storage.ErrUsed):
-		return refuse("invalid_request", "the launch was used already")
+		return newRedirectError("invalid_request", "the launch was used already")
 	case errors.Is(err, storage.ErrNotFound):
-		s.ended(w, r, f, c)
+		s.writeEndedFlow(w, r, f, c)
 		return nil
 	case err != nil:
 		return err
@@ -312,7 +312,7 @@ func (s *Server) authorizePost(w http.ResponseWriter, r *http.Request) {
 			s.redirectTo(w, r, "/auth/authorize?"+form.Encode())
 			return
 		}
-		s.begin(w, r, form)
+		s.beginFlow(w, r, form)
 		return
 	}
 	// The consent page has a scope for each checkbox: it alone may be repeated.
@@ -351,11 +351,11 @@ func (s *Server) authorizePost(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if err != nil {
-		s.unexpected(w, r, err)
+		s.failUnexpected(w, r, err)
 		return
 	}
 	if done && !again {
-		s.ended(w, r, f, c)
+		s.writeEndedFlow(w, r, f, c)
 		return
 	}
 	s.act(w, r, f, c, form)
@@ -374,17 +374,17 @@ func (s *Server) act(w http.ResponseWriter, r *http.Request, f *flow, c *storage
 		case "federate":
 			s.federate(w, r, f, c, form.Get("provider"))
 		default:
-			s.advance(w, r, f, c) // the sign-in first
+			s.advanceFlow(w, r, f, c) // the sign-in first
 		}
 		return
 	}
 	u, err := s.Store.User(ctx, f.Username)
 	if err != nil || !u.Active {
 		if err == nil || errors.Is(err, storage.ErrNotFound) {
-			s.advance(w, r, f, c)
+			s.advanceFlow(w, r, f, c)
 			return
 		}
-		s.unexpected(w, r, err)
+		s.failUnexpected(w, r, err)
 		return
 	}
 	switch action {
@@ -393,7 +393,7 @@ func (s *Server) act(w http.ResponseWriter, r *http.Request, f *flow, c *storage
 			s.end(w, r, f, c, err)
 			return
 		}
-		s.advance(w, r, f, c)
+		s.advanceFlow(w, r, f, c)
 	case "deny":
 		s.deny(w, r, f, c)
 	case "switch":
@@ -404,21 +404,21 @@ func (s *Server) act(w http.ResponseWriter, r *http.Request, f *flow, c *storage
 			text = ""
 		}
 		if f.Context.Patient != "" && !f.mayPickAgain() {
-			s.advance(w, r, f, c)
+			s.advanceFlow(w, r, f, c)
 			return
 		}
 		if err := s.pickPatient(w, r, f, c, u, text, birthDate); err != nil {
-			s.unexpected(w, r, err)
+			s.failUnexpected(w, r, err)
 		}
 	case "select_patient":
-		s.choose(w, r, f, c, u, "Patient", form.Get("patient"))
+		s.chooseRecord(w, r, f, c, u, "Patient", form.Get("patient"))
 	case "select_encounter":
 		if form.Get("encounter") == "" && f.Context.Patient != "" {
 			f.NoVisit = true
-			s.advance(w, r, f, c)
+			s.advanceFlow(w, r, f, c)
 			return
 		}
-		s.choose(w, r, f, c, u, "Encounter", form.Get("encounter"))
+		s.chooseRecord(w, r, f, c, u, "Encounter", form.Get("encounter"))
 	case "login":
 		// The form that has signed the user in, sent once more. Another user does not take
 		// over the results of this one.
@@ -436,7 +436,7 @@ func (s *Server) act(w http.ResponseWriter, r *http.Request, f *flow, c *storage
 func (s *Server) switchAccount(w http.ResponseWriter, r *http.Request, f *flow, c *storage.Client) {
 	ctx := r.Context()
 	if err := s.Store.DeleteLogin(ctx, f.Browser); err != nil {
-		s.unexpected(w, r, err)
+		s.failUnexpected(w, r, err)
 		return
 	}
 	f.Username, f.AuthTime, f.LoginHint, f.SignedBy, f.Provider = "", time.Time{}, "", nil, nil
@@ -447,17 +447,17 @@ func (s *Server) switchAccount(w http.ResponseWriter, r *http.Request, f *flow, 
 	if f.Launch != "" {
 		launch, err := s.Store.Launch(ctx, f.Launch)
 		if errors.Is(err, storage.ErrNotFound) {
-			s.end(w, r, f, c, refuse("invalid_request", "the launch is used or expired"))
+			s.end(w, r, f, c, newRedirectError("invalid_request", "the launch is used or expired"))
 			return
 		}
 		if err != nil {
-			s.unexpected(w, r, err)
+			s.failUnexpected(w, r, err)
 			return
 		}
 		f.Context = launch
 		f.Context.ShortState = f.ShortState
 	}
-	s.advance(w, r, f, c)
+	s.advanceFlow(w, r, f, c)
 }
 
 // end ends a flow with an error for the client. Where there is none, a page tells it.
@@ -475,16 +475,16 @@ func (s *Server) end(w http.ResponseWriter, r *http.Request, f *flow, c *storage
 	}
 	switch {
 	case errors.Is(err, storage.ErrNotFound):
-		s.ended(w, r, f, c)
+		s.writeEndedFlow(w, r, f, c)
 	case err != nil:
-		s.unexpected(w, r, err)
+		s.failUnexpected(w, r, err)
 	default:
 		s.redirectTo(w, r, location)
 	}
 }
 
 func (s *Server) deny(w http.ResponseWriter, r *http.Request, f *flow, c *storage.Client) {
-	s.end(w, r, f, c, refuse("access_denied", "the user did not allow it"))
+	s.end(w, r, f, c, newRedirectError("access_denied", "the user did not allow it"))
 }
 
 // consent grants the ticked scopes, never more than the page offered, and stores them.
@@ -495,10 +495,10 @@ func (s *Server) consent(ctx context.Context, f *flow, c *storage.Client, u *sto
 	may := mayGrant(f.Scope, u)
 	chosen, err := smart.Parse(strings.Join(ticked, " "))
 	if err != nil || !chosen.Within(may) {
-		return refuse("invalid_request", "the form grants what was not asked for")
+		return newRedirectError("invalid_request", "the form grants what was not asked for")
 	}
 	if chosen.Empty() {
-		return refuse("access_denied", "the user allowed nothing of the scope")
+		return newRedirectError("access_denied", "the user allowed nothing of the scope")
 	}
 	chosen = s.chooseParts(may, chosen, u)
 	f.Consented, f.Granted = true, chosen.String()
@@ -519,21 +519,21 @@ func failureSubject(name string) string { return storage.Hash(strings.ToLower(na
 // and wrong passwords look alike and cost the same time.
 func (s *Server) signIn(w http.ResponseWriter, r *http.Request, f *flow, c *storage.Client, name, password string) {
 	ctx := r.Context()
-	address := s.Proxies.Client(r).String()
+	address := s.Proxies.ClientAddress(r).String()
 	limits := s.Config().RateLimiting
-	lockout := lifetime(limits.LockoutDuration)
+	lockout := parseLifetime(limits.LockoutDuration)
 	most := limits.MaxFailedAttempts
 	key := failureSubject(name)
 	again := func(status int, problem string) {
-		s.audit(r, Event{Kind: EventLogin, Failed: true, User: clipped(name), Client: c.ID, Detail: problem})
+		s.audit(r, Event{Kind: EventLogin, Failed: true, User: clipText(name), Client: c.ID, Detail: problem})
 		if f.Username != "" {
 			s.errorPage(w, r, status, problem, "")
 			return
 		}
 		p := s.newPage(r, "Sign in")
-		p.Username, p.Problem = clipped(name), p.T(problem)
-		if err := s.show(w, r, f, c, status, "login", p); err != nil {
-			s.unexpected(w, r, err)
+		p.Username, p.Problem = clipText(name), p.T(problem)
+		if err := s.showPage(w, r, f, c, status, "login", p); err != nil {
+			s.failUnexpected(w, r, err)
 		}
 	}
 	locked := func(wait time.Duration) {
@@ -542,7 +542,7 @@ func (s *Server) signIn(w http.ResponseWriter, r *http.Request, f *flow, c *stor
 	}
 	until, err := s.Store.LockedUntil(ctx, key, address)
 	if err != nil {
-		s.unexpected(w, r, err)
+		s.failUnexpected(w, r, err)
 		return
 	}
 	if wait := until.Sub(s.Now()); wait > 0 {
@@ -550,7 +550,7 @@ func (s *Server) signIn(w http.ResponseWriter, r *http.Request, f *flow, c *stor
 		return
 	}
 	if wait, err := s.failuresWait(ctx, address); err != nil {
-		s.unexpected(w, r, err)
+		s.failUnexpected(w, r, err)
 		return
 	} else if wait > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(max(1, int(wait.Seconds()+0.5))))
@@ -565,7 +565,7 @@ func (s *Server) signIn(w http.ResponseWriter, r *http.Request, f *flow, c *stor
 		everywhere, err = s.Store.CountFailure(ctx, key, "", most*10, lockout)
 	}
 	if err != nil {
-		s.unexpected(w, r, err)
+		s.failUnexpected(w, r, err)
 		return
 	}
 	if here > most || everywhere > most*10 {
@@ -578,7 +578,7 @@ func (s *Server) signIn(w http.ResponseWriter, r *http.Request, f *flow, c *stor
 			again(http.StatusUnauthorized, wrongPassword)
 			return
 		}
-		s.unexpected(w, r, err)
+		s.failUnexpected(w, r, err)
 		return
 	}
 	hash := nobody
@@ -590,19 +590,19 @@ func (s *Server) signIn(w http.ResponseWriter, r *http.Request, f *flow, c *stor
 	}
 	ok, err := passwordMatches(ctx, hash, password)
 	if err != nil {
-		s.unexpected(w, r, err)
+		s.failUnexpected(w, r, err)
 		return
 	}
 	if !ok || u == nil || !u.Active {
 		if err := s.countFailure(ctx, address); err != nil {
-			s.unexpected(w, r, err)
+			s.failUnexpected(w, r, err)
 			return
 		}
 		again(http.StatusUnauthorized, wrongPassword)
 		return
 	}
 	if err := s.Store.ClearFailures(ctx, key, address); err != nil {
-		s.unexpected(w, r, err)
+		s.failUnexpected(w, r, err)
 		return
 	}
 	f.Provider = nil
@@ -642,7 +642,7 @@ func (s *Server) countFailure(ctx context.Context, address string) error {
 
 const wrongPassword = "The name or the password is wrong."
 
-func clipped(text string) string {
+func clipText(text string) string {
 	text = strings.ToValidUTF8(strings.ReplaceAll(text, "\x00", ""), "")
 	if len(text) > 200 {
 		text = strings.ToValidUTF8(text[:200], "")
@@ -654,10 +654,10 @@ func clipped(text string) string {
 func (s *Server) signedIn(w http.ResponseWriter, r *http.Request, f *flow, c *storage.Client, u *storage.User) {
 	ctx := r.Context()
 	if f.SubjectHint != "" && f.SubjectHint != u.Username {
-		s.end(w, r, f, c, refuse("login_required", "another user signed in than id_token_hint names"))
+		s.end(w, r, f, c, newRedirectError("login_required", "another user signed in than id_token_hint names"))
 		return
 	}
-	cookie, now, done := random(), s.Now(), false
+	cookie, now, done := randomText(), s.Now(), false
 	err := s.Store.InTx(ctx, func(ctx context.Context) (err error) {
 		// A form that is sent twice signs in once: the second request sees the result of
 		// the first.
@@ -684,7 +684,7 @@ func (s *Server) signedIn(w http.ResponseWriter, r *http.Request, f *flow, c *st
 		if f.SignedBy, err = newSignInForm(f, cookie); err != nil {
 			return err
 		}
-		f.Browser, f.Cookie, f.Username, f.AuthTime, f.CSRF = login.ID, cookie, u.Username, now, random()
+		f.Browser, f.Cookie, f.Username, f.AuthTime, f.CSRF = login.ID, cookie, u.Username, now, randomText()
 		if f.Provider = before.Provider; f.Provider != nil {
 			f.Provider.Used = true
 		}
@@ -697,8 +697,8 @@ func (s *Server) signedIn(w http.ResponseWriter, r *http.Request, f *flow, c *st
 	http.SetCookie(w, s.cookie(cookie, int(flowLifetime.Seconds())))
 	s.audit(r, Event{Kind: EventLogin, User: u.Username, FHIRUser: u.FHIRUser, Client: c.ID})
 	if done {
-		s.ended(w, r, f, c)
+		s.writeEndedFlow(w, r, f, c)
 		return
 	}
-	s.advance(w, r, f, c)
+	s.advanceFlow(w, r, f, c)
 }

@@ -29,7 +29,7 @@ type signInForm struct {
 }
 
 func newSignInForm(f *flow, cookie string) (*signInForm, error) {
-	sealed, err := seal(f.Cookie, []byte(cookie))
+	sealed, err := sealSecret(f.Cookie, []byte(cookie))
 	return &signInForm{Browser: f.Browser, CSRF: f.CSRF, Cookie: sealed}, err
 }
 
@@ -50,7 +50,7 @@ func (i *signInForm) cookieOf(f *flow, username string) (string, error) {
 	case i == nil || storage.Hash(f.Cookie) != i.Browser:
 		return "", storage.ErrNotFound
 	}
-	cookie, err := unseal(f.Cookie, i.Cookie)
+	cookie, err := unsealSecret(f.Cookie, i.Cookie)
 	if err != nil || storage.Hash(string(cookie)) != f.Browser {
 		return "", storage.ErrNotFound
 	}
@@ -59,7 +59,7 @@ func (i *signInForm) cookieOf(f *flow, username string) (string, error) {
 
 // keepAnswer keeps in a flow the redirect that ends it, for the browser alone.
 func (s *Server) keepAnswer(f *flow, location, code string) (err error) {
-	f.Answer, err = seal(f.Cookie, []byte(location))
+	f.Answer, err = sealSecret(f.Cookie, []byte(location))
 	f.Code = code
 	if f.Answered.IsZero() {
 		f.Answered = s.Now()
@@ -67,8 +67,8 @@ func (s *Server) keepAnswer(f *flow, location, code string) (err error) {
 	return err
 }
 
-// ended answers a form whose flow has ended as the flow was answered.
-func (s *Server) ended(w http.ResponseWriter, r *http.Request, f *flow, c *storage.Client) {
+// writeEndedFlow answers a form whose flow has ended as the flow was answered.
+func (s *Server) writeEndedFlow(w http.ResponseWriter, r *http.Request, f *flow, c *storage.Client) {
 	ctx := r.Context()
 	now := &flow{ID: f.ID, Cookie: f.Cookie}
 	browser, done, err := s.Store.Flow(ctx, f.ID, now)
@@ -80,7 +80,7 @@ func (s *Server) ended(w http.ResponseWriter, r *http.Request, f *flow, c *stora
 		return
 	}
 	now.Browser = browser
-	location, err := unseal(now.Cookie, now.Answer)
+	location, err := unsealSecret(now.Cookie, now.Answer)
 	if err != nil {
 		s.flowGone(w, r, storage.ErrNotFound)
 		return

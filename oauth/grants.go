@@ -71,13 +71,13 @@ func (a *Admin) Grants(ctx context.Context, q GrantQuery) (*GrantList, error) {
 		q.Count = defaultGrants
 	}
 	if q.Count < 1 || q.Count > maxGrants {
-		return nil, invalid("count is %d: expected 1 to %d", q.Count, maxGrants)
+		return nil, invalidRequest("count is %d: expected 1 to %d", q.Count, maxGrants)
 	}
 	p := storage.AccessParams{Username: q.User, ClientID: q.Client, Most: q.Count + 1}
 	if q.After != "" {
 		var ok bool
 		if p.AfterUsername, p.AfterClientID, ok = readGrantID(q.After); !ok {
-			return nil, invalid("after is %q: expected the id of a grant", q.After)
+			return nil, invalidRequest("after is %q: expected the id of a grant", q.After)
 		}
 	}
 	list, err := a.Store.Access(ctx, p)
@@ -129,7 +129,7 @@ func (a *Admin) WithdrawAccess(ctx context.Context, username, client string) err
 	if errors.Is(err, storage.ErrNotFound) {
 		return outcome.New(outcome.CodeNotFound, "the user %q has allowed nothing to the client %q", username, client)
 	}
-	a.changed(ctx)
+	a.announceChange(ctx)
 	return err
 }
 
@@ -140,7 +140,7 @@ func (s *Server) listGrants(w http.ResponseWriter, r *http.Request) {
 	if q.Has("count") {
 		n, err := strconv.Atoi(q.Get("count"))
 		if err != nil {
-			s.fail(w, r, invalid("count is %q: expected a number", q.Get("count")))
+			s.fail(w, r, invalidRequest("count is %q: expected a number", q.Get("count")))
 			return
 		}
 		if query.Count = n; n == 0 {
@@ -178,12 +178,12 @@ func (s *Server) grantsPage(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if err != nil {
-		s.unexpected(w, r, err)
+		s.failUnexpected(w, r, err)
 		return
 	}
 	list, err := s.Store.Access(ctx, storage.AccessParams{Username: u.Username, Most: maxGrants})
 	if err != nil {
-		s.unexpected(w, r, err)
+		s.failUnexpected(w, r, err)
 		return
 	}
 	p := s.newPage(r, "Apps with access to my data")
@@ -196,7 +196,7 @@ func (s *Server) grantsPage(w http.ResponseWriter, r *http.Request) {
 				row.Host = p.dataHost(c.RedirectURIs[0])
 			}
 		} else if !errors.Is(err, storage.ErrNotFound) {
-			s.unexpected(w, r, err)
+			s.failUnexpected(w, r, err)
 			return
 		}
 		if scopes, err := smart.Parse(x.Scope); err == nil {
@@ -206,7 +206,7 @@ func (s *Server) grantsPage(w http.ResponseWriter, r *http.Request) {
 	}
 	if c, err := r.Cookie(saidCookie); err == nil {
 		if name, err := base64.RawURLEncoding.DecodeString(c.Value); err == nil {
-			p.Withdrawn = clipped(string(name))
+			p.Withdrawn = clipText(string(name))
 		}
 		http.SetCookie(w, s.saidCookie("", -1))
 	}
@@ -219,8 +219,8 @@ func (s *Server) saidCookie(name string, age int) *http.Cookie {
 	return c
 }
 
-// withdraw is POST /auth/grants: the person ends the access of an app.
-func (s *Server) withdraw(w http.ResponseWriter, r *http.Request) {
+// withdrawGrant is POST /auth/grants: the person ends the access of an app.
+func (s *Server) withdrawGrant(w http.ResponseWriter, r *http.Request) {
 	ctx := r.Context()
 	if err := readForm(w, r); err != nil {
 		s.errorPage(w, r, http.StatusBadRequest, "The form cannot be read.", hintOf(err))
@@ -232,7 +232,7 @@ func (s *Server) withdraw(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if err != nil {
-		s.unexpected(w, r, err)
+		s.failUnexpected(w, r, err)
 		return
 	}
 	if subtle.ConstantTimeCompare([]byte(r.PostForm.Get("csrf_token")), []byte(formToken(r))) != 1 || crossOrigin(r) {
@@ -246,11 +246,11 @@ func (s *Server) withdraw(w http.ResponseWriter, r *http.Request) {
 	}
 	// A second click finds nothing left: the access has ended.
 	if err := s.WithdrawAccess(ctx, u.Username, client); err != nil && !outcome.Is(err, outcome.CodeNotFound) {
-		s.unexpected(w, r, err)
+		s.failUnexpected(w, r, err)
 		return
 	}
 	s.audit(r, Event{Kind: EventRevoke, User: login.Username, FHIRUser: u.FHIRUser, Client: client})
-	http.SetCookie(w, s.saidCookie(clipped(name), 60))
+	http.SetCookie(w, s.saidCookie(clipText(name), 60))
 	s.redirectTo(w, r, grantsPath)
 }
 
@@ -280,15 +280,15 @@ func formToken(r *http.Request) string {
 func (s *Server) signInHere(w http.ResponseWriter, r *http.Request, path string) {
 	cookie := sessionCookie(r)
 	if cookie == "" {
-		cookie = random()
+		cookie = randomText()
 	}
 	http.SetCookie(w, s.cookie(cookie, int(flowLifetime.Seconds())))
-	f := &flow{ID: random(), CSRF: random(), Browser: storage.Hash(cookie), Cookie: cookie, Page: path}
+	f := &flow{ID: randomText(), CSRF: randomText(), Browser: storage.Hash(cookie), Cookie: cookie, Page: path}
 	if err := s.Store.CreateFlow(r.Context(), f.ID, f.Browser, f, s.Now().Add(flowLifetime)); err != nil {
-		s.unexpected(w, r, err)
+		s.failUnexpected(w, r, err)
 		return
 	}
-	s.advance(w, r, f, s.ownClient())
+	s.advanceFlow(w, r, f, s.ownClient())
 }
 
 // ownClient stands for this server in a sign-in that no app has asked for.
@@ -315,7 +315,7 @@ func (s *Server) finishPage(w http.ResponseWriter, r *http.Request, f *flow, c *
 	}
 	err := s.Store.PutFlow(r.Context(), f.ID, f.Browser, f, true, s.Now().Add(flowLifetime))
 	if errors.Is(err, storage.ErrNotFound) {
-		s.ended(w, r, f, c)
+		s.writeEndedFlow(w, r, f, c)
 		return nil
 	}
 	if err == nil {

@@ -161,7 +161,7 @@ func startOn(t testing.TB, database, issuer string, change ...func(*oauth.Option
 type whoami struct{}
 
 func (whoami) ServeExchange(x *web.Exchange, r *http.Request) {
-	p := access.From(x.Context())
+	p := access.PrincipalFrom(x.Context())
 	_ = json.NewEncoder(x).Encode(map[string]any{"sub": p.Subject, "client": p.ClientID, "scope": p.Scopes.String(), "patient": p.Patient, "fhirUser": p.FHIRUser, "admin": p.Admin, "roles": p.Roles})
 }
 

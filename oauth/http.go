@@ -62,18 +62,18 @@ func leaveOutEmpty(form url.Values) {
 func checkOnce(form url.Values) error {
 	for name, values := range form {
 		if len(values) > 1 {
-			return fosite.ErrInvalidRequest.WithHintf("The parameter %s stands there more than once.", printable(name))
+			return fosite.ErrInvalidRequest.WithHintf("The parameter %s stands there more than once.", printableText(name))
 		}
 		if strings.ContainsRune(values[0], 0) || !utf8.ValidString(values[0]) {
-			return fosite.ErrInvalidRequest.WithHintf("The parameter %s holds a NUL byte, or is not UTF-8.", printable(name))
+			return fosite.ErrInvalidRequest.WithHintf("The parameter %s holds a NUL byte, or is not UTF-8.", printableText(name))
 		}
 	}
 	return nil
 }
 
-// printable shortens a client's text and keeps the characters that an error_description may
+// printableText shortens a client's text and keeps the characters that an error_description may
 // contain. RFC 6749 §5.2.
-func printable(text string) string {
+func printableText(text string) string {
 	if len(text) > 100 {
 		text = text[:100] + "..."
 	}
@@ -129,12 +129,12 @@ func problem(err error) (p oauthProblem, status int) {
 	default:
 		status = http.StatusBadRequest
 	}
-	p.Description = describable(p.Description)
+	p.Description = describableText(p.Description)
 	return p, status
 }
 
-// describable keeps the characters that an error_description may contain.
-func describable(text string) string {
+// describableText keeps the characters that an error_description may contain.
+func describableText(text string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
 		case r == '"':
@@ -153,7 +153,7 @@ func describable(text string) string {
 // oauthError answers an error of the token endpoint and its like.
 func (s *Server) oauthError(w http.ResponseWriter, r *http.Request, err error) {
 	p, status := problem(err)
-	if status >= 500 && s.unavailable(err) {
+	if status >= 500 && s.isUnavailable(err) {
 		p, status = oauthProblem{Error: "temporarily_unavailable", Description: "the database does not answer"}, http.StatusServiceUnavailable
 		w.Header().Set("Retry-After", "1")
 	}
@@ -166,8 +166,8 @@ func (s *Server) oauthError(w http.ResponseWriter, r *http.Request, err error) {
 	writeJSON(w, status, p)
 }
 
-// unavailable reports whether an error is that the database cannot be reached.
-func (s *Server) unavailable(err error) bool {
+// isUnavailable reports whether an error is that the database cannot be reached.
+func (s *Server) isUnavailable(err error) bool {
 	o, ok := outcome.From(s.options.Translate(err))
 	return ok && o.HTTPStatus() == http.StatusServiceUnavailable
 }
@@ -263,16 +263,16 @@ func (s *Server) throttledLogout(w http.ResponseWriter, r *http.Request, e *outc
 		s.throttledPage(w, r, e)
 		return
 	}
-	s.throttled(w, r, e)
+	s.writeThrottled(w, r, e)
 }
 
-// throttled tells an OAuth client that there were too many requests, in the words of RFC
+// writeThrottled tells an OAuth client that there were too many requests, in the words of RFC
 // 6749 §5.2 and, beside them, of an OperationOutcome, as every limited answer has them.
-func (s *Server) throttled(w http.ResponseWriter, _ *http.Request, e *outcome.Error) {
+func (s *Server) writeThrottled(w http.ResponseWriter, _ *http.Request, e *outcome.Error) {
 	var both map[string]any
 	if err := json.Unmarshal(outcome.JSON(e.Issues), &both); err != nil {
 		both = make(map[string]any)
 	}
-	both["error"], both["error_description"] = "temporarily_unavailable", describable(e.Error())
+	both["error"], both["error_description"] = "temporarily_unavailable", describableText(e.Error())
 	writeJSON(w, e.HTTPStatus(), both)
 }

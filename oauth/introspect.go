@@ -170,7 +170,7 @@ func (s *Server) userinfo(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, errNoOpenID)
 		return
 	}
-	p := access.From(r.Context())
+	p := access.PrincipalFrom(r.Context())
 	if p == nil || !p.Scopes.Has("openid") {
 		s.bearerError(w, http.StatusForbidden, "insufficient_scope", "openid", "userinfo needs a token with the scope openid")
 		return

@@ -71,42 +71,42 @@ type keyring struct {
 	latest  uint64    // the question that keys answers
 }
 
-// current is the key of an algorithm that signs now. It stays published until a token
+// currentKey is the key of an algorithm that signs now. It stays published until a token
 // that it signs is over, at expires.
-func (r *keyring) current(ctx context.Context, alg string, expires time.Time) (*signingKey, error) {
-	k := r.signing(alg)
+func (r *keyring) currentKey(ctx context.Context, alg string, expires time.Time) (*signingKey, error) {
+	k := r.findSigningKey(alg)
 	if k == nil && slices.Contains(signingAlgorithms, alg) {
-		if err := r.ensure(ctx, alg); err != nil {
+		if err := r.ensureKey(ctx, alg); err != nil {
 			return nil, err
 		}
-		k = r.signing(alg)
+		k = r.findSigningKey(alg)
 	}
 	if k != nil && !k.TokensUntil.Before(expires) {
 		return k, nil
 	}
-	return r.keep(ctx, alg, expires)
+	return r.keepKey(ctx, alg, expires)
 }
 
-// keep is current for a token that is over later than those before it: the database
+// keepKey is current for a token that is over later than those before it: the database
 // hears of that, and of an hour more, so that the tokens of an hour cost one write.
-func (r *keyring) keep(ctx context.Context, alg string, expires time.Time) (*signingKey, error) {
+func (r *keyring) keepKey(ctx context.Context, alg string, expires time.Time) (*signingKey, error) {
 	r.keeping.Lock()
 	defer r.keeping.Unlock()
-	for k := r.signing(alg); k != nil; k = r.signing(alg) {
+	for k := r.findSigningKey(alg); k != nil; k = r.findSigningKey(alg) {
 		if !k.TokensUntil.Before(expires) {
 			return k, nil
 		}
 		if err := r.store.KeepKey(ctx, k.Kid, expires.Add(time.Hour)); err != nil {
 			return nil, fmt.Errorf("keep a signing key: %w", err)
 		}
-		if err := r.load(ctx); err != nil {
+		if err := r.loadKeys(ctx); err != nil {
 			return nil, err
 		}
 	}
 	return nil, fmt.Errorf("no key signs %s", alg)
 }
 
-func (r *keyring) signing(alg string) *signingKey {
+func (r *keyring) findSigningKey(alg string) *signingKey {
 	now := r.now()
 	for _, k := range slices.Backward(*r.keys.Load()) {
 		if k.Algorithm == alg && !k.SignsFrom.After(now) && k.PublishedUntil.After(now) {
@@ -116,9 +116,9 @@ func (r *keyring) signing(alg string) *signingKey {
 	return nil
 }
 
-// find is the published key of an id; keys of other servers that are new are read,
+// findKey is the published key of an id; keys of other servers that are new are read,
 // at most once a second.
-func (r *keyring) find(ctx context.Context, kid string) *signingKey {
+func (r *keyring) findKey(ctx context.Context, kid string) *signingKey {
 	now := r.now()
 	look := func() *signingKey {
 		for _, k := range *r.keys.Load() {
@@ -137,14 +137,14 @@ func (r *keyring) find(ctx context.Context, kid string) *signingKey {
 		r.loaded = now
 	}
 	r.mu.Unlock()
-	if fresh || r.load(ctx) != nil {
+	if fresh || r.loadKeys(ctx) != nil {
 		return nil
 	}
 	return look()
 }
 
-// published are the public keys, for /.well-known/jwks.json.
-func (r *keyring) published() jose.JSONWebKeySet {
+// publishedKeys are the public keys, for /.well-known/jwks.json.
+func (r *keyring) publishedKeys() jose.JSONWebKeySet {
 	set := jose.JSONWebKeySet{Keys: []jose.JSONWebKey{}}
 	now := r.now()
 	for _, k := range *r.keys.Load() {
@@ -155,8 +155,8 @@ func (r *keyring) published() jose.JSONWebKeySet {
 	return set
 }
 
-// load reads the keys. The answer to an earlier question never takes the place of the answer to a later one.
-func (r *keyring) load(ctx context.Context) error {
+// loadKeys reads the keys. The answer to an earlier question never takes the place of the answer to a later one.
+func (r *keyring) loadKeys(ctx context.Context) error {
 	question := r.asked.Add(1)
 	rows, err := r.store.Keys(ctx)
 	if err != nil {
@@ -196,7 +196,7 @@ func (r *keyring) open(row storage.Key) (*signingKey, error) {
 			return nil, errors.New("auth.signing.encryption_key is empty, and the signing keys in the database are sealed with one")
 		}
 		var err error
-		if der, err = unseal(r.sealing, row.Private); err != nil {
+		if der, err = unsealSecret(r.sealing, row.Private); err != nil {
 			return nil, errors.New("auth.signing.encryption_key does not open the signing keys in the database")
 		}
 	}
@@ -214,9 +214,9 @@ func (r *keyring) open(row storage.Key) (*signingKey, error) {
 	}, nil
 }
 
-// ensure makes the keys that are missing, and the next ones of those that are old. It
+// ensureKey makes the keys that are missing, and the next ones of those that are old. It
 // seals keys that were made while there was no encryption key.
-func (r *keyring) ensure(ctx context.Context, algs ...string) error {
+func (r *keyring) ensureKey(ctx context.Context, algs ...string) error {
 	err := r.store.ChangeKeys(ctx, func(ctx context.Context, keys []storage.Key) error {
 		now := r.now()
 		if err := r.sealAll(ctx, keys); err != nil {
@@ -226,7 +226,7 @@ func (r *keyring) ensure(ctx context.Context, algs ...string) error {
 			last := lastOf(keys, alg, now)
 			switch {
 			case last == nil:
-				if err := r.add(ctx, alg, now); err != nil {
+				if err := r.addKey(ctx, alg, now); err != nil {
 					return err
 				}
 			case now.After(last.SignsFrom.Add(r.rotation() - ahead)):
@@ -244,7 +244,7 @@ func (r *keyring) ensure(ctx context.Context, algs ...string) error {
 	if err != nil {
 		return fmt.Errorf("make signing keys: %w", err)
 	}
-	return r.load(ctx)
+	return r.loadKeys(ctx)
 }
 
 // sealAll seals the keys that stand in the clear, when there is an encryption key.
@@ -256,7 +256,7 @@ func (r *keyring) sealAll(ctx context.Context, keys []storage.Key) error {
 		if k.Sealed {
 			continue
 		}
-		sealed, err := seal(r.sealing, k.Private)
+		sealed, err := sealSecret(r.sealing, k.Private)
 		if err != nil {
 			return err
 		}
@@ -271,10 +271,10 @@ func (r *keyring) sealAll(ctx context.Context, keys []storage.Key) error {
 // one signs from so long ago, so that a server whose clock is behind can sign too.
 const clockSkew = time.Minute
 
-// rotate makes the next key of every algorithm that has one. It signs after a day, or
+// rotateKeys makes the next key of every algorithm that has one. It signs after a day, or
 // at once. At once is for a leaked key: a key that waits for its day takes over, because
 // clients know it already, and all other keys of the algorithm are withdrawn.
-func (r *keyring) rotate(ctx context.Context, atOnce bool) error {
+func (r *keyring) rotateKeys(ctx context.Context, atOnce bool) error {
 	err := r.store.ChangeKeys(ctx, func(ctx context.Context, keys []storage.Key) (err error) {
 		now := r.now()
 		for _, alg := range signingAlgorithms {
@@ -287,7 +287,7 @@ func (r *keyring) rotate(ctx context.Context, atOnce bool) error {
 				if err = r.takeOver(ctx, alg, last, now); err != nil {
 					return err
 				}
-				err = r.withdraw(ctx, keys, func(k storage.Key) bool {
+				err = r.withdrawKeys(ctx, keys, func(k storage.Key) bool {
 					return k.Algorithm == alg && (k.Kid != last.Kid || !last.SignsFrom.After(now))
 				})
 			}
@@ -300,7 +300,7 @@ func (r *keyring) rotate(ctx context.Context, atOnce bool) error {
 	if err != nil {
 		return err
 	}
-	return r.load(ctx)
+	return r.loadKeys(ctx)
 }
 
 // signingOf is the key of an algorithm that signs at a time, nil for none.
@@ -329,11 +329,11 @@ func (r *keyring) takeOver(ctx context.Context, alg string, last *storage.Key, n
 	if last != nil && last.SignsFrom.After(now) {
 		return r.store.StartKey(ctx, last.Kid, now.Add(-clockSkew))
 	}
-	return r.add(ctx, alg, now.Add(-clockSkew))
+	return r.addKey(ctx, alg, now.Add(-clockSkew))
 }
 
-// withdraw removes keys from verification and publication, on every server; their tokens end.
-func (r *keyring) withdraw(ctx context.Context, keys []storage.Key, which func(storage.Key) bool) error {
+// withdrawKeys removes keys from verification and publication, on every server; their tokens end.
+func (r *keyring) withdrawKeys(ctx context.Context, keys []storage.Key, which func(storage.Key) bool) error {
 	var ids []string
 	for _, k := range keys {
 		if which(k) {
@@ -343,10 +343,10 @@ func (r *keyring) withdraw(ctx context.Context, keys []storage.Key, which func(s
 	return r.store.WithdrawKeys(ctx, ids)
 }
 
-// revoke withdraws one key. An algorithm is never left without a key: if the key signs, the
+// revokeKey withdraws one key. An algorithm is never left without a key: if the key signs, the
 // next one takes over, or a new one; if it waits for its day, another waits instead. It
 // fails with storage.ErrNotFound if no such key is published.
-func (r *keyring) revoke(ctx context.Context, kid string) error {
+func (r *keyring) revokeKey(ctx context.Context, kid string) error {
 	err := r.store.ChangeKeys(ctx, func(ctx context.Context, keys []storage.Key) error {
 		now := r.now()
 		at := slices.IndexFunc(keys, func(k storage.Key) bool { return k.Kid == kid && k.PublishedUntil.After(now) })
@@ -356,7 +356,7 @@ func (r *keyring) revoke(ctx context.Context, kid string) error {
 		revoked := keys[at]
 		signs := signingOf(keys, revoked.Algorithm, now)
 		signed := signs != nil && signs.Kid == kid
-		if err := r.withdraw(ctx, keys, func(k storage.Key) bool { return k.Kid == kid }); err != nil {
+		if err := r.withdrawKeys(ctx, keys, func(k storage.Key) bool { return k.Kid == kid }); err != nil {
 			return err
 		}
 		keys = slices.Delete(keys, at, at+1)
@@ -376,18 +376,18 @@ func (r *keyring) revoke(ctx context.Context, kid string) error {
 	if err != nil {
 		return err
 	}
-	return r.load(ctx)
+	return r.loadKeys(ctx)
 }
 
 // replace adds the successor of last, which signs from then on.
 func (r *keyring) replace(ctx context.Context, last storage.Key, from time.Time) error {
-	if err := r.add(ctx, last.Algorithm, from); err != nil {
+	if err := r.addKey(ctx, last.Algorithm, from); err != nil {
 		return err
 	}
 	return r.store.RetireKey(ctx, last.Kid, from)
 }
 
-func (r *keyring) add(ctx context.Context, alg string, from time.Time) error {
+func (r *keyring) addKey(ctx context.Context, alg string, from time.Time) error {
 	private, kid, err := generateKey(alg)
 	if err != nil {
 		return err
@@ -401,7 +401,7 @@ func (r *keyring) add(ctx context.Context, alg string, from time.Time) error {
 		Created: r.now(), SignsFrom: from, PublishedUntil: storage.Never,
 	}
 	if r.sealing != "" {
-		if k.Private, err = seal(r.sealing, der); err != nil {
+		if k.Private, err = sealSecret(r.sealing, der); err != nil {
 			return err
 		}
 		k.Sealed = true
@@ -443,8 +443,8 @@ func sealer(key string) (cipher.AEAD, error) {
 	return cipher.NewGCM(block)
 }
 
-// seal encrypts by AES-256-GCM; the nonce comes first.
-func seal(key string, text []byte) ([]byte, error) {
+// sealSecret encrypts by AES-256-GCM; the nonce comes first.
+func sealSecret(key string, text []byte) ([]byte, error) {
 	aead, err := sealer(key)
 	if err != nil {
 		return nil, err
@@ -454,7 +454,7 @@ func seal(key string, text []byte) ([]byte, error) {
 	return aead.Seal(nonce, nonce, text, nil), nil
 }
 
-func unseal(key string, sealed []byte) ([]byte, error) {
+func unsealSecret(key string, sealed []byte) ([]byte, error) {
 	aead, err := sealer(key)
 	if err != nil {
 		return nil, err

@@ -35,7 +35,7 @@ func (s *Server) createLaunch(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	ctx := r.Context()
-	p := access.From(ctx)
+	p := access.PrincipalFrom(ctx)
 	if p == nil || !p.Admin && !p.Scopes.Has("launch/context") && !p.IsOpen() {
 		s.bearerError(w, http.StatusForbidden, "insufficient_scope", "launch/context", "a launch needs a token with the scope launch/context or admin")
 		return
@@ -47,7 +47,7 @@ func (s *Server) createLaunch(w http.ResponseWriter, r *http.Request) {
 	}
 	var b LaunchRequest
 	if err := decodeStrict(body, &b); err != nil {
-		s.fail(w, r, invalid("%s", err))
+		s.fail(w, r, invalidRequest("%s", err))
 		return
 	}
 	id, err := s.NewLaunch(ctx, b)
@@ -79,7 +79,7 @@ func (s *Server) NewLaunch(ctx context.Context, b LaunchRequest) (string, error)
 			return "", err
 		}
 		if !ok {
-			return "", invalid("there is no %s/%s", typ, id)
+			return "", invalidRequest("there is no %s/%s", typ, id)
 		}
 	}
 	if c.Encounter != "" && s.Records != nil {
@@ -88,7 +88,7 @@ func (s *Server) NewLaunch(ctx context.Context, b LaunchRequest) (string, error)
 			return "", err
 		}
 		if of != "" && c.Patient != "" && of != c.Patient {
-			return "", invalid("Encounter/%s is not one of Patient/%s", c.Encounter, c.Patient)
+			return "", invalidRequest("Encounter/%s is not one of Patient/%s", c.Encounter, c.Patient)
 		}
 		// An encounter says which patient: nobody picks another one beside it.
 		c.Patient = cmp.Or(c.Patient, of)
@@ -96,7 +96,7 @@ func (s *Server) NewLaunch(ctx context.Context, b LaunchRequest) (string, error)
 	if b.FHIRContext != nil {
 		for i, e := range b.FHIRContext {
 			if !isContext(e) {
-				return "", invalid("fhirContext[%d]: expected an object with reference, canonical or identifier, and texts for reference, canonical, type and role", i)
+				return "", invalidRequest("fhirContext[%d]: expected an object with reference, canonical or identifier, and texts for reference, canonical, type and role", i)
 			}
 		}
 		if c.FHIRContext, err = jsonOf(b.FHIRContext); err != nil {
@@ -105,13 +105,13 @@ func (s *Server) NewLaunch(ctx context.Context, b LaunchRequest) (string, error)
 	}
 	if b.SmartStyleURL != "" {
 		if err := checkRemote(b.SmartStyleURL, true); err != nil {
-			return "", invalid("smartStyleUrl is %q: %s", b.SmartStyleURL, err)
+			return "", invalidRequest("smartStyleUrl is %q: %s", b.SmartStyleURL, err)
 		}
 	}
 	if b.ClientID != "" {
 		if _, err := s.Store.GetClient(ctx, b.ClientID); err != nil {
 			if isNotFound(err) {
-				return "", invalid("client_id: there is no client %q", b.ClientID)
+				return "", invalidRequest("client_id: there is no client %q", b.ClientID)
 			}
 			return "", err
 		}
@@ -119,12 +119,12 @@ func (s *Server) NewLaunch(ctx context.Context, b LaunchRequest) (string, error)
 	if b.User != "" {
 		if _, err := s.Store.User(ctx, b.User); err != nil {
 			if isNotFound(err) {
-				return "", invalid("user: there is no user %q", b.User)
+				return "", invalidRequest("user: there is no user %q", b.User)
 			}
 			return "", err
 		}
 	}
-	id := random()
+	id := randomText()
 	return id, s.Store.CreateLaunch(ctx, storage.Hash(id), c, s.Now().Add(launchLifetime))
 }
 

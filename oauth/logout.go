@@ -201,7 +201,7 @@ func (s *Server) logoutPage(w http.ResponseWriter, r *http.Request) {
 	}
 	ended, err := s.endLogin(w, r)
 	if err != nil {
-		s.unexpected(w, r, err)
+		s.failUnexpected(w, r, err)
 		return
 	}
 	if ended != nil {
@@ -280,7 +280,7 @@ func (s *Server) readIDToken(r *http.Request, token string) (client, sub string,
 	if typ, _ := header.ExtraHeaders[jose.HeaderType].(string); typ != "JWT" {
 		return "", "", false
 	}
-	key := s.keys.find(r.Context(), header.KeyID)
+	key := s.keys.findKey(r.Context(), header.KeyID)
 	if key == nil || key.Algorithm != header.Algorithm {
 		return "", "", false
 	}

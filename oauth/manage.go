@@ -102,7 +102,7 @@ func (s *Server) mountAdmin(m *web.Mux) {
 			Expires string `json:"expires"`
 		}
 		if err := decodeStrict(b, &in); err != nil {
-			return nil, invalid("%s", err)
+			return nil, invalidRequest("%s", err)
 		}
 		return s.CreateAPIKey(ctx, in.Name, in.Scope, in.Expires)
 	})
@@ -114,7 +114,7 @@ func decodeOptional(body []byte, into any) error {
 		return nil
 	}
 	if err := decodeStrict(body, into); err != nil {
-		return invalid("%s", err)
+		return invalidRequest("%s", err)
 	}
 	return nil
 }

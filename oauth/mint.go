@@ -29,30 +29,30 @@ type Minting struct {
 func (a *Admin) Mint(ctx context.Context, issuer, baseURL string, m Minting) (string, error) {
 	scopes, err := smart.Parse(m.Scope)
 	if err != nil {
-		return "", invalid("scope: %s", err)
+		return "", invalidRequest("scope: %s", err)
 	}
 	if scopes.Empty() {
-		return "", invalid("scope is empty")
+		return "", invalidRequest("scope is empty")
 	}
 	c, err := a.Store.Client(ctx, m.ClientID)
 	if err != nil {
 		return "", noSuch(err, "client", m.ClientID)
 	}
 	if !c.Active {
-		return "", invalid("the client %q is disabled", c.ID)
+		return "", invalidRequest("the client %q is disabled", c.ID)
 	}
 	if err := mintable(c, scopes, m); err != nil {
 		return "", err
 	}
 	d, err := storage.ParseLifetime(m.Lifetime)
 	if err != nil || d == 0 {
-		return "", invalid("expires is %q: expected a lifetime such as 1h", m.Lifetime)
+		return "", invalidRequest("expires is %q: expected a lifetime such as 1h", m.Lifetime)
 	}
 	if d < minLifetime {
-		return "", invalid("expires is %s: expected a second at least", m.Lifetime)
+		return "", invalidRequest("expires is %s: expected a second at least", m.Lifetime)
 	}
 	if d > maxAccess {
-		return "", invalid("expires is %s: expected a year at most", m.Lifetime)
+		return "", invalidRequest("expires is %s: expected a year at most", m.Lifetime)
 	}
 	claims := accessClaims{Subject: c.ID, ClientID: c.ID, Scope: scopes.String(), Expires: a.Now().Add(d).Unix()}
 	if claims.Patient, err = bareID("patient", "Patient", m.Patient); err != nil {
@@ -67,10 +67,10 @@ func (a *Admin) Mint(ctx context.Context, issuer, baseURL string, m Minting) (st
 			return "", noSuch(err, "user", m.Username)
 		}
 		if !u.Active {
-			return "", invalid("the user %q is disabled", u.Username)
+			return "", invalidRequest("the user %q is disabled", u.Username)
 		}
 		if scopes.Has("admin") && !slices.Contains(u.Roles, "admin") {
-			return "", invalid("scope has admin, and the user %q has not the role admin", u.Username)
+			return "", invalidRequest("scope has admin, and the user %q has not the role admin", u.Username)
 		}
 		claims.Subject, claims.FHIRUser, claims.SessionID = u.Username, u.FHIRUser, uuid.NewString()
 		if err := a.Store.CreateGrant(ctx, claims.SessionID, c.ID, u.Username, claims.Scope, a.Now().Add(d)); err != nil {
@@ -81,7 +81,7 @@ func (a *Admin) Mint(ctx context.Context, issuer, baseURL string, m Minting) (st
 		return "", err
 	}
 	s := &Server{Admin: a, Issuer: issuer, FHIRBase: FHIRBaseOf(issuer, baseURL)}
-	return tokens{s}.access(ctx, claims)
+	return tokens{s}.accessToken(ctx, claims)
 }
 
 // mintable fails for scopes that no sign-in and no grant would give to the client.
@@ -92,15 +92,15 @@ func mintable(c *storage.Client, scopes smart.Scopes, m Minting) error {
 	}
 	for _, scope := range strings.Fields(scopes.String()) {
 		if !registered.Covers(scope) {
-			return invalid("scope has %s, which the client %q is not registered for: it may have %q", scope, c.ID, strings.Join(c.Scopes, " "))
+			return invalidRequest("scope has %s, which the client %q is not registered for: it may have %q", scope, c.ID, strings.Join(c.Scopes, " "))
 		}
 	}
 	for _, scope := range scopes.Resource {
 		switch {
 		case scope.Context == smart.Patient && m.Patient == "" && m.Username == "":
-			return invalid("scope has %s, and there is neither a patient nor a user", scope)
+			return invalidRequest("scope has %s, and there is neither a patient nor a user", scope)
 		case scope.Context == smart.User && m.Username == "":
-			return invalid("scope has %s, and there is no user", scope)
+			return invalidRequest("scope has %s, and there is no user", scope)
 		}
 	}
 	return nil
@@ -139,11 +139,11 @@ func (s *Server) explain(w http.ResponseWriter, r *http.Request) {
 		Path   string `json:"path"`
 	}
 	if err := decodeStrict(body, &in); err != nil {
-		s.fail(w, r, invalid("%s", err))
+		s.fail(w, r, invalidRequest("%s", err))
 		return
 	}
 	if in.Token == "" || (in.Method == "") != (in.Path == "") {
-		s.fail(w, r, invalid("expected token, or token, method and path"))
+		s.fail(w, r, invalidRequest("expected token, or token, method and path"))
 		return
 	}
 	v, err := s.verify(r.Context(), strings.TrimSpace(in.Token))

@@ -161,13 +161,13 @@ func (s *Server) errorPage(w http.ResponseWriter, r *http.Request, status int, p
 	s.render(w, r, status, "error", p)
 }
 
-// unexpected logs an error and tells the user that there was one.
-func (s *Server) unexpected(w http.ResponseWriter, r *http.Request, err error) {
+// failUnexpected logs an error and tells the user that there was one.
+func (s *Server) failUnexpected(w http.ResponseWriter, r *http.Request, err error) {
 	if r.Context().Err() != nil {
 		return // the browser has gone
 	}
 	s.Logger.ErrorContext(r.Context(), "authorize", "path", r.URL.Path, "error", err)
-	if s.unavailable(err) {
+	if s.isUnavailable(err) {
 		w.Header().Set("Retry-After", "1")
 		s.errorPage(w, r, http.StatusServiceUnavailable, "The database does not answer. Try again in a moment.", "")
 		return

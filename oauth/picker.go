@@ -10,9 +10,9 @@ import (
 	"kiln/server/access"
 )
 
-// picker is the principal that searches patients and encounters: it sees all that the user
+// pickerPrincipal is the principal that searches patients and encounters: it sees all that the user
 // may see, even if the app is granted less.
-func picker(u *storage.User, c *storage.Client) *access.Principal {
+func pickerPrincipal(u *storage.User, c *storage.Client) *access.Principal {
 	scopes, _ := smart.Parse("user/Patient.rs user/Encounter.rs")
 	return &access.Principal{
 		Subject: u.Username, ClientID: c.ID, Scopes: scopes, FHIRUser: u.FHIRUser, Roles: u.Roles, Unbound: u.Unbound(),
@@ -27,14 +27,14 @@ func (s *Server) pickPatient(w http.ResponseWriter, r *http.Request, f *flow, c 
 		p.Problem = p.T("Choose one of these patients, or search for another.")
 	}
 	if birthDate != "" && !isDate(birthDate) {
-		p.BirthDate, p.BadDate = clipped(birthDate), p.T("The date of birth is no date: expected YYYY-MM-DD.")
+		p.BirthDate, p.BadDate = clipText(birthDate), p.T("The date of birth is no date: expected YYYY-MM-DD.")
 		birthDate = "" // the rest of the search counts
 	}
 	var err error
-	if p.Patients, err = s.Records.Patients(r.Context(), picker(u, c), text, birthDate); err != nil {
+	if p.Patients, err = s.Records.Patients(r.Context(), pickerPrincipal(u, c), text, birthDate); err != nil {
 		return err
 	}
-	return s.show(w, r, f, c, http.StatusOK, "patient", p)
+	return s.showPage(w, r, f, c, http.StatusOK, "patient", p)
 }
 
 func (s *Server) pickEncounter(w http.ResponseWriter, r *http.Request, f *flow, c *storage.Client, u *storage.User) error {
@@ -44,42 +44,42 @@ func (s *Server) pickEncounter(w http.ResponseWriter, r *http.Request, f *flow, 
 		p.Problem = p.T("Choose one of these encounters.")
 	}
 	var err error
-	if p.Encounters, err = s.Records.Encounters(r.Context(), picker(u, c), f.Context.Patient); err != nil {
+	if p.Encounters, err = s.Records.Encounters(r.Context(), pickerPrincipal(u, c), f.Context.Patient); err != nil {
 		return err
 	}
-	return s.show(w, r, f, c, http.StatusOK, "encounter", p)
+	return s.showPage(w, r, f, c, http.StatusOK, "encounter", p)
 }
 
 // mayPickAgain reports whether the user may go back in the browser and choose another
 // patient. The consent ends that.
 func (f *flow) mayPickAgain() bool { return f.Picked && !f.Consented }
 
-// choose takes the choice of a picker, if the user may see it.
-func (s *Server) choose(w http.ResponseWriter, r *http.Request, f *flow, c *storage.Client, u *storage.User, typ, id string) {
+// chooseRecord takes the choice of a picker, if the user may see it.
+func (s *Server) chooseRecord(w http.ResponseWriter, r *http.Request, f *flow, c *storage.Client, u *storage.User, typ, id string) {
 	ctx := r.Context()
 	if typ == "Patient" && f.Context.Patient != "" && !f.mayPickAgain() || typ == "Encounter" && (f.Context.Patient == "" || f.Context.Encounter != "") {
-		s.advance(w, r, f, c)
+		s.advanceFlow(w, r, f, c)
 		return
 	}
 	ok := false
 	if logicalID.MatchString(id) {
 		var err error
 		if typ == "Patient" {
-			ok, err = s.Records.Sees(ctx, picker(u, c), typ, id)
+			ok, err = s.Records.Sees(ctx, pickerPrincipal(u, c), typ, id)
 		} else {
 			var list []Encounter
-			list, err = s.Records.Encounters(ctx, picker(u, c), f.Context.Patient)
+			list, err = s.Records.Encounters(ctx, pickerPrincipal(u, c), f.Context.Patient)
 			ok = slices.ContainsFunc(list, func(e Encounter) bool { return e.ID == id })
 		}
 		if err != nil {
-			s.unexpected(w, r, err)
+			s.failUnexpected(w, r, err)
 			return
 		}
 	}
 	if !ok {
 		// The page again. Hidden and absent patients give the same text.
 		f.unchosen = true
-		s.advance(w, r, f, c)
+		s.advanceFlow(w, r, f, c)
 		return
 	}
 	if typ == "Patient" {
@@ -90,7 +90,7 @@ func (s *Server) choose(w http.ResponseWriter, r *http.Request, f *flow, c *stor
 	} else {
 		f.Context.Encounter = id
 	}
-	s.advance(w, r, f, c)
+	s.advanceFlow(w, r, f, c)
 }
 
 func isDate(text string) bool {

@@ -8,7 +8,7 @@ import (
 
 // Contract, Authorization 5: policies about users are about who looks for a patient, too.
 func TestPickerIsOfAUser(t *testing.T) {
-	if got := picker(&storage.User{Username: "doc"}, &storage.Client{ID: "doc"}).User(); got != "doc" {
+	if got := pickerPrincipal(&storage.User{Username: "doc"}, &storage.Client{ID: "doc"}).User(); got != "doc" {
 		t.Errorf("the user is %q", got)
 	}
 }

@@ -30,12 +30,12 @@ type liveConfig struct {
 
 // GetAccessTokenLifespan is auth.oauth.access_token_lifetime.
 func (c *liveConfig) GetAccessTokenLifespan(context.Context) time.Duration {
-	return lifetime(c.s.Config().OAuth.AccessTokenLifetime)
+	return parseLifetime(c.s.Config().OAuth.AccessTokenLifetime)
 }
 
 // GetRefreshTokenLifespan is auth.oauth.refresh_token_lifetime.
 func (c *liveConfig) GetRefreshTokenLifespan(context.Context) time.Duration {
-	return lifetime(c.s.Config().OAuth.RefreshTokenLifetime)
+	return parseLifetime(c.s.Config().OAuth.RefreshTokenLifetime)
 }
 
 // compose puts fosite together: its grants for codes, refresh tokens and clients,
@@ -81,14 +81,14 @@ func covers(registered []string, scope string) bool {
 	return err == nil && wider.Covers(scope)
 }
 
-// grantable returns the requested scopes that a client may be granted. It leaves out scopes
+// grantableScopes returns the requested scopes that a client may be granted. It leaves out scopes
 // about types or search parameters that this server does not have: they would give nothing.
-func (s *Server) grantable(ctx context.Context, c *storage.Client, asked smart.Scopes) smart.Scopes {
+func (s *Server) grantableScopes(ctx context.Context, c *storage.Client, asked smart.Scopes) smart.Scopes {
 	registered, err := smart.Parse(strings.Join(c.Scopes, " "))
 	if err != nil {
 		return smart.Scopes{}
 	}
-	supported, limited := s.supported()
+	supported, limited := s.supportedScopes()
 	may := func(text string) bool {
 		return registered.Covers(text) && (!limited || supported.Covers(text))
 	}
@@ -116,15 +116,15 @@ func (s *Server) grantable(ctx context.Context, c *storage.Client, asked smart.S
 	}
 	for _, o := range asked.Other {
 		refreshes := !slices.Contains(refreshScopes, o) || slices.Contains(c.GrantTypes, grantRefreshToken)
-		if slices.Contains(smart.Known, o) && may(o) && s.on(o) && refreshes {
+		if slices.Contains(smart.Known, o) && may(o) && s.scopeEnabled(o) && refreshes {
 			out.Other = append(out.Other, o)
 		}
 	}
 	return out
 }
 
-// on reports whether the feature behind a scope about no resource type is on.
-func (s *Server) on(scope string) bool {
+// scopeEnabled reports whether the feature behind a scope about no resource type is on.
+func (s *Server) scopeEnabled(scope string) bool {
 	c := s.Config()
 	switch scope {
 	case "openid", "fhirUser", "profile":
@@ -139,7 +139,7 @@ func (s *Server) on(scope string) bool {
 	return true
 }
 
-func (s *Server) supported() (scopes smart.Scopes, limited bool) {
+func (s *Server) supportedScopes() (scopes smart.Scopes, limited bool) {
 	if len(s.Config().Smart.SupportedScopes) == 0 {
 		return smart.Scopes{}, false
 	}
@@ -172,7 +172,7 @@ func (g *serviceGrant) HandleTokenEndpointRequest(ctx context.Context, r fosite.
 	if asked.Empty() {
 		return fosite.ErrInvalidScope.WithHint("The parameter scope is missing: name system scopes.")
 	}
-	granted := s.grantable(ctx, client, asked)
+	granted := s.grantableScopes(ctx, client, asked)
 	granted.Resource = slices.DeleteFunc(granted.Resource, func(x smart.Scope) bool { return x.Context != smart.System })
 	granted.Other = slices.DeleteFunc(granted.Other, func(x string) bool { return x != "admin" && x != "launch/context" })
 	if granted.Empty() {

@@ -31,7 +31,7 @@ func (s *Server) checkProxy(ctx context.Context, fhirUser, patient string) error
 // with login, 401, if the key that signed the token is withdrawn, or if a RelatedPerson no
 // longer acts for the patient.
 func (s *Server) CheckOwner(ctx context.Context, key, fhirUser, patient string) error {
-	if key != "" && s.revoked.withdrawn(key) {
+	if key != "" && s.revoked.isKeyWithdrawn(key) {
 		return outcome.New(outcome.CodeLogin, "the key that signed the access token is withdrawn")
 	}
 	err := s.checkProxy(ctx, fhirUser, patient)
@@ -51,5 +51,5 @@ func (s *Server) mayStillSee(ctx context.Context, u *storage.User, c fosite.Clie
 	if launch.Patient == "" || s.Records == nil || !ok {
 		return true, nil
 	}
-	return s.Records.Sees(ctx, picker(u, client), "Patient", launch.Patient)
+	return s.Records.Sees(ctx, pickerPrincipal(u, client), "Patient", launch.Patient)
 }

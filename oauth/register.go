@@ -56,7 +56,7 @@ func (s *Server) register(w http.ResponseWriter, r *http.Request) {
 	}
 	scopes, err := smart.Parse(in.Scope)
 	if err != nil {
-		writeJSON(w, http.StatusBadRequest, oauthProblem{"invalid_client_metadata", describable(err.Error())})
+		writeJSON(w, http.StatusBadRequest, oauthProblem{"invalid_client_metadata", describableText(err.Error())})
 		return
 	}
 	var allowed []string
@@ -85,7 +85,7 @@ func (s *Server) register(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(o.Error(), "redirectUris") {
 			name = "invalid_redirect_uri"
 		}
-		writeJSON(w, http.StatusBadRequest, oauthProblem{name, describable(o.Error())})
+		writeJSON(w, http.StatusBadRequest, oauthProblem{name, describableText(o.Error())})
 		return
 	}
 	out := map[string]any{

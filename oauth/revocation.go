@@ -31,9 +31,9 @@ func newRevoked() *revoked {
 // read again.
 const late = 15 * time.Second
 
-// read applies new revocations. changed means that the signing keys and the cache of
+// readRevocations applies new revocations. changed means that the signing keys and the cache of
 // verified tokens have to be read again.
-func (r *revoked) read(ctx context.Context, s *storage.Store) (changed bool, err error) {
+func (r *revoked) readRevocations(ctx context.Context, s *storage.Store) (changed bool, err error) {
 	list, err := s.Revocations(ctx, r.last.Add(-late))
 	if err != nil {
 		return false, err
@@ -80,8 +80,8 @@ func (r *revoked) set(x storage.Revocation) {
 	r.expires[k] = x.Expires
 }
 
-// sweep deletes expired entries.
-func (r *revoked) sweep(now time.Time) {
+// deleteExpired deletes expired entries.
+func (r *revoked) deleteExpired(now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for k, at := range r.expires {
@@ -92,9 +92,9 @@ func (r *revoked) sweep(now time.Time) {
 	}
 }
 
-// has reports whether a verified token was revoked. One that was not is asked about again
+// isRevoked reports whether a verified token was revoked. One that was not is asked about again
 // when something else has been revoked.
-func (r *revoked) has(v *verified) bool {
+func (r *revoked) isRevoked(v *verified) bool {
 	changes := r.changes.Load()
 	if v.good.Load() == changes {
 		return false
@@ -106,8 +106,8 @@ func (r *revoked) has(v *verified) bool {
 	return false
 }
 
-// withdrawn reports whether a signing key was withdrawn.
-func (r *revoked) withdrawn(kid string) bool {
+// isKeyWithdrawn reports whether a signing key was withdrawn.
+func (r *revoked) isKeyWithdrawn(kid string) bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	_, ok := r.before[revokedKey{storage.KindKey, kid}]

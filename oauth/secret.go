@@ -14,8 +14,8 @@ import (
 	"golang.org/x/crypto/argon2"
 )
 
-// random returns 256 random bits, URL-safe.
-func random() string {
+// randomText returns 256 random bits, URL-safe.
+func randomText() string {
 	b := make([]byte, 32)
 	_, _ = rand.Read(b) // never fails: crypto/rand
 	return base64.RawURLEncoding.EncodeToString(b)
@@ -109,7 +109,7 @@ func newSecrets() *secrets {
 	return s
 }
 
-func (s *secrets) match(ctx context.Context, hash, secret string) (bool, error) {
+func (s *secrets) matchSecret(ctx context.Context, hash, secret string) (bool, error) {
 	if strings.HasPrefix(hash, madeSecret) {
 		return subtle.ConstantTimeCompare([]byte(hashMade(secret)), []byte(hash)) == 1, nil
 	}

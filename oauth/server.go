@@ -176,7 +176,7 @@ func New(ctx context.Context, o Options) (_ *Server, err error) {
 	if err := s.Bootstrap(ctx); err != nil {
 		return nil, err
 	}
-	if _, err := s.revoked.read(ctx, store); err != nil {
+	if _, err := s.revoked.readRevocations(ctx, store); err != nil {
 		return nil, fmt.Errorf("read revocations: %w", err)
 	}
 	background, stop := context.WithCancel(context.Background())
@@ -230,9 +230,9 @@ func (s *Server) run(ctx context.Context) {
 		case <-read.C:
 			err = s.readChanges(ctx)
 		case <-keys.C:
-			err = s.keys.load(ctx)
+			err = s.keys.loadKeys(ctx)
 		case <-sweep.C:
-			s.revoked.sweep(s.Now())
+			s.revoked.deleteExpired(s.Now())
 			if err = s.Store.Sweep(ctx); err == nil {
 				err = s.EnsureKeys(ctx)
 			}
@@ -264,17 +264,17 @@ func (s *Server) readChanges(ctx context.Context) error {
 	s.reading.Lock()
 	defer s.reading.Unlock()
 	if s.forgets.Swap(false) {
-		err := errors.Join(s.revoked.reread(ctx, s.Store), s.keys.load(ctx))
+		err := errors.Join(s.revoked.reread(ctx, s.Store), s.keys.loadKeys(ctx))
 		if err != nil {
 			s.forgets.Store(true)
 		}
 		s.ClearCache()
 		return err
 	}
-	changed, err := s.revoked.read(ctx, s.Store)
+	changed, err := s.revoked.readRevocations(ctx, s.Store)
 	if changed {
 		// The keys come first: a token verified in between by a withdrawn key must not stay in the cache.
-		err = errors.Join(err, s.keys.load(ctx))
+		err = errors.Join(err, s.keys.loadKeys(ctx))
 		s.cache.clear()
 	}
 	return err
@@ -283,7 +283,7 @@ func (s *Server) readChanges(ctx context.Context) error {
 // Mount adds the paths of the authorization server.
 func (s *Server) Mount(m *web.Mux) {
 	pages, endpoints := web.Public, web.Public
-	pages.Throttled, endpoints.Throttled = s.throttledPage, s.throttled
+	pages.Throttled, endpoints.Throttled = s.throttledPage, s.writeThrottled
 	logout := endpoints
 	logout.Throttled = s.throttledLogout
 	for _, path := range []string{"/.well-known/smart-configuration", "/.well-known/openid-configuration", "/.well-known/oauth-authorization-server"} {
@@ -303,7 +303,7 @@ func (s *Server) Mount(m *web.Mux) {
 	m.HandleFunc(pages, "GET /auth", s.goToGrants)
 	m.HandleFunc(pages, "GET /auth/{$}", s.goToGrants)
 	m.HandleFunc(pages, "GET "+grantsPath, s.grantsPage)
-	m.HandleFunc(pages, "POST "+grantsPath, s.withdraw)
+	m.HandleFunc(pages, "POST "+grantsPath, s.withdrawGrant)
 	m.HandleFunc(pages, "GET /auth/logout", s.logoutPage)
 	m.HandleFunc(logout, "POST /auth/logout", s.logout)
 	m.HandleFunc(web.FHIR, "POST /auth/launch", s.createLaunch)

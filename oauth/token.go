@@ -79,7 +79,7 @@ type tokens struct {
 
 // sign makes a JWT that is good until expires, in seconds as in its exp.
 func (t tokens) sign(ctx context.Context, alg string, typ jose.ContentType, expires int64, claims any) (string, error) {
-	key, err := t.s.keys.current(ctx, alg, time.Unix(expires, 0))
+	key, err := t.s.keys.currentKey(ctx, alg, time.Unix(expires, 0))
 	if err != nil {
 		return "", err
 	}
@@ -118,12 +118,12 @@ func (t tokens) GenerateAccessToken(ctx context.Context, r fosite.Requester) (st
 		c.Patient, c.Encounter = session.Context.Patient, session.Context.Encounter
 		c.FHIRUser = session.Context.FHIRUser
 	}
-	token, err := t.access(ctx, c)
+	token, err := t.accessToken(ctx, c)
 	return token, token, err
 }
 
-// access fills in what every access token says, and signs it.
-func (t tokens) access(ctx context.Context, c accessClaims) (string, error) {
+// accessToken fills in what every access token says, and signs it.
+func (t tokens) accessToken(ctx context.Context, c accessClaims) (string, error) {
 	c.Issuer, c.Audience = t.s.Issuer, audience{t.s.FHIRBase}
 	c.Issued, c.ID = t.s.Now().Unix(), newTokenID(t.s.Now())
 	return t.sign(ctx, t.s.Config().Signing.Algorithm, accessType, c.Expires, c)
@@ -184,7 +184,7 @@ func (t tokens) GenerateRefreshToken(_ context.Context, r fosite.Requester) (str
 		granted = session.Granted // of the family, however narrow this request is
 	}
 	session.SetExpiresAt(fosite.RefreshToken, refreshEnds(session, granted))
-	token := random()
+	token := randomText()
 	return token, storage.Hash(token), nil
 }
 
@@ -203,7 +203,7 @@ func (t tokens) AuthorizeCodeSignature(_ context.Context, token string) string {
 
 // GenerateAuthorizeCode makes a code.
 func (t tokens) GenerateAuthorizeCode(context.Context, fosite.Requester) (string, string, error) {
-	token := random()
+	token := randomText()
 	return token, storage.Hash(token), nil
 }
 

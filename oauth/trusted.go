@@ -78,7 +78,7 @@ func (s *Server) verifyTrusted(ctx context.Context, issuer string, signed *jose.
 	}
 	var payload []byte
 	for _, k := range keys {
-		if (header.KeyID == "" || k.KeyID == header.KeyID) && fits(k, header.Algorithm) {
+		if (header.KeyID == "" || k.KeyID == header.KeyID) && keyFitsAlgorithm(k, header.Algorithm) {
 			if payload, err = signed.Verify(k.Key); err == nil {
 				break
 			}
@@ -112,8 +112,8 @@ func (s *Server) verifyTrusted(ctx context.Context, issuer string, signed *jose.
 		want = s.FHIRBase
 	}
 	now := s.Now()
-	if !slices.Contains(standard.Audience, want) || standard.Expires == nil || !seconds(*standard.Expires).After(now) ||
-		standard.NotBefore != nil && seconds(*standard.NotBefore).After(now.Add(leeway)) || standard.Subject == "" {
+	if !slices.Contains(standard.Audience, want) || standard.Expires == nil || !timeOfSeconds(*standard.Expires).After(now) ||
+		standard.NotBefore != nil && timeOfSeconds(*standard.NotBefore).After(now.Add(leeway)) || standard.Subject == "" {
 		return nil, errToken
 	}
 	text := scopeClaim(standard.Scope)
@@ -124,7 +124,7 @@ func (s *Server) verifyTrusted(ctx context.Context, issuer string, signed *jose.
 	if standard.ClientID == "" {
 		standard.ClientID = standard.Party
 	}
-	expires := seconds(*standard.Expires)
+	expires := timeOfSeconds(*standard.Expires)
 	p := &access.Principal{
 		Subject: standard.Subject, Issuer: issuer, ClientID: standard.ClientID, Scopes: scopes, Admin: scopes.Has("admin"),
 		TokenID: standard.ID, Expires: expires,
@@ -142,10 +142,10 @@ func (s *Server) verifyTrusted(ctx context.Context, issuer string, signed *jose.
 	}
 	p.Encounter, _ = claimedID("Encounter", claim("encounter"))
 	if name := t.Claims["roles"]; name != "" {
-		p.Roles = texts(claims[name])
+		p.Roles = stringList(claims[name])
 	}
 	return &verified{
-		principal: p, claims: accessClaims{Issuer: issuer, Audience: standard.Audience}, issued: seconds(standard.Issued), expires: expires,
+		principal: p, claims: accessClaims{Issuer: issuer, Audience: standard.Audience}, issued: timeOfSeconds(standard.Issued), expires: expires,
 	}, nil
 }
 
@@ -186,13 +186,13 @@ func scopeClaim(v any) string {
 	case string:
 		return v
 	case []any:
-		return strings.Join(texts(v), " ")
+		return strings.Join(stringList(v), " ")
 	}
 	return ""
 }
 
-// texts are the texts of a claim: one, or a list.
-func texts(v any) []string {
+// stringList are the texts of a claim: one, or a list.
+func stringList(v any) []string {
 	switch v := v.(type) {
 	case string:
 		return []string{v}

@@ -74,7 +74,7 @@ func (s *Server) verify(ctx context.Context, token string) (*verified, error) {
 		now = s.Now() // that may have taken a while
 		s.cache.set(token, v, now, since)
 	}
-	if !v.expires.IsZero() && !v.expires.After(now) || s.revoked.has(v) {
+	if !v.expires.IsZero() && !v.expires.After(now) || s.revoked.isRevoked(v) {
 		return nil, errToken
 	}
 	return v, s.checkProxy(ctx, v.principal.FHIRUser, v.principal.Patient)
@@ -102,7 +102,7 @@ func (s *Server) verifyAnew(ctx context.Context, token string) (*verified, error
 	if typ = strings.ToLower(typ); typ != accessType && typ != "application/"+accessType {
 		return nil, errToken // an ID token is no access token
 	}
-	key := s.keys.find(ctx, header.KeyID)
+	key := s.keys.findKey(ctx, header.KeyID)
 	if key == nil || header.Algorithm != key.Algorithm {
 		return nil, errToken
 	}

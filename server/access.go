@@ -29,7 +29,7 @@ func (s *Server) policySource() *access.PolicySource {
 			Operation:        func(typ, name string) ([]access.Interaction, bool) { return s.Service.OperationNeeds(typ, name) },
 			Related:          s.holdsOfRelated,
 			PatientsSeeAudit: func() bool { return s.now().Audit.VisibleToPatients },
-			Exists:           func(ctx context.Context, typ, id string) (bool, error) { return exists(ctx, s.Store, typ, id) },
+			Exists:           func(ctx context.Context, typ, id string) (bool, error) { return resourceExists(ctx, s.Store, typ, id) },
 		},
 		DefaultDeny: func() bool { return s.now().Auth.Policy.DefaultDeny },
 		Logger:      s.Logger,
@@ -41,7 +41,7 @@ func (s *Server) startPolicies(ctx context.Context) error {
 	if err := s.policies.Load(ctx); err != nil {
 		return fmt.Errorf("read the access policies: %w", err)
 	}
-	s.background(s.policies.Run)
+	s.runInBackground(s.policies.Run)
 	admin.RegisterPolicies(s.Metrics, s.policies)
 	return nil
 }

@@ -58,7 +58,7 @@ func (s *Server) definition(typ, id string) (interaction.Definition, bool, error
 
 // resolve is definition by the canonical URL.
 func (s *Server) resolve(typ, url string) (interaction.Definition, bool, error) {
-	if !defines(typ) {
+	if !isDefinitionType(typ) {
 		return interaction.Definition{}, false, nil
 	}
 	if id, ok := app.DefinitionID(url); ok && typ == "OperationDefinition" {

@@ -40,19 +40,19 @@ const dicom = "http://dicom.nema.org/resources/ontology/DCM"
 // Spec: https://hl7.org/fhir/R4/valueset-audit-event-action.html.
 var actions = map[string]string{"GET": "R", "HEAD": "R", "POST": "C", "PUT": "U", "PATCH": "U", "DELETE": "D"}
 
-// decided records how access decided on a request: auth.audit.log_access_decisions.
+// recordAccessDecision records how access decided on a request: auth.audit.log_access_decisions.
 // One that audit.rest has recorded is not recorded again.
-func (s *Server) decided(x *web.Exchange, r *http.Request) {
+func (s *Server) recordAccessDecision(x *web.Exchange, r *http.Request) {
 	if x.Status() == http.StatusUnauthorized && x.Route == "other" {
-		if interaction, resource := s.Service.Asked(r.Method, r.URL.Path); interaction != "" {
-			s.audit.Refused(r.Context(), x, r, interaction, resource)
+		if interaction, resource := s.Service.InteractionOf(r.Method, r.URL.Path); interaction != "" {
+			s.audit.RecordRefusal(r.Context(), x, r, interaction, resource)
 		}
 	}
 	if x.Audited || !s.now().Auth.Audit.LogAccessDecisions {
 		return
 	}
 	e := oauth.Event{
-		Kind: oauth.EventAccess, Time: time.Now(), Address: s.derived.Load().web.Proxies.Client(r),
+		Kind: oauth.EventAccess, Time: time.Now(), Address: s.derived.Load().web.Proxies.ClientAddress(r),
 		Failed: x.Status() == http.StatusUnauthorized || x.Status() == http.StatusForbidden,
 		Detail: r.Method + " " + x.Path() + ": " + strconv.Itoa(x.Status()), Object: x.Path(), Interaction: x.Route, Method: r.Method, RequestID: x.ID,
 	}

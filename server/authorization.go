@@ -82,7 +82,7 @@ func (s *Server) authInForce() oauth.Config {
 // explain says what allows or denies a principal a request, or, without one, what its
 // scopes give.
 func (s *Server) explain(ctx context.Context, p *access.Principal, method, path string) (any, error) {
-	e, err := s.Service.Access.For(access.With(ctx, p), p).Explain(method, path)
+	e, err := s.Service.Access.RightsOf(access.WithPrincipal(ctx, p), p).Explain(method, path)
 	if err != nil {
 		return nil, err
 	}
@@ -96,10 +96,10 @@ type records struct{ service *interaction.Service }
 // Exists reports whether a reference such as Practitioner/1 has a target.
 func (r records) Exists(ctx context.Context, reference string) (bool, error) {
 	typ, id, _ := strings.Cut(reference, "/")
-	return exists(ctx, r.service.Store, typ, id)
+	return resourceExists(ctx, r.service.Store, typ, id)
 }
 
-func exists(ctx context.Context, from *store.Store, typ, id string) (bool, error) {
+func resourceExists(ctx context.Context, from *store.Store, typ, id string) (bool, error) {
 	v, err := from.Read(ctx, typ, id)
 	if outcome.Is(err, outcome.CodeNotFound, outcome.CodeDeleted) {
 		return false, nil
@@ -115,7 +115,7 @@ func (r records) ActsFor(ctx context.Context, relatedPerson, patient string) (bo
 
 // Sees reports whether p may read a resource that there is.
 func (r records) Sees(ctx context.Context, p *access.Principal, typ, id string) (bool, error) {
-	_, err := r.service.Read(access.With(ctx, p), interaction.ReadParams{ResourceType: typ, ID: id})
+	_, err := r.service.Read(access.WithPrincipal(ctx, p), interaction.ReadParams{ResourceType: typ, ID: id})
 	if outcome.Is(err, outcome.CodeNotFound, outcome.CodeDeleted, outcome.CodeForbidden) {
 		return false, nil
 	}
@@ -131,7 +131,7 @@ var searchEscape = strings.NewReplacer(`\`, `\\`, `,`, `\,`, `$`, `\$`, `|`, `\|
 
 // Patient describes a patient whom p may see; of one whom p may not, it has the id.
 func (r records) Patient(ctx context.Context, p *access.Principal, id string) (oauth.Patient, error) {
-	v, err := r.service.Read(access.With(ctx, p), interaction.ReadParams{ResourceType: "Patient", ID: id})
+	v, err := r.service.Read(access.WithPrincipal(ctx, p), interaction.ReadParams{ResourceType: "Patient", ID: id})
 	if outcome.Is(err, outcome.CodeNotFound, outcome.CodeDeleted, outcome.CodeForbidden) {
 		return oauth.Patient{ID: id}, nil
 	}
@@ -191,7 +191,7 @@ func (r records) Encounters(ctx context.Context, p *access.Principal, patient st
 
 // each calls f for every match. What p may not search has none.
 func (r records) each(ctx context.Context, p *access.Principal, typ string, values url.Values, f func(id string, body []byte)) error {
-	answer, err := r.service.Search(access.With(ctx, p), interaction.SearchParams{ResourceType: typ, Values: values})
+	answer, err := r.service.Search(access.WithPrincipal(ctx, p), interaction.SearchParams{ResourceType: typ, Values: values})
 	if outcome.Is(err, outcome.CodeForbidden) {
 		return nil
 	}
@@ -253,7 +253,7 @@ func describePatient(id string, body []byte) oauth.Patient {
 
 // Means reports whether a scope is about resources that there can be.
 func (r records) Means(ctx context.Context, scope smart.Scope) bool {
-	return r.service.Access.Means(ctx, scope)
+	return r.service.Access.ScopeMatchesAny(ctx, scope)
 }
 
 // PatientOf returns the id of the patient of an encounter, "" for none.

@@ -22,7 +22,7 @@ func (s *Server) bulkData() *bulk.Service {
 		ExportEnabled: func(ctx context.Context) bool { return s.enabled(ctx, "bulk.export") },
 		Authorization: s.Config.Auth.Enabled,
 		Audit:         s.audit,
-		Address:       func(r *http.Request) netip.Addr { return s.derived.Load().web.Proxies.Client(r) },
+		Address:       func(r *http.Request) netip.Addr { return s.derived.Load().web.Proxies.ClientAddress(r) },
 		Log:           s.Logger,
 	}
 	b.Jobs = &jobs.Core{Pool: s.Store.Pool(), Settings: func() jobs.Settings { return s.derived.Load().jobs }, NewID: rand.Text, Logger: s.Logger,
@@ -43,8 +43,8 @@ func (b bulkJobs) Jobs(ctx context.Context) ([]admin.Job, error) {
 	}
 	out := make([]admin.Job, len(list))
 	for i, j := range list {
-		a := admin.Job{ID: j.ID, Type: j.Type, State: j.State, Reason: j.Reason, Created: j.Created, Started: moment(j.Started), Finished: moment(j.Finished),
-			Total: j.Total, Done: j.Done, Failed: j.Failed, Failure: j.Failure, Client: j.Client, User: j.User, Request: j.Request, Expires: moment(j.Expires),
+		a := admin.Job{ID: j.ID, Type: j.Type, State: j.State, Reason: j.Reason, Created: j.Created, Started: timeOrNil(j.Started), Finished: timeOrNil(j.Finished),
+			Total: j.Total, Done: j.Done, Failed: j.Failed, Failure: j.Failure, Client: j.Client, User: j.User, Request: j.Request, Expires: timeOrNil(j.Expires),
 			Parts: j.Parts, PartsDone: j.PartsDone, Attempts: j.Attempts}
 		a.Measure(time.Now())
 		out[i] = a

@@ -64,9 +64,9 @@ func holdsCertificate(file string, pem []byte) error {
 	return nil
 }
 
-// secure is the listener with TLS while it is configured. TLS 1.2 is the oldest
+// secureListener is the listener with TLS while it is configured. TLS 1.2 is the oldest
 // version spoken.
-func (f *certificateFiles) secure(l net.Listener) net.Listener { return secureListener{l, f} }
+func (f *certificateFiles) secureListener(l net.Listener) net.Listener { return secureListener{l, f} }
 
 // secureListener accepts connections with TLS, or without, as is configured when they
 // come.
@@ -119,9 +119,9 @@ func (f *certificateFiles) current() *tls.Config {
 	return f.now
 }
 
-// use makes other files those in use. While they cannot be, the old certificate serves
+// setFiles makes other files those in use. While they cannot be, the old certificate serves
 // on.
-func (f *certificateFiles) use(c TLSConfig) {
+func (f *certificateFiles) setFiles(c TLSConfig) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.config != c {

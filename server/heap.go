@@ -37,8 +37,8 @@ func growth(alive, remembered int64) int64 {
 	return max(leastGrowth, used/leastPart, min(max(freshGrowth, min(growthPart*used, mostGrowth)), growsWithin-remembered))
 }
 
-// pace sets the growth, now and after each collection until ctx ends. GOGC overrides it.
-func (h *heap) pace(ctx context.Context) {
+// paceCollections sets the growth, now and after each collection until ctx ends. GOGC overrides it.
+func (h *heap) paceCollections(ctx context.Context) {
 	if os.Getenv("GOGC") != "" || ctx.Err() != nil {
 		return
 	}
@@ -48,12 +48,12 @@ func (h *heap) pace(ctx context.Context) {
 		debug.SetGCPercent(int(100 * growth(alive, h.remembered.Load()) / alive))
 	}
 	type collected struct{ _ [64]byte }
-	runtime.AddCleanup(new(collected), h.pace, ctx)
+	runtime.AddCleanup(new(collected), h.paceCollections, ctx)
 }
 
-// remember is told how many bytes searches remember from now on. Much that was forgotten is collected
+// setCacheSize is told how many bytes searches remember from now on. Much that was forgotten is collected
 // first: it would count as alive.
-func (h *heap) remember(bytes int64) {
+func (h *heap) setCacheSize(bytes int64) {
 	if h.remembered.Swap(bytes)-bytes > freshGrowth {
 		runtime.GC()
 	}

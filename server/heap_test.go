@@ -38,9 +38,9 @@ func TestHeapIsPaced(t *testing.T) {
 	defer cancel()
 	var h heap
 	runtime.GC()
-	h.pace(ctx)
+	h.paceCollections(ctx)
 	remembered := make([]byte, 256<<20) // without a pointer, and never touched
-	h.remember(int64(len(remembered)))
+	h.setCacheSize(int64(len(remembered)))
 	awaitPercent := func(from, to int) {
 		t.Helper()
 		deadline := time.Now().Add(10 * time.Second)
@@ -57,6 +57,6 @@ func TestHeapIsPaced(t *testing.T) {
 	}
 	awaitPercent(5, 16) // 24 MB of 256 and the memory of the tests
 	runtime.KeepAlive(remembered)
-	h.remember(0)
+	h.setCacheSize(0)
 	awaitPercent(40, 2000)
 }

@@ -66,7 +66,7 @@ func TestTLS(t *testing.T) {
 	if err := files.load(); err != nil {
 		t.Fatal(err)
 	}
-	l := files.secure(plain)
+	l := files.secureListener(plain)
 	s := newHTTPServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "hello") }), slog.New(slog.DiscardHandler))
 	go s.Serve(l)
 	defer s.Close()
@@ -127,7 +127,7 @@ func TestTLSClientCA(t *testing.T) {
 	if err := files.load(); err != nil {
 		t.Fatal(err)
 	}
-	l := files.secure(plain)
+	l := files.secureListener(plain)
 	s := newHTTPServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {}), slog.New(slog.DiscardHandler))
 	go s.Serve(l)
 	defer s.Close()

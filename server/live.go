@@ -119,7 +119,7 @@ func (s *Server) derive(c Config, o Options) {
 // enabled reports whether a flag is on for the client of a request.
 func (s *Server) enabled(ctx context.Context, flag string) bool {
 	client := ""
-	if p := access.From(ctx); p != nil {
+	if p := access.PrincipalFrom(ctx); p != nil {
 		client = p.ClientID
 	}
 	return s.Settings.Enabled(flag, client)

@@ -48,6 +48,6 @@ func (s *Server) parameters(ctx context.Context) (*searchparam.Service, error) {
 	if err := p.Open(ctx); err != nil {
 		return nil, err
 	}
-	s.background(p.Run)
+	s.runInBackground(p.Run)
 	return p, nil
 }

@@ -50,8 +50,8 @@ func (p *profiles) forget() {
 	p.byType, p.bytes = nil, 0
 }
 
-// of returns the profiles, and a version that differs when they may.
-func (p *profiles) of(ctx context.Context) (map[string][]string, int64, error) {
+// profilesByType returns the profiles, and a version that differs when they may.
+func (p *profiles) profilesByType(ctx context.Context) (map[string][]string, int64, error) {
 	p.registry() // changes of other servers are noticed with the search parameters
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -43,7 +43,7 @@ func TestEarlyRefusals(t *testing.T) {
 					t.Errorf("Request.TLS is %v", r.TLS)
 				}
 			}), slog.New(slog.DiscardHandler))
-			go s.Serve(listenRefusing(c.files.secure(newConnectionLimit(10).listen(plain))))
+			go s.Serve(listenRefusing(c.files.secureListener(newConnectionLimit(10).listen(plain))))
 			t.Cleanup(func() { s.Close() })
 			for request, want := range map[string]struct {
 				status int
@@ -108,7 +108,7 @@ func TestEarlyRefusals(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := newHTTPServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, r.Proto) }), slog.New(slog.DiscardHandler))
-		go s.Serve(listenRefusing(files.secure(plain)))
+		go s.Serve(listenRefusing(files.secureListener(plain)))
 		defer s.Close()
 		client := &http.Client{Transport: &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 		for long, want := range map[int]string{10: "HTTP/2.0", 80 << 10: `"resourceType":"OperationOutcome"`} {

@@ -16,7 +16,7 @@ import (
 func (s *Server) searchRecorder() *searchshape.Recorder {
 	r := &searchshape.Recorder{Store: s.Store, Now: time.Now, Logger: s.Logger,
 		Slow: func() time.Duration { return time.Duration(s.now().Log.SlowSearchMS) * time.Millisecond }}
-	s.background(func(ctx context.Context) {
+	s.runInBackground(func(ctx context.Context) {
 		tick := time.NewTicker(flushShapes)
 		defer tick.Stop()
 		for {
@@ -61,7 +61,7 @@ func (p searchesPart) Apply(ctx context.Context, id string) (string, error) {
 // searches shows the counted searches, suggests indexes and builds them.
 func (s *Server) searches() searchesPart {
 	wake := make(chan struct{}, 1)
-	s.background(func(ctx context.Context) { s.buildIndexes(ctx, wake) })
+	s.runInBackground(func(ctx context.Context) { s.buildIndexes(ctx, wake) })
 	return searchesPart{s.recorder, &searchshape.Advisor{Recorder: s.recorder, Store: s.Store, Now: time.Now, NewID: fhir.NewID, Logger: s.Logger,
 		Registry: func() *search.Registry { return s.Parameters.Current() }}, wake}
 }
@@ -100,8 +100,8 @@ func (r reindexJobs) Jobs(ctx context.Context) ([]admin.Job, error) {
 	}
 	out := make([]admin.Job, len(list))
 	for i, j := range list {
-		a := admin.Job{ID: j.ID, Type: "reindex", State: admin.JobRunning, ResourceType: j.ResourceType, Created: j.Created, Started: moment(j.Planned), Finished: moment(j.Finished),
-			Total: j.Total, Done: j.Done, Failed: j.Failed, Failure: j.Failure, Reason: j.Why()}
+		a := admin.Job{ID: j.ID, Type: "reindex", State: admin.JobRunning, ResourceType: j.ResourceType, Created: j.Created, Started: timeOrNil(j.Planned), Finished: timeOrNil(j.Finished),
+			Total: j.Total, Done: j.Done, Failed: j.Failed, Failure: j.Failure, Reason: j.ReasonText()}
 		switch {
 		case j.Cancelled:
 			a.State = admin.JobCancelled
@@ -132,7 +132,7 @@ func (b indexBuilds) Jobs(ctx context.Context) ([]admin.Job, error) {
 	}
 	out := make([]admin.Job, len(list))
 	for i, j := range list {
-		a := admin.Job{ID: j.ID, Type: "index-build", State: admin.JobWaiting, Reason: j.Reason, Created: j.Created, Started: moment(j.Started), Finished: moment(j.Finished),
+		a := admin.Job{ID: j.ID, Type: "index-build", State: admin.JobWaiting, Reason: j.Reason, Created: j.Created, Started: timeOrNil(j.Started), Finished: timeOrNil(j.Finished),
 			Total: j.Total, Done: j.Done, Failure: j.Failure, Detail: j.Statement}
 		switch {
 		case !j.Finished.IsZero() && j.Cancelled && j.Failure != "":
@@ -155,7 +155,7 @@ func (b indexBuilds) Cancel(ctx context.Context, id string) (bool, error) {
 	return b.store.CancelIndexBuild(ctx, id)
 }
 
-func moment(t time.Time) *time.Time {
+func timeOrNil(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil
 	}

@@ -188,8 +188,8 @@ func New(ctx context.Context, c Config, o Options) (_ *Server, err error) {
 		s.forgetDatabase()
 	}
 	s.Store.ReadAhead()
-	s.background(s.bulk.Jobs.Run)
-	s.background(s.keepUp)
+	s.runInBackground(s.bulk.Jobs.Run)
+	s.runInBackground(s.keepUp)
 	s.onClose(s.endStreams)
 	return s, nil
 }
@@ -197,8 +197,8 @@ func New(ctx context.Context, c Config, o Options) (_ *Server, err error) {
 // onClose makes Close run f, before it closes the parts built earlier.
 func (s *Server) onClose(f func()) { s.closers = append(s.closers, f) }
 
-// background runs a part's own work until Close.
-func (s *Server) background(run func(ctx context.Context)) {
+// runInBackground runs a part's own work until Close.
+func (s *Server) runInBackground(run func(ctx context.Context)) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var done sync.WaitGroup
 	done.Go(func() { run(ctx) })
@@ -256,7 +256,7 @@ func (s *Server) openStore(ctx context.Context, o Options) (*store.Store, error)
 	stored, _ := settings.Overlay(s.settingsConfig(o), list)
 	c = stored.Database
 	st, err := store.Open(ctx, store.Config{URL: url, MaxConns: c.MaxConnections, KeepChanges: s.Config.notifications().Retention, Timeout: time.Duration(c.TimeoutSeconds) * time.Second,
-		SearchMemory: searchMemory(s.Config.Search), Remembers: s.heap.remember, Logger: s.Logger})
+		SearchMemory: searchMemory(s.Config.Search), Remembers: s.heap.setCacheSize, Logger: s.Logger})
 	if err != nil {
 		return nil, fmt.Errorf("open the database: %w", err)
 	}
@@ -290,7 +290,7 @@ func (s *Server) interactions(o Options) *interaction.Service {
 		Resolve:        s.resolve,
 		BuiltIn:        builtIn,
 		Operations:     func() interaction.Operations { return s.Apps },
-		StoredProfiles: s.profiles.of,
+		StoredProfiles: s.profiles.profilesByType,
 		Facts: interaction.Facts{Version: o.Version, Date: time.Now().UTC().Format(time.DateOnly), URL: c.baseURL(), Profiles: index.Profiles,
 			OAuthURIs: s.oauthURIs, Export: func() bool { return s.now().Bulk.Export.Enabled }, CORS: func() bool { return len(s.now().Server.AllowedOrigins) > 0 },
 			Guides: s.guides.of, Instantiates: func() []string { return s.now().Server.Instantiates },
@@ -329,7 +329,7 @@ func (s *Server) mux() *web.Mux {
 		Logger:   s.Logger,
 	}
 	if s.authorizationServer != nil {
-		m.Verifier, m.Decided = s.authorizationServer, s.decided
+		m.Verifier, m.Decided = s.authorizationServer, s.recordAccessDecision
 	}
 	return m
 }
@@ -364,7 +364,7 @@ func (s *Server) administration() *admin.Part {
 
 // administratorChanged records an administrator's change.
 func (s *Server) administratorChanged(ctx context.Context, r *http.Request, x *web.Exchange, what, to string) {
-	e := s.audit.Of(ctx, x, r)
+	e := s.audit.EventOf(ctx, x, r)
 	e.Interaction, e.Action, e.Description = "configure", "U", what+": "+to
 	s.audit.Record(e)
 }
@@ -373,10 +373,10 @@ func (s *Server) administratorChanged(ctx context.Context, r *http.Request, x *w
 // or all.
 func (s *Server) clearCaches(names string) {
 	if names == "" {
-		s.admin.Clear(nil)
+		s.admin.ClearCaches(nil)
 		return
 	}
-	s.admin.Clear(strings.Split(names, ","))
+	s.admin.ClearCaches(strings.Split(names, ","))
 }
 
 // authorization builds the authorization server.
@@ -460,7 +460,7 @@ func Run(ctx context.Context, c Config, o Options) error {
 	connections := newConnectionLimit(c.Server.MaxConnections)
 	listener = connections.listen(listener)
 	var handler atomic.Pointer[http.Handler]
-	starting := admin.Starting()
+	starting := admin.StartingHandler()
 	handler.Store(&starting)
 	httpServer := newHTTPServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { (*handler.Load()).ServeHTTP(w, r) }), o.Logger)
 	files := &certificateFiles{config: c.Server.TLS, logger: o.Logger}
@@ -468,7 +468,7 @@ func Run(ctx context.Context, c Config, o Options) error {
 		listener.Close()
 		return err
 	}
-	listener = listenRefusing(files.secure(listener))
+	listener = listenRefusing(files.secureListener(listener))
 	served := make(chan error, 2)
 	var moved atomic.Bool // to the address that the database says
 	go func() {
@@ -485,11 +485,11 @@ func Run(ctx context.Context, c Config, o Options) error {
 		return err
 	}
 	defer s.Close()
-	s.heap.pace(ctx)
-	files.use(s.Config.Server.TLS)
+	s.heap.paceCollections(ctx)
+	files.setFiles(s.Config.Server.TLS)
 	connections.set(s.Config.Server.MaxConnections)
 	s.Settings.OnChange(func(c Config) {
-		files.use(c.Server.TLS)
+		files.setFiles(c.Server.TLS)
 		connections.set(c.Server.MaxConnections)
 	})
 	if at := s.Config.Server.Listen; at != c.Server.Listen { // an administrator has set it
@@ -497,7 +497,7 @@ func Run(ctx context.Context, c Config, o Options) error {
 		if err != nil {
 			return listenError(at, err)
 		}
-		next = listenRefusing(files.secure(connections.listen(next)))
+		next = listenRefusing(files.secureListener(connections.listen(next)))
 		go func() { served <- httpServer.Serve(next) }()
 		moved.Store(true)
 		listener.Close()

@@ -29,7 +29,7 @@ func (s *Server) terminology() (*terminology.Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.background(t.Run)
+	s.runInBackground(t.Run)
 	return t, nil
 }
 

@@ -57,7 +57,7 @@ func (w writesValidator) Validate(ctx context.Context, in fhir.Reading) []outcom
 
 // definition returns one of the definitions that the server is built with.
 func definition(typ, id string) ([]byte, bool, error) {
-	if !defines(typ) {
+	if !isDefinitionType(typ) {
 		return nil, false, nil
 	}
 	all, err := definitions.Embedded()
@@ -68,9 +68,9 @@ func definition(typ, id string) ([]byte, bool, error) {
 	return body, ok, nil
 }
 
-// defines reports whether packages bring resources of a type; nothing else makes a server
+// isDefinitionType reports whether packages bring resources of a type; nothing else makes a server
 // open them.
-func defines(typ string) bool {
+func isDefinitionType(typ string) bool {
 	switch typ {
 	case "StructureDefinition", "SearchParameter", "OperationDefinition", "CompartmentDefinition",
 		"CodeSystem", "ValueSet", "ConceptMap", "NamingSystem", "CapabilityStatement", "ImplementationGuide":
@@ -81,7 +81,7 @@ func defines(typ string) bool {
 
 // builtIn calls each with every definition of a type that the server is built with.
 func builtIn(typ string, each func(id string, body []byte) error) error {
-	if !defines(typ) {
+	if !isDefinitionType(typ) {
 		return nil
 	}
 	all, err := definitions.Embedded()
@@ -100,16 +100,16 @@ func builtIn(typ string, each func(id string, body []byte) error) error {
 // With a token that reads nothing of the type every target counts as present, so that the
 // answer reveals nothing.
 func (s *Server) exists(ctx context.Context, typ, id string) (bool, error) {
-	if exists, known := interaction.Promised(ctx, typ, id); known {
+	if exists, known := interaction.PromisedResource(ctx, typ, id); known {
 		return exists, nil
 	}
-	if err := s.Service.May(ctx, access.Read, typ, id); err != nil {
+	if err := s.Service.CheckAllowed(ctx, access.Read, typ, id); err != nil {
 		if outcome.Is(err, outcome.CodeForbidden) {
 			return true, nil
 		}
 		return false, err
 	}
-	from, err := s.Service.Seen(ctx, s.Store)
+	from, err := s.Service.VisibleReader(ctx, s.Store)
 	if err != nil {
 		return false, err
 	}

@@ -108,7 +108,7 @@ func readClient(row db.OauthClient) (*Client, error) {
 func (s *Store) Client(ctx context.Context, id string) (*Client, error) {
 	row, err := s.q.OAuthClient(ctx, id)
 	if err != nil {
-		return nil, found(err, "read client")
+		return nil, wrapNotFound(err, "read client")
 	}
 	return readClient(row)
 }
@@ -151,13 +151,13 @@ func (s *Store) UpdateClient(ctx context.Context, c *Client) error {
 		return err
 	}
 	n, err := s.q.UpdateOAuthClient(ctx, db.UpdateOAuthClientParams{ID: c.ID, Registration: registration, Secret: c.Secret, Active: c.Active, Now: s.Now()})
-	return changed(n, err, "update client")
+	return expectOneRow(n, err, "update client")
 }
 
 // DeleteClient deletes a client and what users consented to for it.
 func (s *Store) DeleteClient(ctx context.Context, id string) error {
 	n, err := s.q.DeleteOAuthClient(ctx, id)
-	if err := changed(n, err, "delete client"); err != nil {
+	if err := expectOneRow(n, err, "delete client"); err != nil {
 		return err
 	}
 	return s.q.DeleteOAuthConsents(ctx, db.DeleteOAuthConsentsParams{ClientID: id})

@@ -25,7 +25,7 @@ func (s *Store) PutLogin(ctx context.Context, l Login) error {
 // Login returns a sign-in that has not expired.
 func (s *Store) Login(ctx context.Context, id string) (Login, error) {
 	l, err := s.q.OAuthLogin(ctx, id)
-	if err := found(err, "read sign-in"); err != nil {
+	if err := wrapNotFound(err, "read sign-in"); err != nil {
 		return Login{}, err
 	}
 	if !l.Expires.After(s.Now()) {
@@ -61,7 +61,7 @@ func (s *Store) LockFlow(ctx context.Context, id string, state any) (browser str
 }
 
 func (s *Store) flow(f db.OauthFlow, err error, state any) (string, bool, error) {
-	if err := found(err, "read flow"); err != nil {
+	if err := wrapNotFound(err, "read flow"); err != nil {
 		return "", false, err
 	}
 	if !f.Expires.After(s.Now()) {
@@ -80,7 +80,7 @@ func (s *Store) AnswerFlow(ctx context.Context, id string, state any) error {
 		return err
 	}
 	n, err := s.q.AnswerOAuthFlow(ctx, db.AnswerOAuthFlowParams{ID: id, State: b})
-	return changed(n, err, "update flow")
+	return expectOneRow(n, err, "update flow")
 }
 
 // PutFlow changes a flow; done ends it, once: it fails with ErrNotFound where
@@ -91,7 +91,7 @@ func (s *Store) PutFlow(ctx context.Context, id, browser string, state any, done
 		return err
 	}
 	n, err := s.q.UpdateOAuthFlow(ctx, db.UpdateOAuthFlowParams{ID: id, Browser: browser, State: b, Done: done, Expires: expires})
-	return changed(n, err, "update flow")
+	return expectOneRow(n, err, "update flow")
 }
 
 // MoveFlows gives the flows of a browser its new cookie.
@@ -111,7 +111,7 @@ func (s *Store) CreateLaunch(ctx context.Context, id string, c Context, expires 
 // Launch returns a launch context that was not used and has not expired.
 func (s *Store) Launch(ctx context.Context, id string) (Context, error) {
 	l, err := s.q.OAuthLaunch(ctx, id)
-	if err := found(err, "read launch"); err != nil {
+	if err := wrapNotFound(err, "read launch"); err != nil {
 		return Context{}, err
 	}
 	if l.Used || !l.Expires.After(s.Now()) {

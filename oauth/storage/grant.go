@@ -113,7 +113,7 @@ func (s *Store) CreateAuthorizeCodeSession(ctx context.Context, signature string
 // CodeUsed reports whether a code was used, or is no longer kept.
 func (s *Store) CodeUsed(ctx context.Context, signature string) (bool, error) {
 	row, err := s.q.OAuthCode(ctx, signature)
-	err = found(err, "read code")
+	err = wrapNotFound(err, "read code")
 	if errors.Is(err, ErrNotFound) {
 		return true, nil
 	}
@@ -124,7 +124,7 @@ func (s *Store) CodeUsed(ctx context.Context, signature string) (bool, error) {
 // ErrInvalidatedAuthorizeCode, so that fosite revokes the tokens of the code.
 func (s *Store) GetAuthorizeCodeSession(ctx context.Context, signature string, _ fosite.Session) (fosite.Requester, error) {
 	row, err := s.q.OAuthCode(ctx, signature)
-	if err := found(err, "read code"); err != nil {
+	if err := wrapNotFound(err, "read code"); err != nil {
 		return nil, missing(err)
 	}
 	r, err := s.decode(ctx, row.Request, row.ClientID)
@@ -148,7 +148,7 @@ func missing(err error) error {
 // InvalidateAuthorizeCodeSession uses a code; it fails with ErrUsed for all but one.
 func (s *Store) InvalidateAuthorizeCodeSession(ctx context.Context, signature string) error {
 	n, err := s.q.UseOAuthCode(ctx, signature)
-	if err := changed(n, err, "use code"); err != nil {
+	if err := expectOneRow(n, err, "use code"); err != nil {
 		if errors.Is(err, ErrNotFound) {
 			return ErrUsed
 		}
@@ -201,7 +201,7 @@ func (s *Store) putGrant(ctx context.Context, r fosite.Requester, session *Sessi
 // GrantContext is the launch context of a grant.
 func (s *Store) GrantContext(ctx context.Context, id string) (c Context, err error) {
 	b, err := s.q.OAuthGrantContext(ctx, id)
-	if err := found(err, "read grant"); err != nil {
+	if err := wrapNotFound(err, "read grant"); err != nil {
 		return Context{}, err
 	}
 	return c, json.Unmarshal(b, &c)
@@ -264,7 +264,7 @@ func (s *Store) CreateRefreshTokenSession(ctx context.Context, signature, _ stri
 // revokes the family; sooner it is not found, like any that is not good.
 func (s *Store) GetRefreshTokenSession(ctx context.Context, signature string, _ fosite.Session) (fosite.Requester, error) {
 	row, err := s.q.OAuthRefresh(ctx, signature)
-	if err := found(err, "read refresh token"); err != nil {
+	if err := wrapNotFound(err, "read refresh token"); err != nil {
 		return nil, missing(err)
 	}
 	if row.Revoked {
@@ -285,7 +285,7 @@ func (s *Store) GetRefreshTokenSession(ctx context.Context, signature string, _ 
 // ClientOfRefreshToken names the client that a refresh token was given to.
 func (s *Store) ClientOfRefreshToken(ctx context.Context, signature string) (string, error) {
 	row, err := s.q.OAuthRefresh(ctx, signature)
-	return row.ClientID, found(err, "read refresh token")
+	return row.ClientID, wrapNotFound(err, "read refresh token")
 }
 
 // DeleteRefreshTokenSession has nothing to do: RevokeRefreshToken revokes the family.
@@ -294,7 +294,7 @@ func (s *Store) DeleteRefreshTokenSession(context.Context, string) error { retur
 // RotateRefreshToken uses a refresh token; it fails with ErrUsed for all but one.
 func (s *Store) RotateRefreshToken(ctx context.Context, _ string, signature string) error {
 	n, err := s.q.RotateOAuthRefresh(ctx, db.RotateOAuthRefreshParams{Signature: signature, Now: s.Now()})
-	if err := changed(n, err, "rotate refresh token"); err != nil {
+	if err := expectOneRow(n, err, "rotate refresh token"); err != nil {
 		if errors.Is(err, ErrNotFound) {
 			return ErrUsed
 		}

@@ -104,7 +104,7 @@ func (s *Store) CreateAPIKey(ctx context.Context, k APIKey) error {
 // APIKey returns an API key, revoked ones too.
 func (s *Store) APIKey(ctx context.Context, id string) (APIKey, error) {
 	k, err := s.q.OAuthAPIKey(ctx, id)
-	return APIKey(k), found(err, "read API key")
+	return APIKey(k), wrapNotFound(err, "read API key")
 }
 
 // APIKeys returns every API key, oldest first.
@@ -123,7 +123,7 @@ func (s *Store) APIKeys(ctx context.Context) ([]APIKey, error) {
 // RevokeAPIKey revokes an API key.
 func (s *Store) RevokeAPIKey(ctx context.Context, id string) error {
 	n, err := s.q.RevokeOAuthAPIKey(ctx, id)
-	if err := changed(n, err, "revoke API key"); err != nil {
+	if err := expectOneRow(n, err, "revoke API key"); err != nil {
 		return err
 	}
 	return s.Revoke(ctx, KindAPIKey, []string{id})

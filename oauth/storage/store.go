@@ -114,27 +114,27 @@ func (s *Store) InTx(ctx context.Context, fn func(ctx context.Context) error) er
 	return s.Commit(ctx)
 }
 
-// found turns no rows into ErrNotFound, and names what failed otherwise.
-func found(err error, doing string) error {
+// wrapNotFound turns no rows into ErrNotFound, and names what failed otherwise.
+func wrapNotFound(err error, doing string) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, pgx.ErrNoRows), unstorable(err):
+	case errors.Is(err, pgx.ErrNoRows), isUnstorable(err):
 		return ErrNotFound
 	}
 	return fmt.Errorf("%s: %w", doing, err)
 }
 
-// unstorable reports that a text is none that PostgreSQL can hold, such as bytes that are
+// isUnstorable reports that a text is none that PostgreSQL can hold, such as bytes that are
 // no UTF-8: nothing is stored under it. PostgreSQL, Appendix A, class 22.
-func unstorable(err error) bool {
+func isUnstorable(err error) bool {
 	e, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && e.Code == "22021"
 }
 
-// changed reports by ErrNotFound that no row was.
-func changed(n int64, err error, doing string) error {
-	if unstorable(err) {
+// expectOneRow reports by ErrNotFound that no row was.
+func expectOneRow(n int64, err error, doing string) error {
+	if isUnstorable(err) {
 		return ErrNotFound
 	}
 	if err != nil {

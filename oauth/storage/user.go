@@ -64,7 +64,7 @@ func readUser(row db.OauthUser) (*User, error) {
 func (s *Store) User(ctx context.Context, username string) (*User, error) {
 	row, err := s.q.OAuthUser(ctx, username)
 	if err != nil {
-		return nil, found(err, "read user")
+		return nil, wrapNotFound(err, "read user")
 	}
 	return readUser(row)
 }
@@ -107,13 +107,13 @@ func (s *Store) UpdateUser(ctx context.Context, u *User) error {
 		return err
 	}
 	n, err := s.q.UpdateOAuthUser(ctx, db.UpdateOAuthUserParams{Username: u.Username, Password: u.Password, Profile: profile, Active: u.Active, Now: s.Now()})
-	return changed(n, err, "update user")
+	return expectOneRow(n, err, "update user")
 }
 
 // DeleteUser deletes a user, the user's consents and identities elsewhere.
 func (s *Store) DeleteUser(ctx context.Context, username string) error {
 	n, err := s.q.DeleteOAuthUser(ctx, username)
-	if err := changed(n, err, "delete user"); err != nil {
+	if err := expectOneRow(n, err, "delete user"); err != nil {
 		return err
 	}
 	if err := s.q.DeleteOAuthIdentities(ctx, username); err != nil {
@@ -125,7 +125,7 @@ func (s *Store) DeleteUser(ctx context.Context, username string) error {
 // UserOfIdentity returns the name of the user who signs in with another provider.
 func (s *Store) UserOfIdentity(ctx context.Context, issuer, subject string) (string, error) {
 	name, err := s.q.OAuthIdentity(ctx, db.OAuthIdentityParams{Issuer: issuer, Subject: subject})
-	return name, found(err, "read identity")
+	return name, wrapNotFound(err, "read identity")
 }
 
 // ChangeUser changes a user while nobody else does: change gets the user as stored, and
@@ -134,7 +134,7 @@ func (s *Store) ChangeUser(ctx context.Context, username string, change func(ctx
 	return s.InTx(ctx, func(ctx context.Context) error {
 		row, err := s.q.LockOAuthUser(ctx, username)
 		if err != nil {
-			return found(err, "lock user")
+			return wrapNotFound(err, "lock user")
 		}
 		u, err := readUser(row)
 		if err != nil {
@@ -162,7 +162,7 @@ func (s *Store) AddIdentity(ctx context.Context, issuer, subject, username strin
 // Consent returns the scopes that a user has granted to a client before, "" for none.
 func (s *Store) Consent(ctx context.Context, username, client string) (string, error) {
 	c, err := s.q.OAuthConsent(ctx, db.OAuthConsentParams{Username: username, ClientID: client})
-	if err = found(err, "read consent"); err == ErrNotFound {
+	if err = wrapNotFound(err, "read consent"); err == ErrNotFound {
 		return "", nil
 	}
 	return c.Scope, err
@@ -244,7 +244,7 @@ func (s *Store) WithdrawAccess(ctx context.Context, username, client string) err
 	// In the order of creation: the next step finds objects that a request makes in
 	// between.
 	consents, err := s.q.DeleteOAuthConsent(ctx, db.DeleteOAuthConsentParams{Username: username, ClientID: client})
-	if unstorable(err) {
+	if isUnstorable(err) {
 		return ErrNotFound
 	}
 	if err != nil {

@@ -34,16 +34,16 @@ func TestCheckListen(t *testing.T) {
 }
 
 func TestNobody(t *testing.T) {
-	if r, err := (*Decider)(nil).Rights(With(context.Background(), Open)); err != nil || r != nil {
+	if r, err := (*Decider)(nil).Rights(WithPrincipal(context.Background(), Open)); err != nil || r != nil {
 		t.Errorf("open principal: %v, %v, want no rights to ask and no error", r, err)
 	}
-	for _, ctx := range []context.Context{context.Background(), With(context.Background(), nil)} {
+	for _, ctx := range []context.Context{context.Background(), WithPrincipal(context.Background(), nil)} {
 		_, err := new(Decider).Rights(ctx)
 		if e, ok := outcome.From(err); !ok || e.HTTPStatus() != 401 || e.Issues[0].Code != outcome.CodeLogin {
 			t.Errorf("no principal: %v, want login, 401", err)
 		}
 	}
-	if _, err := (*Decider)(nil).Rights(With(context.Background(), &Principal{Subject: "app"})); err == nil {
+	if _, err := (*Decider)(nil).Rights(WithPrincipal(context.Background(), &Principal{Subject: "app"})); err == nil {
 		t.Error("a principal without a decider has every right")
 	}
 }

@@ -87,7 +87,7 @@ func (r *Rights) contextIn(conditions map[string]Condition, words string) Condit
 	}
 	slices.Sort(types)
 	chain := match.Chain{Keys: p.Keys, Target: strings.Join(types, "|")}
-	if c, ok := joined(types, conditions); ok {
+	if c, ok := joinByType(types, conditions); ok {
 		chain.Clauses = []match.Clause{c}
 	}
 	return Condition{
@@ -105,7 +105,7 @@ func (r *Rights) contextIn(conditions map[string]Condition, words string) Condit
 
 // forStored returns the same rights for resources that only the stored index describes.
 func (r *Rights) forStored() *Rights {
-	stored := r.d.For(r.ctx, r.Principal)
+	stored := r.d.RightsOf(r.ctx, r.Principal)
 	stored.address, stored.patients, stored.asked, stored.policies = r.address, r.patients, r.asked, r.policies
 	return stored
 }

@@ -110,15 +110,15 @@ func (c Condition) matches() []match.Match {
 	return []match.Match{match.All{Clauses: c.clauses}}
 }
 
-// never is the clause that holds for no resource.
-func never() match.Clause {
+// neverClause is the clause that holds for no resource.
+func neverClause() match.Clause {
 	return match.Clause{Name: "access", Value: "nothing", Any: []match.Match{match.IDs{Refs: []int64{}}}}
 }
 
 // Clauses are the clauses that a query must AND to find only visible resources.
 func (c Condition) Clauses() []match.Clause {
 	if c.none {
-		return []match.Clause{never()}
+		return []match.Clause{neverClause()}
 	}
 	return c.clauses
 }
@@ -180,9 +180,9 @@ func (c Condition) TermTest(typ, id string) (match.TermTest, bool) {
 	return match.TermTestOf(c.Clauses(), int64(fhir.ValueReference(typ, id)))
 }
 
-// decidable fails where clauses cannot be asked of one resource alone: chains, `_has`,
+// checkDecidable fails where clauses cannot be asked of one resource alone: chains, `_has`,
 // the codes of a large value set, full text.
-func decidable(clauses []match.Clause) error {
+func checkDecidable(clauses []match.Clause) error {
 	for _, c := range clauses {
 		if match.Open([]match.Clause{c}) {
 			return fmt.Errorf("%s=%s: a condition asks for what a resource says itself", c.Name, c.Value)
@@ -191,10 +191,10 @@ func decidable(clauses []match.Clause) error {
 	return nil
 }
 
-// joined is the clause that holds for a resource of each type as its condition says;
+// joinByType is the clause that holds for a resource of each type as its condition says;
 // conditions has an entry for each type that may be seen at all. false is no clause:
 // each of types, all there are, passes.
-func joined(types []string, conditions map[string]Condition) (match.Clause, bool) {
+func joinByType(types []string, conditions map[string]Condition) (match.Clause, bool) {
 	out := match.Clause{Name: "access", Value: "by type"}
 	var whole []string
 	every := true
@@ -224,7 +224,7 @@ func joined(types []string, conditions map[string]Condition) (match.Clause, bool
 		out.Any = append(out.Any, match.OfTypes{Types: whole})
 	}
 	if len(out.Any) == 0 {
-		return never(), true
+		return neverClause(), true
 	}
 	return out, true
 }

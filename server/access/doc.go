@@ -16,7 +16,7 @@
 // an event asks the same condition of the one resource.
 //
 // A resource that a condition hides is absent; a request without a scope is forbidden.
-// server/interaction reads through Service.Seen and writes under a store.Guard, which see
+// server/interaction reads through Service.VisibleReader and writes under a store.Guard, which see
 // to both. Conditions ask only for content of the resource itself, so chains and _has are
 // refused in granular scopes and policies.
 //

@@ -279,7 +279,7 @@ func (r *Rights) explain(interaction string, permission smart.Permissions, typ s
 	case a.none && a.granted:
 		d.Decision, d.Reason = "deny", "no resource of this type is within reach of the token"
 	case a.none:
-		d.Decision, d.Scope = "deny", r.lacking(permission, typ)
+		d.Decision, d.Scope = "deny", r.missingScope(permission, typ)
 		d.Reason = "the scope " + d.Scope + " is lacking"
 	case a.Whole():
 		d.Decision = "allow"

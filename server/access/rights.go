@@ -88,8 +88,8 @@ type answer struct {
 	dry      []DryRun
 }
 
-// For returns the rights of a principal in a request.
-func (d *Decider) For(ctx context.Context, p *Principal) *Rights {
+// RightsOf returns the rights of a principal in a request.
+func (d *Decider) RightsOf(ctx context.Context, p *Principal) *Rights {
 	r := &Rights{Principal: p, d: d, ctx: context.WithoutCancel(ctx)}
 	r.known.Store(&map[string]*answers{})
 	return r
@@ -106,8 +106,8 @@ type request struct {
 
 type key struct{}
 
-// With returns a context whose requests run as p.
-func With(ctx context.Context, p *Principal) context.Context {
+// WithPrincipal returns a context whose requests run as p.
+func WithPrincipal(ctx context.Context, p *Principal) context.Context {
 	return context.WithValue(ctx, key{}, &request{principal: p})
 }
 
@@ -131,8 +131,8 @@ func WithIndex(ctx context.Context, p *Principal) context.Context {
 	return context.WithValue(ctx, key{}, &request{principal: p, address: r.address, indexed: true})
 }
 
-// From returns the principal of a request, nil when there is none.
-func From(ctx context.Context) *Principal {
+// PrincipalFrom returns the principal of a request, nil when there is none.
+func PrincipalFrom(ctx context.Context) *Principal {
 	if r, _ := ctx.Value(key{}).(*request); r != nil {
 		return r.principal
 	}
@@ -153,7 +153,7 @@ func (d *Decider) Rights(ctx context.Context) (*Rights, error) {
 	}
 	r.once.Do(func() {
 		if r.rights = d.remembered(ctx, r.principal); r.rights == nil {
-			r.rights = d.For(ctx, r.principal)
+			r.rights = d.RightsOf(ctx, r.principal)
 			if r.address != nil {
 				r.rights.address = r.address()
 			}
@@ -194,7 +194,7 @@ func (d *Decider) remembered(ctx context.Context, p *Principal) *Rights {
 	if p.Patient != "" || strings.HasPrefix(p.FHIRUser, "Patient/") { // compartments are of search parameters
 		registry = d.Registry()
 	}
-	r := d.For(context.Background(), p)
+	r := d.RightsOf(context.Background(), p)
 	r.policies, r.most = &Policies{}, maxRemembered
 	p.rights.Store(&rememberedRights{r, registry, d.patientsSeeAudit()})
 	return r
@@ -442,9 +442,9 @@ func (r *Rights) compartments(permission smart.Permissions, typ string, patients
 	return Condition{clauses: []match.Clause{{Name: "compartment", Value: text, Any: any}}, words: text, notice: r.d.Registry().CompartmentNotice(typ)}, true
 }
 
-// Means reports whether a scope is about resources that there can be: its type is one,
+// ScopeMatchesAny reports whether a scope is about resources that there can be: its type is one,
 // and its search can be asked of the type, of some type where it is about every one.
-func (d *Decider) Means(ctx context.Context, s smart.Scope) bool {
+func (d *Decider) ScopeMatchesAny(ctx context.Context, s smart.Scope) bool {
 	searched := func(typ string) bool {
 		_, err := d.search(ctx, typ, s.Search)
 		return err == nil
@@ -477,7 +477,7 @@ func (d *Decider) search(ctx context.Context, typ, query string) (Condition, err
 	if len(q.Clauses) == 0 || len(q.Includes)+len(q.RevIncludes)+len(q.Sort)+len(q.Elements) > 0 || q.Cursor != nil || q.Offset > 0 {
 		return nothing, fmt.Errorf("%q is no condition: it asks for a page and not which resources match", query)
 	}
-	if err := decidable(q.Clauses); err != nil {
+	if err := checkDecidable(q.Clauses); err != nil {
 		return nothing, err
 	}
 	c := Condition{clauses: q.Clauses, words: typ + "?" + query}
@@ -487,9 +487,9 @@ func (d *Decider) search(ctx context.Context, typ, query string) (Condition, err
 	return c, nil
 }
 
-// May fails with forbidden, 403, where no scope covers permission on typ, which the
+// Check fails with forbidden, 403, where no scope covers permission on typ, which the
 // error names, or where policies deny all of it. It says nothing of any one resource.
-func (r *Rights) May(permission smart.Permissions, typ string) error {
+func (r *Rights) Check(permission smart.Permissions, typ string) error {
 	return r.mayNaming(permission, typ, permission)
 }
 
@@ -510,7 +510,7 @@ func (r *Rights) mayNaming(permission smart.Permissions, typ string, named smart
 	case a.granted:
 		return nil
 	}
-	scope := r.lacking(permission, typ)
+	scope := r.missingScope(permission, typ)
 	if scope != "admin" && r.Scopes.Covers(scope) {
 		if r.FHIRUser == "" {
 			return outcome.New(outcome.CodeForbidden, "the user of the access token has no fhirUser here: user/ scopes reach nothing")
@@ -518,7 +518,7 @@ func (r *Rights) mayNaming(permission smart.Permissions, typ string, named smart
 		// The token has it: its user is a patient, or acts for one.
 		return outcome.New(outcome.CodeForbidden, "the user of the access token may not write %s, which belongs to no patient", typ)
 	}
-	return Insufficient(r.lacking(named, typ))
+	return Insufficient(r.missingScope(named, typ))
 }
 
 // MayAny fails with forbidden, 403, where no scope covers permission, Read or Search, on
@@ -554,8 +554,8 @@ func (r *Rights) anyType(permission smart.Permissions) string {
 	return r.context(permission, "Patient") + "/*." + permission.String()
 }
 
-// lacking is the scope that would do.
-func (r *Rights) lacking(permission smart.Permissions, typ string) string {
+// missingScope is the scope that would do.
+func (r *Rights) missingScope(permission smart.Permissions, typ string) string {
 	if reading, ok := adminOnly[typ]; ok && (reading || permission&(smart.Read|smart.Search) == 0) {
 		return "admin"
 	}
@@ -599,9 +599,9 @@ func Insufficient(scope string) error {
 	return e
 }
 
-// Outside is the error of a write before or after which the resource is outside of the
+// OutsideOfReach is the error of a write before or after which the resource is outside of the
 // token's reach.
-func Outside(typ string) error {
+func OutsideOfReach(typ string) error {
 	return outcome.New(outcome.CodeForbidden, "the %s would lie outside of what the access token may write", typ)
 }
 
@@ -643,7 +643,7 @@ func (r *Rights) Narrow(q *search.Query, permissions smart.Permissions) (*search
 	}
 	stored := r // rights to the targets of chains, `_has` and includes, found by the index of stored resources
 	if r.indexed {
-		stored = r.d.For(r.ctx, r.Principal)
+		stored = r.d.RightsOf(r.ctx, r.Principal)
 		stored.address = r.address
 	}
 	var failure error
@@ -657,7 +657,7 @@ func (r *Rights) Narrow(q *search.Query, permissions smart.Permissions) (*search
 	}
 	switch {
 	case len(reached) == 0:
-		n.And(never())
+		n.And(neverClause())
 	case len(types) == 1:
 		n.Clauses = append(n.Clauses, conditions[reached[0]].clauses...)
 	default:
@@ -667,7 +667,7 @@ func (r *Rights) Narrow(q *search.Query, permissions smart.Permissions) (*search
 		if len(q.Clauses) == 0 {
 			types = reached
 		} // else the clauses, which were read for all of types, find any of these
-		if c, ok := joined(types, conditions); ok {
+		if c, ok := joinByType(types, conditions); ok {
 			n.And(c)
 		}
 	}
@@ -691,7 +691,7 @@ func (r *Rights) readable(types []string) ([]match.Clause, error) {
 	if len(types) == 1 {
 		return conditions[types[0]].Clauses(), nil
 	}
-	if c, ok := joined(types, conditions); ok {
+	if c, ok := joinByType(types, conditions); ok {
 		return []match.Clause{c}, nil
 	}
 	return nil, nil

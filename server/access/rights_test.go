@@ -99,7 +99,7 @@ func TestCondition(t *testing.T) {
 		{"an App is for admin", "system/*.cruds", nobody, r, "App", "nothing"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := decider(t).For(context.Background(), principal(t, tt.scope, tt.who)).Condition(tt.permission, tt.typ)
+			got, err := decider(t).RightsOf(context.Background(), principal(t, tt.scope, tt.who)).Condition(tt.permission, tt.typ)
 			if err != nil || got.String() != tt.want {
 				t.Errorf("condition %q, %v, want %q", got, err, tt.want)
 			}
@@ -128,7 +128,7 @@ func TestPolicyOrder(t *testing.T) {
 			"not Observation?subject=Patient/1 and Observation?category=laboratory"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := decider(t, tt.policies...).For(context.Background(), principal(t, "system/*.rs", nobody)).Condition(smart.Read, "Observation")
+			got, err := decider(t, tt.policies...).RightsOf(context.Background(), principal(t, "system/*.rs", nobody)).Condition(smart.Read, "Observation")
 			if err != nil || got.String() != tt.want {
 				t.Errorf("condition %q, %v, want %q", got, err, tt.want)
 			}
@@ -168,7 +168,7 @@ func TestConditionsWhoseIndexIsBeingBuilt(t *testing.T) {
 				}
 			}
 			p := principal(t, tt.scope, nobody)
-			for i, ctx := range []context.Context{With(context.Background(), p), WithIndex(context.Background(), p)} {
+			for i, ctx := range []context.Context{WithPrincipal(context.Background(), p), WithIndex(context.Background(), p)} {
 				want := []string{tt.want, tt.indexed}[i]
 				r, err := d.Rights(ctx)
 				if err != nil {
@@ -199,7 +199,7 @@ func TestNarrowedSearchesWarnOfAnIndexBeingBuilt(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		n, err := d.For(context.Background(), principal(t, scope, patient("1"))).Narrow(q, smart.Search)
+		n, err := d.RightsOf(context.Background(), principal(t, scope, patient("1"))).Narrow(q, smart.Search)
 		if err != nil || len(n.Notices) != want || len(q.Notices) != 0 {
 			t.Errorf("%s: the search warns of %v, %v, and the one that was narrowed of %v", scope, n.Notices, err, q.Notices)
 		}
@@ -220,7 +220,7 @@ func TestPolicyUsers(t *testing.T) {
 		{"an API key", func(p *Principal) { p.Subject, p.ClientID, p.APIKey = "doc", "apikey:doc", true }, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if err := d.For(context.Background(), principal(t, "system/*.rs", tt.who)).May(smart.Read, "Patient"); (err != nil) != tt.denied {
+			if err := d.RightsOf(context.Background(), principal(t, "system/*.rs", tt.who)).Check(smart.Read, "Patient"); (err != nil) != tt.denied {
 				t.Errorf("%v, want denied %v", err, tt.denied)
 			}
 		})
@@ -248,7 +248,7 @@ func TestCheckPolicy(t *testing.T) {
 	if err := d.CheckPolicy(&next, old); !outcome.Is(err, outcome.CodeInvalid) {
 		t.Errorf("another condition: %v", err)
 	}
-	if a := d.For(context.Background(), principal(t, "system/*.rs", nobody)); a.May(smart.Read, "Patient") != nil {
+	if a := d.RightsOf(context.Background(), principal(t, "system/*.rs", nobody)); a.Check(smart.Read, "Patient") != nil {
 		t.Error("the stored policy decides on everything")
 	}
 }
@@ -285,7 +285,7 @@ func TestExplain(t *testing.T) {
 		{"administration", backend, "GET", "/admin/policies", []Decision{{Interaction: "GET /admin/policies", Decision: "deny", Scope: "admin", Reason: "the scope admin is lacking"}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := d.For(context.Background(), tt.who).Explain(tt.method, tt.path)
+			got, err := d.RightsOf(context.Background(), tt.who).Explain(tt.method, tt.path)
 			if err != nil || !slices.EqualFunc(got.Decisions, tt.want, func(a, b Decision) bool {
 				return slices.Equal(a.By, b.By) && a.Interaction == b.Interaction && a.ResourceType == b.ResourceType && a.Decision == b.Decision &&
 					a.Condition == b.Condition && a.Reason == b.Reason && a.Scope == b.Scope
@@ -294,10 +294,10 @@ func TestExplain(t *testing.T) {
 			}
 		})
 	}
-	if _, err := d.For(context.Background(), app).Explain("GET", "/Patiens/1"); !outcome.Is(err, outcome.CodeNotSupported) {
+	if _, err := d.RightsOf(context.Background(), app).Explain("GET", "/Patiens/1"); !outcome.Is(err, outcome.CodeNotSupported) {
 		t.Errorf("an unknown type: %v", err)
 	}
-	if list, err := d.For(context.Background(), app).Explain("", ""); err != nil || len(list.Decisions) != 3 || list.Allowed != nil {
+	if list, err := d.RightsOf(context.Background(), app).Explain("", ""); err != nil || len(list.Decisions) != 3 || list.Allowed != nil {
 		t.Errorf("without a request: %+v, %v", list, err)
 	}
 }
@@ -313,7 +313,7 @@ func TestPlansOfPatientScopedSearches(t *testing.T) {
 		Type:  func(typ string) (int16, bool) { n, ok := numbers[typ]; return n, ok },
 		Texts: func(fhir.Key) []string { return nil },
 	}
-	rights := decider(t).For(context.Background(), principal(t, "patient/*.rs", patient("1")))
+	rights := decider(t).RightsOf(context.Background(), principal(t, "patient/*.rs", patient("1")))
 	for query, want := range map[string]string{
 		"Observation?":                                   "terms",
 		"Observation?code=x":                             "terms",
@@ -364,7 +364,7 @@ func TestPlansOfPatientScopedSearches(t *testing.T) {
 func TestRightsAreRemembered(t *testing.T) {
 	rights := func(d *Decider, p *Principal) *Rights {
 		t.Helper()
-		r, err := d.Rights(With(context.Background(), p))
+		r, err := d.Rights(WithPrincipal(context.Background(), p))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -410,7 +410,7 @@ func TestRightsAreRemembered(t *testing.T) {
 	d.Policies = func(context.Context) (*Policies, error) { return NewPolicies(nil, func() bool { return denied }), nil }
 	open := rights(d, p)
 	for _, denied = range []bool{false, true, false} {
-		if err := rights(d, p).May(smart.Read, "Patient"); (err != nil) != denied {
+		if err := rights(d, p).Check(smart.Read, "Patient"); (err != nil) != denied {
 			t.Errorf("default_deny is %v: %v", denied, err)
 		}
 	}
@@ -434,8 +434,8 @@ func BenchmarkRead(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				r, err := d.Rights(With(b.Context(), p))
-				if err != nil || r.May(smart.Read, "Observation") != nil {
+				r, err := d.Rights(WithPrincipal(b.Context(), p))
+				if err != nil || r.Check(smart.Read, "Observation") != nil {
 					b.Fatal(err)
 				}
 				c, err := r.Condition(smart.Read, "Observation")

@@ -71,8 +71,8 @@ func RegisterProcess(r prometheus.Registerer) {
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 }
 
-// Starting answers while the service is being built: alive, not ready.
-func Starting() http.Handler {
+// StartingHandler answers while the service is being built: alive, not ready.
+func StartingHandler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/health/live", "/fhir/health/live":
@@ -150,7 +150,7 @@ func sendLine(w http.ResponseWriter, status int, contentType string, body []byte
 func (p *Part) profile(h http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !p.Pprof() {
-			web.Of(w).Fail(r, outcome.NotSupported("profiles are not served (server.pprof)"))
+			web.ExchangeOf(w).Fail(r, outcome.NotSupported("profiles are not served (server.pprof)"))
 			return
 		}
 		host, _, err := net.SplitHostPort(r.RemoteAddr)
@@ -160,6 +160,6 @@ func (p *Part) profile(h http.HandlerFunc) http.Handler {
 				return
 			}
 		}
-		web.Of(w).Fail(r, outcome.New(outcome.CodeForbidden, "profiles are for clients on the server's own machine"))
+		web.ExchangeOf(w).Fail(r, outcome.New(outcome.CodeForbidden, "profiles are for clients on the server's own machine"))
 	})
 }

@@ -34,23 +34,23 @@ func (p *Part) mountConfig(m *web.Mux) {
 	m.HandleFunc(web.Admin, "GET /admin/config/{category}/{key}", p.readConfig)
 	m.HandleFunc(web.Admin, "PUT /admin/config/{category}/{key}", p.putConfig)
 	m.HandleFunc(web.Admin, "DELETE /admin/config/{category}/{key}", p.deleteConfig)
-	m.HandleFunc(web.Admin, "GET /admin/features", func(w http.ResponseWriter, r *http.Request) { answer(w, r, p.Settings.FlagEntries(), nil) })
+	m.HandleFunc(web.Admin, "GET /admin/features", func(w http.ResponseWriter, r *http.Request) { writeAnswer(w, r, p.Settings.FlagEntries(), nil) })
 	m.HandleFunc(web.Admin, "GET /admin/features/{flag}", func(w http.ResponseWriter, r *http.Request) {
 		e, err := p.Settings.FlagEntry(r.PathValue("flag"))
-		answer(w, r, e, err)
+		writeAnswer(w, r, e, err)
 	})
 	m.HandleFunc(web.Admin, "PUT /admin/features/{flag}", p.putFlag)
 	m.HandleFunc(web.Admin, "DELETE /admin/features/{flag}", func(w http.ResponseWriter, r *http.Request) {
 		name := r.PathValue("flag")
 		e, err := p.Settings.DeleteFlag(r.Context(), name)
-		p.changed(w, r, err, "feature "+name, "taken back")
-		answer(w, r, e, err)
+		p.answerChange(w, r, err, "feature "+name, "taken back")
+		writeAnswer(w, r, e, err)
 	})
 }
 
 func (p *Part) listConfig(w http.ResponseWriter, r *http.Request) {
 	list, err := p.Settings.Entries(r.URL.Query().Get("category"))
-	answer(w, r, list, err)
+	writeAnswer(w, r, list, err)
 }
 
 // readCategory answers with the values of a category by key, relative to it.
@@ -60,7 +60,7 @@ func (p *Part) readCategory(w http.ResponseWriter, r *http.Request) {
 	for _, e := range list {
 		values[strings.TrimPrefix(e.Key, e.Category+".")] = e.Value
 	}
-	answer(w, r, values, err)
+	writeAnswer(w, r, values, err)
 }
 
 // readConfig answers with the entry of one key.
@@ -68,25 +68,25 @@ func (p *Part) readConfig(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("category") + "." + r.PathValue("key")
 	list, err := p.Settings.Entries(r.PathValue("category"))
 	if err != nil {
-		answer(w, r, nil, err)
+		writeAnswer(w, r, nil, err)
 		return
 	}
 	var names []string
 	for _, e := range list {
 		if e.Key == name {
-			answer(w, r, e, nil)
+			writeAnswer(w, r, e, nil)
 			return
 		}
 		names = append(names, e.Key)
 	}
-	answer(w, r, nil, outcome.New(outcome.CodeNotFound, "there is no configuration key %q%s", name, outcome.DidYouMean(name, names)))
+	writeAnswer(w, r, nil, outcome.New(outcome.CodeNotFound, "there is no configuration key %q%s", name, outcome.DidYouMean(name, names)))
 }
 
 func (p *Part) putConfig(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("category") + "." + r.PathValue("key")
 	body, err := readBody(r)
 	if err != nil {
-		answer(w, r, nil, err)
+		writeAnswer(w, r, nil, err)
 		return
 	}
 	value := json.RawMessage(body)
@@ -94,21 +94,21 @@ func (p *Part) putConfig(w http.ResponseWriter, r *http.Request) {
 	if json.Unmarshal(body, &wrapped) == nil {
 		v, ok := wrapped["value"]
 		if !ok || len(wrapped) != 1 {
-			answer(w, r, nil, outcome.Invalid(`the body is an object that is not {"value": …}`))
+			writeAnswer(w, r, nil, outcome.Invalid(`the body is an object that is not {"value": …}`))
 			return
 		}
 		value = v
 	}
 	e, err := p.Settings.Put(r.Context(), name, value, who(r))
-	p.changed(w, r, err, "configuration "+name, shown(e))
-	answer(w, r, e, err)
+	p.answerChange(w, r, err, "configuration "+name, shown(e))
+	writeAnswer(w, r, e, err)
 }
 
 func (p *Part) deleteConfig(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("category") + "." + r.PathValue("key")
 	e, err := p.Settings.Delete(r.Context(), name)
-	p.changed(w, r, err, "configuration "+name, "taken back to "+shown(e))
-	answer(w, r, e, err)
+	p.answerChange(w, r, err, "configuration "+name, "taken back to "+shown(e))
+	writeAnswer(w, r, e, err)
 }
 
 // shown is an entry's value in words; secrets are masked already.
@@ -128,15 +128,15 @@ func (p *Part) putFlag(w http.ResponseWriter, r *http.Request) {
 	}
 	name := r.PathValue("flag")
 	if _, err := p.Settings.FlagEntry(name); err != nil {
-		answer(w, r, nil, err)
+		writeAnswer(w, r, nil, err)
 		return
 	}
-	if err := decode(r, &in); err != nil {
-		answer(w, r, nil, err)
+	if err := decodeBody(r, &in); err != nil {
+		writeAnswer(w, r, nil, err)
 		return
 	}
 	if in.Enabled == nil {
-		answer(w, r, nil, outcome.New(outcome.CodeRequired, `the body has no "enabled": expected {"enabled": true}`))
+		writeAnswer(w, r, nil, outcome.New(outcome.CodeRequired, `the body has no "enabled": expected {"enabled": true}`))
 		return
 	}
 	e, err := p.Settings.PutFlag(r.Context(), name, *in.Enabled, in.Percentage, in.Clients, who(r))
@@ -144,28 +144,28 @@ func (p *Part) putFlag(w http.ResponseWriter, r *http.Request) {
 	if *in.Enabled {
 		state = "on"
 	}
-	p.changed(w, r, err, "feature "+name, state)
-	answer(w, r, e, err)
+	p.answerChange(w, r, err, "feature "+name, state)
+	writeAnswer(w, r, e, err)
 }
 
-// changed tells the audit of a change that an administrator has made.
-func (p *Part) changed(w http.ResponseWriter, r *http.Request, err error, what, to string) {
+// answerChange tells the audit of a change that an administrator has made.
+func (p *Part) answerChange(w http.ResponseWriter, r *http.Request, err error, what, to string) {
 	if err == nil && p.Changed != nil {
-		p.Changed(r.Context(), r, web.Of(w), what, to)
+		p.Changed(r.Context(), r, web.ExchangeOf(w), what, to)
 	}
 }
 
 // who is the administrator's name, as it is stored with a change.
 func who(r *http.Request) string {
-	if a := access.From(r.Context()); a != nil && a.Subject != "" {
+	if a := access.PrincipalFrom(r.Context()); a != nil && a.Subject != "" {
 		return a.Subject
 	}
 	return "anonymous"
 }
 
-// answer writes a value as JSON, or the error in its place.
-func answer(w http.ResponseWriter, r *http.Request, v any, err error) {
-	x := web.Of(w)
+// writeAnswer writes a value as JSON, or the error in its place.
+func writeAnswer(w http.ResponseWriter, r *http.Request, v any, err error) {
+	x := web.ExchangeOf(w)
 	if err != nil {
 		x.Fail(r, err)
 		return
@@ -187,8 +187,8 @@ func readBody(r *http.Request) ([]byte, error) {
 	return bytes.TrimSpace(body), nil
 }
 
-// decode reads a body of known fields; an absent one leaves them as they are.
-func decode(r *http.Request, into any) error {
+// decodeBody reads a body of known fields; an absent one leaves them as they are.
+func decodeBody(r *http.Request, into any) error {
 	if r.ContentLength == 0 {
 		return nil
 	}

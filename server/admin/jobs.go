@@ -87,11 +87,11 @@ func (p *Part) mountJobs(m *web.Mux) {
 		if state := r.URL.Query().Get("state"); state != "" {
 			list = slices.DeleteFunc(list, func(j Job) bool { return j.State != state })
 		}
-		answer(w, r, list, err)
+		writeAnswer(w, r, list, err)
 	})
 	m.HandleFunc(web.Admin, "GET /admin/jobs/{id}", func(w http.ResponseWriter, r *http.Request) {
-		job, _, err := p.job(r.Context(), r.PathValue("id"))
-		answer(w, r, job, err)
+		job, _, err := p.findJob(r.Context(), r.PathValue("id"))
+		writeAnswer(w, r, job, err)
 	})
 	m.HandleFunc(web.Admin, "DELETE /admin/jobs/{id}", p.cancelJob)
 }
@@ -110,7 +110,7 @@ func (p *Part) jobs(ctx context.Context) ([]Job, error) {
 	return all, nil
 }
 
-func (p *Part) job(ctx context.Context, id string) (Job, JobSource, error) {
+func (p *Part) findJob(ctx context.Context, id string) (Job, JobSource, error) {
 	for _, s := range p.Jobs {
 		list, err := s.Jobs(ctx)
 		if err != nil {
@@ -126,20 +126,20 @@ func (p *Part) job(ctx context.Context, id string) (Job, JobSource, error) {
 // cancelJob ends a job and answers with its state then; a job that has ended already is a
 // conflict.
 func (p *Part) cancelJob(w http.ResponseWriter, r *http.Request) {
-	job, source, err := p.job(r.Context(), r.PathValue("id"))
+	job, source, err := p.findJob(r.Context(), r.PathValue("id"))
 	if err != nil {
-		answer(w, r, nil, err)
+		writeAnswer(w, r, nil, err)
 		return
 	}
 	cancelled, err := source.Cancel(r.Context(), job.ID)
 	if err == nil && !cancelled { // perhaps since it was looked for
-		if job, _, err = p.job(r.Context(), job.ID); err == nil {
+		if job, _, err = p.findJob(r.Context(), job.ID); err == nil {
 			err = outcome.New(outcome.CodeConflict, "job %s has ended already: it is %s", job.ID, job.State)
 		}
 	}
-	p.changed(w, r, err, "job "+job.ID, "cancelled")
+	p.answerChange(w, r, err, "job "+job.ID, "cancelled")
 	if err == nil {
-		job, _, err = p.job(r.Context(), job.ID)
+		job, _, err = p.findJob(r.Context(), job.ID)
 	}
-	answer(w, r, job, err)
+	writeAnswer(w, r, job, err)
 }

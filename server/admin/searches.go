@@ -21,11 +21,11 @@ type Searches interface {
 func (p *Part) mountSearches(m *web.Mux) {
 	m.HandleFunc(web.Admin, "GET /admin/searches", func(w http.ResponseWriter, r *http.Request) {
 		list, err := p.Searches.Shapes(r.Context())
-		answer(w, r, list, err)
+		writeAnswer(w, r, list, err)
 	})
 	m.HandleFunc(web.Admin, "GET /admin/indexes/suggestions", func(w http.ResponseWriter, r *http.Request) {
 		list, err := p.Searches.Suggestions(r.Context(), r.URL.Query().Get("resource_type"))
-		answer(w, r, map[string]any{"suggestions": list}, err)
+		writeAnswer(w, r, map[string]any{"suggestions": list}, err)
 	})
 	m.HandleFunc(web.Admin, "POST /admin/indexes/suggestions/{id}/apply", p.applySuggestion)
 }
@@ -33,22 +33,22 @@ func (p *Part) mountSearches(m *web.Mux) {
 // applySuggestion answers 202 with the job, and where it is told of.
 func (p *Part) applySuggestion(w http.ResponseWriter, r *http.Request) {
 	id, err := p.Searches.Apply(r.Context(), r.PathValue("id"))
-	p.changed(w, r, err, "index suggestion "+r.PathValue("id"), "applied by job "+id)
+	p.answerChange(w, r, err, "index suggestion "+r.PathValue("id"), "applied by job "+id)
 	if err != nil {
-		answer(w, r, nil, err)
+		writeAnswer(w, r, nil, err)
 		return
 	}
-	job, _, err := p.job(r.Context(), id)
+	job, _, err := p.findJob(r.Context(), id)
 	if err != nil {
-		answer(w, r, nil, err)
+		writeAnswer(w, r, nil, err)
 		return
 	}
-	accepted(w, r, job)
+	writeAccepted(w, r, job)
 }
 
-// accepted answers 202 with a job, and where it is told of.
-func accepted(w http.ResponseWriter, r *http.Request, job Job) {
-	x := web.Of(w)
+// writeAccepted answers 202 with a job, and where it is told of.
+func writeAccepted(w http.ResponseWriter, r *http.Request, job Job) {
+	x := web.ExchangeOf(w)
 	w.Header().Set("Location", x.Prefix+"/admin/jobs/"+job.ID)
 	w.Header().Set("Cache-Control", "no-store")
 	x.SendJSON(r, http.StatusAccepted, job)

@@ -21,7 +21,7 @@ type SortIndexes interface {
 func (p *Part) mountSortIndexes(m *web.Mux) {
 	m.HandleFunc(web.Admin, "GET /admin/indexes/sort", func(w http.ResponseWriter, r *http.Request) {
 		list, err := p.SortIndexes.SortIndexes(r.Context())
-		answer(w, r, map[string]any{"indexes": list}, err)
+		writeAnswer(w, r, map[string]any{"indexes": list}, err)
 	})
 	m.HandleFunc(web.Admin, "PUT /admin/indexes/sort/{type}/{parameter}", p.addSortIndex)
 	m.HandleFunc(web.Admin, "DELETE /admin/indexes/sort/{type}/{parameter}", p.removeSortIndex)
@@ -32,22 +32,22 @@ func (p *Part) mountSortIndexes(m *web.Mux) {
 func (p *Part) addSortIndex(w http.ResponseWriter, r *http.Request) {
 	typ, parameter := r.PathValue("type"), r.PathValue("parameter")
 	index, err := p.SortIndexes.AddSortIndex(r.Context(), typ, parameter)
-	p.changed(w, r, err, "index for _sort of "+typ+" by "+parameter, "wanted")
+	p.answerChange(w, r, err, "index for _sort of "+typ+" by "+parameter, "wanted")
 	if err != nil || index.Job == "" {
-		answer(w, r, index, err)
+		writeAnswer(w, r, index, err)
 		return
 	}
-	job, _, err := p.job(r.Context(), index.Job)
+	job, _, err := p.findJob(r.Context(), index.Job)
 	if o, ok := outcome.From(err); ok && o.Issues[0].Code == outcome.CodeNotFound { // it had nothing to do, and is forgotten
 		index, err = p.sortIndex(r.Context(), index)
-		answer(w, r, index, err)
+		writeAnswer(w, r, index, err)
 		return
 	}
 	if err != nil {
-		answer(w, r, nil, err)
+		writeAnswer(w, r, nil, err)
 		return
 	}
-	accepted(w, r, job)
+	writeAccepted(w, r, job)
 }
 
 // sortIndex is the present state of an index.
@@ -67,11 +67,11 @@ func (p *Part) sortIndex(ctx context.Context, x searchparam.SortIndex) (searchpa
 func (p *Part) removeSortIndex(w http.ResponseWriter, r *http.Request) {
 	typ, parameter := r.PathValue("type"), r.PathValue("parameter")
 	index, err := p.SortIndexes.RemoveSortIndex(r.Context(), typ, parameter)
-	p.changed(w, r, err, "index for _sort of "+typ+" by "+parameter, "removed")
+	p.answerChange(w, r, err, "index for _sort of "+typ+" by "+parameter, "removed")
 	if err != nil {
-		answer(w, r, nil, err)
+		writeAnswer(w, r, nil, err)
 		return
 	}
 	w.Header().Set("Cache-Control", "no-store")
-	web.Of(w).SendJSON(r, http.StatusAccepted, index)
+	web.ExchangeOf(w).SendJSON(r, http.StatusAccepted, index)
 }

@@ -38,19 +38,19 @@ func (p *Part) mountState(m *web.Mux) {
 			}
 			out[c.Name] = s
 		}
-		answer(w, r, out, nil)
+		writeAnswer(w, r, out, nil)
 	})
 	m.HandleFunc(web.Admin, "POST /admin/cache/clear", p.clearCaches)
 	m.HandleFunc(web.Admin, "GET /admin/db/stats", func(w http.ResponseWriter, r *http.Request) {
 		d, err := p.Database(r.Context())
-		answer(w, r, struct {
+		writeAnswer(w, r, struct {
 			Pool []store.Pool `json:"pool"`
 			store.DatabaseStatistics
 		}{p.Pools(), d}, err)
 	})
 	m.HandleFunc(web.Admin, "GET /admin/servers", func(w http.ResponseWriter, r *http.Request) {
 		list, err := p.Instances(r.Context())
-		answer(w, r, list, err)
+		writeAnswer(w, r, list, err)
 	})
 }
 
@@ -60,8 +60,8 @@ func (p *Part) clearCaches(w http.ResponseWriter, r *http.Request) {
 	var in struct {
 		Caches []string `json:"caches"`
 	}
-	if err := decode(r, &in); err != nil {
-		answer(w, r, nil, err)
+	if err := decodeBody(r, &in); err != nil {
+		writeAnswer(w, r, nil, err)
 		return
 	}
 	var names []string
@@ -70,7 +70,7 @@ func (p *Part) clearCaches(w http.ResponseWriter, r *http.Request) {
 	}
 	for _, name := range in.Caches {
 		if !slices.Contains(names, name) {
-			answer(w, r, nil, outcome.New(outcome.CodeNotFound, "there is no cache %q%s", name, outcome.DidYouMean(name, names)))
+			writeAnswer(w, r, nil, outcome.New(outcome.CodeNotFound, "there is no cache %q%s", name, outcome.DidYouMean(name, names)))
 			return
 		}
 	}
@@ -78,16 +78,16 @@ func (p *Part) clearCaches(w http.ResponseWriter, r *http.Request) {
 		in.Caches = names
 	}
 	if err := p.ClearEverywhere(r.Context(), strings.Join(in.Caches, ",")); err != nil {
-		answer(w, r, nil, err)
+		writeAnswer(w, r, nil, err)
 		return
 	}
-	p.Clear(in.Caches)
-	p.changed(w, r, nil, "caches "+strings.Join(in.Caches, ", "), "cleared")
-	answer(w, r, map[string]any{"status": "cleared", "caches": in.Caches}, nil)
+	p.ClearCaches(in.Caches)
+	p.answerChange(w, r, nil, "caches "+strings.Join(in.Caches, ", "), "cleared")
+	writeAnswer(w, r, map[string]any{"status": "cleared", "caches": in.Caches}, nil)
 }
 
-// Clear empties caches of this server by name, all without names.
-func (p *Part) Clear(names []string) {
+// ClearCaches empties caches of this server by name, all without names.
+func (p *Part) ClearCaches(names []string) {
 	for _, c := range p.Caches {
 		if len(names) == 0 || slices.Contains(names, c.Name) {
 			c.Clear()

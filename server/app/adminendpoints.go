@@ -16,7 +16,7 @@ func sendJSON(w http.ResponseWriter, r *http.Request, status int, v any) error {
 	if err != nil {
 		return err
 	}
-	web.Of(w).Send(r, status, "application/json; charset=utf-8", b, true)
+	web.ExchangeOf(w).Send(r, status, "application/json; charset=utf-8", b, true)
 	return nil
 }
 
@@ -32,8 +32,8 @@ func readJSON(w http.ResponseWriter, r *http.Request, into any, expected string)
 	return nil
 }
 
-// named is the name of the App of a path. It fails with not-found.
-func (p *Platform) named(r *http.Request) (id, name string, err error) {
+// appOfRequest is the name of the App of a path. It fails with not-found.
+func (p *Platform) appOfRequest(r *http.Request) (id, name string, err error) {
 	id = r.PathValue("id")
 	v, err := p.Store.Read(r.Context(), "App", id)
 	if err != nil {
@@ -51,7 +51,7 @@ type grants struct {
 }
 
 func (p *Platform) showGrants(w http.ResponseWriter, r *http.Request) error {
-	id, _, err := p.named(r)
+	id, _, err := p.appOfRequest(r)
 	if err != nil {
 		return err
 	}
@@ -71,7 +71,7 @@ func errNoClients() error {
 
 // putGrants gives the App's own client scopes, in place of those that it had.
 func (p *Platform) putGrants(w http.ResponseWriter, r *http.Request) error {
-	id, name, err := p.named(r)
+	id, name, err := p.appOfRequest(r)
 	if err != nil {
 		return err
 	}
@@ -102,7 +102,7 @@ func (p *Platform) putGrants(w http.ResponseWriter, r *http.Request) error {
 
 // listSecrets names the secrets of an App, without their values.
 func (p *Platform) listSecrets(w http.ResponseWriter, r *http.Request) error {
-	id, _, err := p.named(r)
+	id, _, err := p.appOfRequest(r)
 	if err != nil {
 		return err
 	}
@@ -121,7 +121,7 @@ func (p *Platform) listSecrets(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (p *Platform) storeSecret(w http.ResponseWriter, r *http.Request) error {
-	id, _, err := p.named(r)
+	id, _, err := p.appOfRequest(r)
 	if err != nil {
 		return err
 	}
@@ -139,7 +139,7 @@ func (p *Platform) storeSecret(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (p *Platform) removeSecret(w http.ResponseWriter, r *http.Request) error {
-	id, _, err := p.named(r)
+	id, _, err := p.appOfRequest(r)
 	if err != nil {
 		return err
 	}

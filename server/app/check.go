@@ -208,7 +208,7 @@ func (p *Platform) check(ctx context.Context, tx *store.Tx, id string, a *r4.App
 		}
 		seen[k] = true
 		if active && a.Operations[i].Handler.Auth.Text == "app" {
-			if err := p.granted(ctx, id, at+".handler.auth", "the handler has auth app"); err != nil {
+			if err := p.checkGranted(ctx, id, at+".handler.auth", "the handler has auth app"); err != nil {
 				return err
 			}
 		}
@@ -231,7 +231,7 @@ func (p *Platform) check(ctx context.Context, tx *store.Tx, id string, a *r4.App
 		if !p.Config().Notifications {
 			return unprocessable("App.subscriptions", "this server delivers no events: notifications.enabled is off")
 		}
-		if err := p.granted(ctx, id, "App.subscriptions", "the App has subscriptions"); err != nil {
+		if err := p.checkGranted(ctx, id, "App.subscriptions", "the App has subscriptions"); err != nil {
 			return err
 		}
 	}
@@ -372,8 +372,8 @@ func (p *Platform) checkHandler(ctx context.Context, at string, active bool, typ
 	return nil
 }
 
-// read is an App as it is stored. It fails with not-found and deleted.
-func (p *Platform) read(ctx context.Context, id string) (*r4.App, error) {
+// readApp is an App as it is stored. It fails with not-found and deleted.
+func (p *Platform) readApp(ctx context.Context, id string) (*r4.App, error) {
 	v, err := p.Store.Read(ctx, "App", id)
 	if err != nil {
 		return nil, err
@@ -399,7 +399,7 @@ func (p *Platform) checkUnique(ctx context.Context, tx *store.Tx, id string, own
 	for k := range own {
 		names = append(names, k.name[1:])
 	}
-	others, err := p.active(ctx, tx, names...)
+	others, err := p.activeApps(ctx, tx, names...)
 	if err != nil {
 		return err
 	}
@@ -416,8 +416,8 @@ func (p *Platform) checkUnique(ctx context.Context, tx *store.Tx, id string, own
 	return nil
 }
 
-// active reads the active Apps, by id: all, or those with an operation of one of some names.
-func (p *Platform) active(ctx context.Context, from searcher, operations ...string) ([]*r4.App, error) {
+// activeApps reads the active Apps, by id: all, or those with an operation of one of some names.
+func (p *Platform) activeApps(ctx context.Context, from searcher, operations ...string) ([]*r4.App, error) {
 	var out []*r4.App
 	for cursor := ""; ; {
 		// An index that is being rebuilt finds no Apps by their status.

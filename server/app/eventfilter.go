@@ -455,8 +455,8 @@ func quantityComparison(t *fhir.Type, op string, operand any) (func(any) bool, e
 	}, nil
 }
 
-// passes reports whether every condition holds of a resource.
-func (f filter) passes(resource []byte) bool {
+// matchesResource reports whether every condition holds of a resource.
+func (f filter) matchesResource(resource []byte) bool {
 	if len(f) == 0 {
 		return true
 	}

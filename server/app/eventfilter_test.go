@@ -73,7 +73,7 @@ func TestFilter(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := f.passes([]byte(filtered)); got != c.want {
+			if got := f.matchesResource([]byte(filtered)); got != c.want {
 				t.Errorf("%s: %t", c.filter, got)
 			}
 		})
@@ -99,7 +99,7 @@ func FuzzFilter(f *testing.F) {
 	f.Add(`{"value":{"gt":120},"code.coding[1].code":{"in":["a"]}}`, filtered)
 	f.Fuzz(func(_ *testing.T, text, resource string) {
 		if compiled, err := compileFilter(r4.Model, "Observation", text); err == nil {
-			compiled.passes([]byte(resource))
+			compiled.matchesResource([]byte(resource))
 		}
 	})
 }

@@ -38,9 +38,9 @@ type hostOptions struct {
 	Body       json.RawMessage   `json:"body"`
 }
 
-// host carries out a function of fhir with the rights of ctx. An operation that changes
+// callHost carries out a function of fhir with the rights of ctx. An operation that changes
 // no data has none that does.
-func (p *Platform) host(ctx context.Context, e *entry, function string, text json.RawMessage) (json.RawMessage, error) {
+func (p *Platform) callHost(ctx context.Context, e *entry, function string, text json.RawMessage) (json.RawMessage, error) {
 	var a hostArgs
 	if err := json.Unmarshal(text, &a); err != nil {
 		return nil, outcome.Invalid("fhir.%s cannot be called with these arguments", function)
@@ -53,13 +53,13 @@ func (p *Platform) host(ctx context.Context, e *entry, function string, text jso
 	}
 	s := p.Service
 	if dry, ok := ctx.Value(dryKey{}).(*dryRun); ok && (writes[function] || function == "operation" && a.Options.Method != http.MethodGet || function == "fetch") {
-		return dry.instead(function, text, &a)
+		return dry.recordCall(function, text, &a)
 	}
 	if function == "search" && a.Type == "" {
 		return nil, outcome.Invalid("fhir.search needs a type")
 	}
 	if function != "operation" {
-		release, err := sandbox.Hold(ctx)
+		release, err := sandbox.HoldResult(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -117,7 +117,7 @@ func (p *Platform) operation(ctx context.Context, e *entry, a hostArgs) (json.Ra
 		if p.Own.Has(q.Name) {
 			// Plain values go into the URL; FHIR Parameters and resources are a body.
 			if more, err := searchValues(q.Body); err == nil && len(more) > 0 && !more.Has("resourceType") {
-				q.Values, q.Body = merged(q.Values, more), nil
+				q.Values, q.Body = mergeValues(q.Values, more), nil
 			}
 		}
 	case http.MethodGet:
@@ -126,7 +126,7 @@ func (p *Platform) operation(ctx context.Context, e *entry, a hostArgs) (json.Ra
 		if err != nil {
 			return nil, err
 		}
-		q.Values = merged(q.Values, more)
+		q.Values = mergeValues(q.Values, more)
 	default:
 		return nil, outcome.Invalid("fhir.operation is called by GET or POST, not %q", clip(a.Options.Method))
 	}
@@ -134,7 +134,7 @@ func (p *Platform) operation(ctx context.Context, e *entry, a hostArgs) (json.Ra
 		return nil, outcome.New(outcome.CodeForbidden, "%s is of type %s and changes no data: %s is not for it", e.name, e.kind, clip(q.Name))
 	}
 	if p.Own.Has(q.Name) { // an App's operation waits in Pool.Run, or holds by itself
-		release, err := sandbox.Hold(ctx)
+		release, err := sandbox.HoldResult(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -180,7 +180,7 @@ func (p *Platform) changes(ctx context.Context, q interaction.OperationParams) b
 	if p.Own.Has(q.Name) {
 		return p.Own.Affects(q)
 	}
-	apps, err := p.now(ctx)
+	apps, err := p.currentSnapshot(ctx)
 	if err != nil {
 		return true
 	}

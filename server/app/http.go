@@ -240,7 +240,7 @@ func (p *Platform) callRemote(ctx context.Context, e *entry, hc *handlerContext,
 	set("X-Request-Id", hc.RequestID)
 	caller := interaction.CallerFrom(ctx)
 	set("Traceparent", traceparent(caller.Traceparent))
-	token, err := p.bearer(ctx, e, caller.Token)
+	token, err := p.bearerToken(ctx, e, caller.Token)
 	if err != nil {
 		return interaction.Response{}, err
 	}

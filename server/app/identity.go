@@ -39,10 +39,10 @@ func contentOf(s *r4.AppSubscriptions) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// identify returns the number of each subscription of an App, and the identities of the App from
+// identifySubscriptions returns the number of each subscription of an App, and the identities of the App from
 // then on. known are those from before, by number. A subscription is the one of its name, else the
 // one of its content; a new one has a new number.
-func identify(known []identity, list []r4.AppSubscriptions) (numbers []int, all []identity) {
+func identifySubscriptions(known []identity, list []r4.AppSubscriptions) (numbers []int, all []identity) {
 	all = slices.Clone(known)
 	next := 0
 	for i := range all {
@@ -75,8 +75,8 @@ func identify(known []identity, list []r4.AppSubscriptions) (numbers []int, all 
 	return numbers, all
 }
 
-// identities reads the identities of an App, or of all where id is "".
-func identities(ctx context.Context, q *db.Queries, id string) (map[string][]identity, error) {
+// readIdentities reads the identities of an App, or of all where id is "".
+func readIdentities(ctx context.Context, q *db.Queries, id string) (map[string][]identity, error) {
 	rows, err := q.AppSubscriptions(ctx, id)
 	if err != nil {
 		return nil, err
@@ -91,11 +91,11 @@ func identities(ctx context.Context, q *db.Queries, id string) (map[string][]ide
 // register stores the identities of an App's subscriptions as they are now.
 func register(ctx context.Context, tx *store.Tx, id string, a *r4.App, onlyFirst bool) error {
 	q := db.New(tx.Conn())
-	known, err := identities(ctx, q, id)
+	known, err := readIdentities(ctx, q, id)
 	if err != nil || onlyFirst && len(known[id]) > 0 {
 		return err
 	}
-	_, all := identify(known[id], a.Subscriptions)
+	_, all := identifySubscriptions(known[id], a.Subscriptions)
 	p := db.PutAppSubscriptionsParams{App: id}
 	for _, x := range all {
 		p.Numbers, p.Names = append(p.Numbers, int32(x.number)), append(p.Names, x.name)

@@ -35,7 +35,7 @@ func TestIdentify(t *testing.T) {
 		{"never a number again", []r4.AppSubscriptions{sub("", "Group", "x")}, []int{5}},
 	} {
 		var got []int
-		got, known = identify(known, c.list)
+		got, known = identifySubscriptions(known, c.list)
 		if !slices.Equal(got, c.want) {
 			t.Errorf("%s: %v, want %v", c.name, got, c.want)
 		}

@@ -72,8 +72,8 @@ func findInternal(text string) (h *internalHandler, fixed map[string]any, err er
 	return h, fixed, nil
 }
 
-// fix overrides parameters of a call by those in the url of an internal handler.
-func (e *entry) fix(hc *handlerContext) error {
+// fixHandlerContext overrides parameters of a call by those in the url of an internal handler.
+func (e *entry) fixHandlerContext(hc *handlerContext) error {
 	if len(e.fixed) == 0 {
 		return nil
 	}
@@ -89,16 +89,16 @@ func (e *entry) fix(hc *handlerContext) error {
 	return err
 }
 
-// own calls an operation of the server with the parameters of an App's.
-func (p *Platform) own(ctx context.Context, e *entry, hc *handlerContext, q interaction.OperationParams) (interaction.Response, error) {
+// runBuiltIn calls an operation of the server with the parameters of an App's.
+func (p *Platform) runBuiltIn(ctx context.Context, e *entry, hc *handlerContext, q interaction.OperationParams) (interaction.Response, error) {
 	more, err := searchValues(json.RawMessage(hc.Parameters))
 	if err != nil {
 		return interaction.Response{}, err
 	}
-	if ctx, err = p.as(ctx, e); err != nil {
+	if ctx, err = p.contextOfHandler(ctx, e); err != nil {
 		return interaction.Response{}, err
 	}
-	q.Values = merged(q.Values, more)
+	q.Values = mergeValues(q.Values, more)
 	return p.Own.Run(ctx, q)
 }
 
@@ -107,7 +107,7 @@ func (p *Platform) everything(ctx context.Context, e *entry, hc *handlerContext,
 		return interaction.Response{}, outcome.New(outcome.CodeRequired, "%s needs a resource: call it on one", e.label())
 	}
 	q.Name, q.Read, q.Method, q.Body = "$everything", true, http.MethodGet, nil
-	return p.own(ctx, e, hc, q)
+	return p.runBuiltIn(ctx, e, hc, q)
 }
 
 func (p *Platform) validate(ctx context.Context, e *entry, hc *handlerContext, q interaction.OperationParams) (interaction.Response, error) {
@@ -115,7 +115,7 @@ func (p *Platform) validate(ctx context.Context, e *entry, hc *handlerContext, q
 		return interaction.Response{}, outcome.New(outcome.CodeRequired, "%s needs a resource: call it on one", e.label())
 	}
 	q.Name, q.ID, q.Read, q.Method, q.Body = "$validate", "", false, http.MethodPost, hc.Resource
-	return p.own(ctx, e, hc, q)
+	return p.runBuiltIn(ctx, e, hc, q)
 }
 
 // notifyUsers sends a message to users. Whom, the App says in its url, or an administrator
@@ -130,7 +130,7 @@ func (p *Platform) notifyUsers(ctx context.Context, e *entry, hc *handlerContext
 			return interaction.Response{}, outcome.New(outcome.CodeStructure, "the parameters cannot be read: %s", outcome.JSONProblem(err))
 		}
 	}
-	c := access.From(ctx)
+	c := access.PrincipalFrom(ctx)
 	if c != nil && !c.IsOpen() && !c.Admin && e.fixed["recipients"] == nil {
 		return interaction.Response{}, outcome.New(outcome.CodeForbidden, "who gets a message is chosen by the App (internal:notify?recipients=…) or by an administrator")
 	}
@@ -181,7 +181,7 @@ func (p *Platform) summary(ctx context.Context, e *entry, hc *handlerContext, _ 
 	if hc.ResourceID == "" {
 		return interaction.Response{}, outcome.New(outcome.CodeRequired, "%s needs a patient: call it on one", e.label())
 	}
-	ctx, err := p.as(ctx, e)
+	ctx, err := p.contextOfHandler(ctx, e)
 	if err != nil {
 		return interaction.Response{}, err
 	}
@@ -249,7 +249,7 @@ func (p *Platform) Mount(m *web.Mux) {
 	} {
 		m.HandleFunc(web.Admin, pattern, func(w http.ResponseWriter, r *http.Request) {
 			if err := f(w, r); err != nil {
-				web.Of(w).Fail(r, err)
+				web.ExchangeOf(w).Fail(r, err)
 			}
 		})
 	}

@@ -38,8 +38,8 @@ type invocation struct {
 // levels are the levels of lines, in ascending order.
 var levels = []string{"debug", "info", "warn", "error"}
 
-// level is the place of a level in levels, from 1; 0 for another text.
-func level(name string) int16 {
+// levelNumber is the place of a level in levels, from 1; 0 for another text.
+func levelNumber(name string) int16 {
 	for i, l := range levels {
 		if l == name {
 			return int16(i + 1)
@@ -48,20 +48,20 @@ func level(name string) int16 {
 	return 0
 }
 
-// line adds a line to the log.
-func (v *invocation) line(l sandbox.Line) {
+// addLine adds a line to the log.
+func (v *invocation) addLine(l sandbox.Line) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.lines = append(v.lines, l)
 }
 
-// say adds a line of the server's own.
-func (v *invocation) say(name, text string, at time.Time) {
-	v.line(sandbox.Line{Level: name, At: at.UTC(), Text: clean(text)})
+// addMessage adds a line of the server's own.
+func (v *invocation) addMessage(name, text string, at time.Time) {
+	v.addLine(sandbox.Line{Level: name, At: at.UTC(), Text: cleanText(text)})
 }
 
-// clean makes a text one that the database can hold.
-func clean(s string) string {
+// cleanText makes a text one that the database can hold.
+func cleanText(s string) string {
 	if len(s) > 4<<10 {
 		s = s[:4<<10] + "…"
 	}
@@ -129,9 +129,9 @@ func (j *journal) close() {
 	j.done.Wait()
 }
 
-// add keeps a record, and returns when it is written where wait is true. The first that waits
+// addRecord keeps a record, and returns when it is written where wait is true. The first that waits
 // wakes the journal, not each.
-func (j *journal) add(r *record, wait bool) error {
+func (j *journal) addRecord(r *record, wait bool) error {
 	if wait {
 		r.written = make(chan error, 1)
 	}
@@ -262,7 +262,7 @@ func (j *journal) in(ctx context.Context, t *store.Tx, group []*record) error {
 		if err != nil {
 			return err
 		}
-		if err := q.AddAppLine(ctx, db.AddAppLineParams{ID: pgtype.UUID{Bytes: r.line.id, Valid: true}, Line: line, Level: level(r.line.Level)}); err != nil {
+		if err := q.AddAppLine(ctx, db.AddAppLineParams{ID: pgtype.UUID{Bytes: r.line.id, Valid: true}, Line: line, Level: levelNumber(r.line.Level)}); err != nil {
 			return err
 		}
 	}
@@ -274,8 +274,8 @@ func appendInvocation(p *db.AddAppInvocationsParams, v *invocation) error {
 	defer v.mu.Unlock()
 	highest := int16(0)
 	for i := range v.lines {
-		highest = max(highest, level(v.lines[i].Level))
-		v.lines[i].Text = clean(v.lines[i].Text)
+		highest = max(highest, levelNumber(v.lines[i].Level))
+		v.lines[i].Text = cleanText(v.lines[i].Text)
 	}
 	lines := []byte("[]")
 	if len(v.lines) > 0 {
@@ -290,11 +290,11 @@ func appendInvocation(p *db.AddAppInvocationsParams, v *invocation) error {
 	p.Operations = append(p.Operations, v.operation)
 	p.Subscriptions = append(p.Subscriptions, v.subscription)
 	p.ResourceTypes = append(p.ResourceTypes, v.resourceType)
-	p.ResourceIds = append(p.ResourceIds, clean(v.resourceID))
+	p.ResourceIds = append(p.ResourceIds, cleanText(v.resourceID))
 	p.Durations = append(p.Durations, v.took.Microseconds())
 	p.Outcomes = append(p.Outcomes, v.outcome)
 	p.Statuses = append(p.Statuses, int32(v.status))
-	p.RequestIds = append(p.RequestIds, clean(v.requestID))
+	p.RequestIds = append(p.RequestIds, cleanText(v.requestID))
 	p.Levels = append(p.Levels, highest)
 	p.Lines = append(p.Lines, string(lines))
 	return nil
@@ -303,8 +303,8 @@ func appendInvocation(p *db.AddAppInvocationsParams, v *invocation) error {
 // keptInvocations bounds the log of one App.
 const keptInvocations = 100_000
 
-// retain deletes records older than their retention, until ctx ends.
-func (p *Platform) retain(ctx context.Context) {
+// deleteOldLogs deletes records older than their retention, until ctx ends.
+func (p *Platform) deleteOldLogs(ctx context.Context) {
 	tick := time.NewTicker(10 * time.Minute)
 	defer tick.Stop()
 	for {

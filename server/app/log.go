@@ -54,7 +54,7 @@ func (p *Platform) log(ctx context.Context, q interaction.OperationParams) (inte
 	if !q.Read {
 		return interaction.Response{}, outcome.MethodNotAllowed("%s is called by GET", logName)
 	}
-	if err := p.Service.May(ctx, access.Read, "App", q.ID); err != nil {
+	if err := p.Service.CheckAllowed(ctx, access.Read, "App", q.ID); err != nil {
 		return interaction.Response{}, err
 	}
 	if _, err := p.Service.Read(ctx, interaction.ReadParams{ResourceType: "App", ID: q.ID}); err != nil {
@@ -78,7 +78,7 @@ func (p *Platform) log(ctx context.Context, q interaction.OperationParams) (inte
 			}
 			params.Since = time.UnixMicro(low)
 		case "level":
-			if params.Level = level(text); params.Level == 0 {
+			if params.Level = levelNumber(text); params.Level == 0 {
 				return interaction.Response{}, outcome.Invalid("level is %q: expected %s", clip(text), strings.Join(levels, ", "))
 			}
 		case "_cursor":

@@ -36,22 +36,22 @@ func (c *call) cancel() {
 	}
 }
 
-// prepare does what goes before a handler, and changes nothing.
-func (p *Platform) prepare(ctx context.Context, apps *snapshot, q interaction.OperationParams) (*call, error) {
-	e, err := p.find(ctx, apps, q)
+// prepareCall does what goes before a handler, and changes nothing.
+func (p *Platform) prepareCall(ctx context.Context, apps *snapshot, q interaction.OperationParams) (*call, error) {
+	e, err := p.findOperation(ctx, apps, q)
 	if err != nil {
 		return nil, err
 	}
-	if err := e.where(q); err != nil {
+	if err := e.checkLevel(q); err != nil {
 		return nil, err
 	}
 	for _, i := range e.rights() {
-		if err := p.Service.May(ctx, i, e.typ, q.ID); err != nil {
+		if err := p.Service.CheckAllowed(ctx, i, e.typ, q.ID); err != nil {
 			return nil, err
 		}
 	}
 	c := &call{invoking: invoking{entry: e, params: q}}
-	if ctx, err = p.enter(ctx, e, interaction.CallerFrom(ctx).RequestID); err != nil {
+	if ctx, err = p.enterRecursion(ctx, e, interaction.CallerFrom(ctx).RequestID); err != nil {
 		return nil, err
 	}
 	c.ctx, c.end = context.WithTimeout(ctx, p.Config().Timeout)
@@ -65,11 +65,11 @@ func (p *Platform) prepare(ctx context.Context, apps *snapshot, q interaction.Op
 // operate has the handler of a call do its work, and records it.
 func (p *Platform) operate(c *call) (interaction.Response, error) {
 	ctx, e, q := c.ctx, c.entry, c.params
-	c.log = p.begin(e, c.context)
+	c.log = p.beginInvocation(e, c.context)
 	resp, err := p.invoke(ctx, &c.invoking)
-	p.end(c.log, resp, err)
+	p.endInvocation(c.log, resp, err)
 	// An operation that changes data waits until it is recorded.
-	failed := p.journal.add(&record{audit: p.audit(ctx, e, q, resp.Status, err), invocation: c.log}, e.affects)
+	failed := p.journal.addRecord(&record{audit: p.audit(ctx, e, q, resp.Status, err), invocation: c.log}, e.affects)
 	if failed != nil {
 		p.Logger.Error("record an App's operation", "app", e.app, "operation", e.name, "error", failed)
 		if err == nil {
@@ -79,21 +79,21 @@ func (p *Platform) operate(c *call) (interaction.Response, error) {
 	return resp, err
 }
 
-// begin begins the log of a run of a handler.
-func (p *Platform) begin(e *entry, hc *handlerContext) *invocation {
+// beginInvocation begins the log of a run of a handler.
+func (p *Platform) beginInvocation(e *entry, hc *handlerContext) *invocation {
 	return &invocation{id: uuid.Must(uuid.NewV7()), app: e.app, operation: strings.TrimPrefix(e.name, "$"), subscription: e.subscription,
 		resourceType: e.typ, resourceID: hc.ResourceID, requestID: hc.RequestID, at: p.Now()}
 }
 
-// end says in the log how a run came to its end.
-func (p *Platform) end(v *invocation, resp interaction.Response, err error) {
+// endInvocation says in the log how a run came to its end.
+func (p *Platform) endInvocation(v *invocation, resp interaction.Response, err error) {
 	v.took, v.outcome, v.status = p.Now().Sub(v.at), "ok", resp.Status
 	if err == nil && resp.Status < 400 {
 		return
 	}
 	v.outcome = "error"
 	if err == nil {
-		v.say("error", diagnostics(resp.Body), p.Now())
+		v.addMessage("error", diagnostics(resp.Body), p.Now())
 		return
 	}
 	o, ok := outcome.From(err)
@@ -108,7 +108,7 @@ func (p *Platform) end(v *invocation, resp interaction.Response, err error) {
 	case errors.As(err, &f) && f.Kind == sandbox.KindMemory:
 		v.outcome = "memory"
 	}
-	v.say("error", o.Error(), p.Now())
+	v.addMessage("error", o.Error(), p.Now())
 }
 
 // invoking is one run of a handler.
@@ -127,7 +127,7 @@ func (p *Platform) invoke(ctx context.Context, i *invoking) (interaction.Respons
 	case e.broken != nil:
 		return interaction.Response{}, badGateway(e, "may not be called: %v", e.broken)
 	case e.remote != nil:
-		release, err := sandbox.Hold(ctx)
+		release, err := sandbox.HoldResult(ctx)
 		if err != nil {
 			return interaction.Response{}, p.timely(e, err)
 		}
@@ -139,13 +139,13 @@ func (p *Platform) invoke(ctx context.Context, i *invoking) (interaction.Respons
 		resp, err := p.callRemote(ctx, e, i.context, text)
 		return resp, p.timely(e, err)
 	case e.internal != nil:
-		if err := e.fix(i.context); err != nil {
+		if err := e.fixHandlerContext(i.context); err != nil {
 			return interaction.Response{}, err
 		}
 	}
 	switch {
 	case e.internal != nil && e.internal.run != nil:
-		release, err := sandbox.Hold(ctx)
+		release, err := sandbox.HoldResult(ctx)
 		if err != nil {
 			return interaction.Response{}, p.timely(e, err)
 		}
@@ -155,7 +155,7 @@ func (p *Platform) invoke(ctx context.Context, i *invoking) (interaction.Respons
 	case e.handler == "javascript" && !p.Enabled(ctx, FlagJavaScript):
 		return interaction.Response{}, outcome.NotSupported("%s is a script, and the feature %s is off", e.label(), FlagJavaScript)
 	}
-	acting, err := p.as(ctx, e)
+	acting, err := p.contextOfHandler(ctx, e)
 	if err != nil {
 		return interaction.Response{}, err
 	}
@@ -165,10 +165,10 @@ func (p *Platform) invoke(ctx context.Context, i *invoking) (interaction.Respons
 	}
 	result, err := p.Pool.Run(acting, &sandbox.Call{Code: e.code, Context: text, Resource: i.context.Resource, Parameters: i.raw, App: e.app, Client: clientOf(ctx), Fetch: p.Config().AllowFetch && len(e.hosts) > 0,
 		Host: func(ctx context.Context, function string, args json.RawMessage) (json.RawMessage, *sandbox.Failure) {
-			value, err := p.host(ctx, e, function, args)
+			value, err := p.callHost(ctx, e, function, args)
 			return value, failureOf(err)
 		},
-		Log: i.log.line,
+		Log: i.log.addLine,
 	})
 	if err != nil {
 		return interaction.Response{}, p.failed(e, err)
@@ -181,7 +181,7 @@ func (p *Platform) invoke(ctx context.Context, i *invoking) (interaction.Respons
 
 // clientOf names the client that a run of a script counts for, "" without authorization.
 func clientOf(ctx context.Context) string {
-	c := access.From(ctx)
+	c := access.PrincipalFrom(ctx)
 	switch {
 	case c == nil || c.IsOpen():
 		return ""
@@ -273,7 +273,7 @@ func failureOf(err error) *sandbox.Failure {
 func (p *Platform) context(ctx context.Context, e *entry, q interaction.OperationParams) (hc *handlerContext, raw json.RawMessage, err error) {
 	hc = &handlerContext{Operation: e.name[1:], Type: e.kind, ResourceType: e.typ, ResourceID: q.ID, App: appName{e.app, e.version},
 		RequestID: interaction.CallerFrom(ctx).RequestID}
-	if c := access.From(ctx); c != nil {
+	if c := access.PrincipalFrom(ctx); c != nil {
 		hc.User, hc.Client, hc.Patient = user{c.Subject, c.FHIRUser, c.Roles}, c.ClientID, c.Patient
 	}
 	values := q.Values
@@ -286,7 +286,7 @@ func (p *Platform) context(ctx context.Context, e *entry, q interaction.Operatio
 		if err != nil {
 			return nil, raw, err
 		}
-		body, values = nil, merged(values, form)
+		body, values = nil, mergeValues(values, form)
 	}
 	if len(values) > 0 {
 		hc.Query = make(map[string]any, len(values))
@@ -325,7 +325,7 @@ func (p *Platform) context(ctx context.Context, e *entry, q interaction.Operatio
 	return hc, raw, nil
 }
 
-func merged(a, b url.Values) url.Values {
+func mergeValues(a, b url.Values) url.Values {
 	out := make(url.Values, len(a)+len(b))
 	for _, v := range []url.Values{a, b} {
 		for name, list := range v {
@@ -432,7 +432,7 @@ func (p *Platform) audit(ctx context.Context, e *entry, q interaction.OperationP
 	event := &auditEvent{ResourceType: "AuditEvent", Recorded: p.Now().UTC(), Action: "E", Outcome: result,
 		Type:    coding{System: "http://terminology.hl7.org/CodeSystem/audit-event-type", Code: "rest"},
 		Subtype: []coding{{System: "http://hl7.org/fhir/restful-interaction", Code: "operation", Display: e.name}},
-		Agent:   []auditAgent{{Who: whoAsks(access.From(ctx)), Requestor: true}, {Who: reference{Reference: "App/" + e.app}}},
+		Agent:   []auditAgent{{Who: whoAsks(access.PrincipalFrom(ctx)), Requestor: true}, {Who: reference{Reference: "App/" + e.app}}},
 		Source:  auditSource{Observer: reference{Display: "Kiln"}},
 	}
 	if q.ID != "" {

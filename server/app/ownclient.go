@@ -47,8 +47,8 @@ func (p *Platform) principal(ctx context.Context, app string) (*access.Principal
 	return &access.Principal{Subject: clientPrefix + app, ClientID: clientPrefix + app, Scopes: scopes}, nil
 }
 
-// as returns the context of a handler's fhir.* calls: with the rights of the caller, or of its App.
-func (p *Platform) as(ctx context.Context, e *entry) (context.Context, error) {
+// contextOfHandler returns the context of a handler's fhir.* calls: with the rights of the caller, or of its App.
+func (p *Platform) contextOfHandler(ctx context.Context, e *entry) (context.Context, error) {
 	if e.auth != "app" {
 		return ctx, nil
 	}
@@ -56,11 +56,11 @@ func (p *Platform) as(ctx context.Context, e *entry) (context.Context, error) {
 	if err != nil {
 		return nil, err
 	}
-	return access.With(ctx, c), nil
+	return access.WithPrincipal(ctx, c), nil
 }
 
-// bearer is the token that an http handler gets, "" for none.
-func (p *Platform) bearer(ctx context.Context, e *entry, callers string) (string, error) {
+// bearerToken is the token that an http handler gets, "" for none.
+func (p *Platform) bearerToken(ctx context.Context, e *entry, callers string) (string, error) {
 	switch {
 	case e.auth == "caller":
 		return callers, nil
@@ -73,8 +73,8 @@ func (p *Platform) bearer(ctx context.Context, e *entry, callers string) (string
 	return "", nil
 }
 
-// granted refuses to make an App active that has no grant and needs one.
-func (p *Platform) granted(ctx context.Context, id, at, why string) error {
+// checkGranted refuses to make an App active that has no grant and needs one.
+func (p *Platform) checkGranted(ctx context.Context, id, at, why string) error {
 	if p.Clients == nil {
 		return nil
 	}

@@ -88,7 +88,7 @@ func (p *Platform) Start() {
 	p.journal = newJournal(p.Store, p.Audit, p.Logger)
 	ctx, cancel := context.WithCancel(context.Background())
 	p.work = cancel
-	p.done.Go(func() { p.retain(ctx) })
+	p.done.Go(func() { p.deleteOldLogs(ctx) })
 }
 
 // Reconfigured tells that Outbound may have become stricter.
@@ -151,8 +151,8 @@ type snapshot struct {
 	subscriptions map[string]*entry   // by subscriber
 }
 
-// now returns the Apps in force: as new as the last write that was acknowledged before.
-func (p *Platform) now(ctx context.Context) (*snapshot, error) {
+// currentSnapshot returns the Apps in force: as new as the last write that was acknowledged before.
+func (p *Platform) currentSnapshot(ctx context.Context) (*snapshot, error) {
 	version, err := p.Store.AppsVersion(ctx)
 	if err != nil {
 		return nil, err
@@ -181,7 +181,7 @@ func (p *Platform) since(ctx context.Context, version int64) (*snapshot, error) 
 	if p.state != nil && p.state.version >= version {
 		return p.state, nil
 	}
-	apps, err := p.active(ctx, p.Store)
+	apps, err := p.activeApps(ctx, p.Store)
 	if err != nil {
 		return nil, err
 	}
@@ -189,7 +189,7 @@ func (p *Platform) since(ctx context.Context, version int64) (*snapshot, error) 
 	if err != nil {
 		return nil, err
 	}
-	known, err := identities(ctx, db.New(p.Store.Pool()), "")
+	known, err := readIdentities(ctx, db.New(p.Store.Pool()), "")
 	if err != nil {
 		return nil, err
 	}
@@ -226,7 +226,7 @@ func (p *Platform) entries(a *r4.App, secrets map[string]string, known []identit
 		p.handle(e, o.Handler, secrets)
 		out = append(out, e)
 	}
-	numbers, _ := identify(known, a.Subscriptions)
+	numbers, _ := identifySubscriptions(known, a.Subscriptions)
 	for i := range a.Subscriptions {
 		s := &a.Subscriptions[i]
 		e := &entry{place: i, app: id, version: a.Version.Text, title: a.Name.Text, typ: s.ResourceType.Text, subscription: subscriberID(id, numbers[i]), affects: true}
@@ -262,16 +262,16 @@ func (p *Platform) handle(e *entry, h *r4.AppOperationsHandler, secrets map[stri
 		}
 	case "http", "webhook":
 		if e.remote, e.broken = p.remoteOf("App.operations.handler", h); e.broken == nil {
-			e.broken = e.remote.fill(secrets)
+			e.broken = e.remote.fillSecrets(secrets)
 		}
 	}
 }
 
-// latest returns the present snapshot, or the last one if the database does not answer.
-func (p *Platform) latest() *snapshot {
+// latestSnapshot returns the present snapshot, or the last one if the database does not answer.
+func (p *Platform) latestSnapshot() *snapshot {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	s, err := p.now(ctx)
+	s, err := p.currentSnapshot(ctx)
 	if err == nil {
 		return s
 	}
@@ -302,7 +302,7 @@ func (p *Platform) Listed(typ string) []interaction.OperationListing {
 	if !p.Config().Enabled {
 		return out
 	}
-	for _, e := range p.latest().byType[typ] {
+	for _, e := range p.latestSnapshot().byType[typ] {
 		out = append(out, interaction.OperationListing{Name: e.name[1:], Definition: definitionURL(e), Needs: e.rights()})
 	}
 	return out
@@ -310,7 +310,7 @@ func (p *Platform) Listed(typ string) []interaction.OperationListing {
 
 // Version differs when Listed does.
 func (p *Platform) Version() int64 {
-	v := p.Own.Version()<<32 + p.latest().version<<1
+	v := p.Own.Version()<<32 + p.latestSnapshot().version<<1
 	if p.Config().Enabled {
 		v++
 	}
@@ -333,7 +333,7 @@ func (p *Platform) Methods(q interaction.OperationParams) []string {
 	if isLog(q) || p.Own.Has(q.Name) || !p.Config().Enabled {
 		return nil
 	}
-	e := p.latest().operations[key{q.ResourceType, q.Name}]
+	e := p.latestSnapshot().operations[key{q.ResourceType, q.Name}]
 	if e == nil {
 		return nil
 	}
@@ -364,7 +364,7 @@ func (p *Platform) Run(ctx context.Context, q interaction.OperationParams) (inte
 	var c *call
 	var err error
 	if before != nil {
-		c, err = p.prepare(ctx, before, q)
+		c, err = p.prepareCall(ctx, before, q)
 	}
 	version, failed := question.Answer(ctx)
 	var apps *snapshot
@@ -376,7 +376,7 @@ func (p *Platform) Run(ctx context.Context, q interaction.OperationParams) (inte
 		if failed != nil {
 			return interaction.Response{}, failed
 		}
-		c, err = p.prepare(ctx, apps, q)
+		c, err = p.prepareCall(ctx, apps, q)
 	}
 	if err != nil {
 		return interaction.Response{}, err
@@ -385,8 +385,8 @@ func (p *Platform) Run(ctx context.Context, q interaction.OperationParams) (inte
 	return p.operate(c)
 }
 
-// find returns an operation of an App, or why it cannot be called.
-func (p *Platform) find(ctx context.Context, apps *snapshot, q interaction.OperationParams) (*entry, error) {
+// findOperation returns an operation of an App, or why it cannot be called.
+func (p *Platform) findOperation(ctx context.Context, apps *snapshot, q interaction.OperationParams) (*entry, error) {
 	e := apps.operations[key{q.ResourceType, q.Name}]
 	if e == nil {
 		var near []string
@@ -438,7 +438,7 @@ func (p *Platform) Definition(id string) ([]byte, bool) {
 	if !strings.HasPrefix(id, "app-") || !p.Config().Enabled {
 		return nil, false
 	}
-	for _, list := range p.latest().byType {
+	for _, list := range p.latestSnapshot().byType {
 		for _, e := range list {
 			if definitionID(e) == id {
 				return e.definition(), true
@@ -496,8 +496,8 @@ func (e *entry) forms() []form {
 	return []form{{http.MethodPost, true}, {http.MethodPost, false}}
 }
 
-// where says whether the operation can be called as q calls it.
-func (e *entry) where(q interaction.OperationParams) error {
+// checkLevel says whether the operation can be called as q calls it.
+func (e *entry) checkLevel(q interaction.OperationParams) error {
 	method := q.Method
 	switch {
 	case method == http.MethodHead, method == "" && q.Read:

@@ -44,9 +44,9 @@ func withChain(ctx context.Context, chain []string) context.Context {
 	})
 }
 
-// enter adds an App to the chain of a context, and has its writes recorded with it as agent. It
+// enterRecursion adds an App to the chain of a context, and has its writes recorded with it as agent. It
 // fails where the chain is too long.
-func (p *Platform) enter(ctx context.Context, e *entry, requestID string) (context.Context, error) {
+func (p *Platform) enterRecursion(ctx context.Context, e *entry, requestID string) (context.Context, error) {
 	chain := chainOf(ctx)
 	if len(chain) >= maxDepth {
 		return nil, outcome.UnprocessableContent(outcome.CodeTooCostly, "handlers of Apps call each other more than %d deep: %s", maxDepth, strings.Join(append(slices.Clone(chain), e.app), " > "))
@@ -60,7 +60,7 @@ func (p *Platform) enter(ctx context.Context, e *entry, requestID string) (conte
 // Attribute marks the writes of a request as the work of an App if its token belongs to the App's own client: an http
 // handler that calls back.
 func (p *Platform) Attribute(ctx context.Context) context.Context {
-	c := access.From(ctx)
+	c := access.PrincipalFrom(ctx)
 	if c == nil {
 		return ctx
 	}
@@ -74,8 +74,8 @@ func (p *Platform) Attribute(ctx context.Context) context.Context {
 	return withChain(ctx, []string{id})
 }
 
-// chain are the Apps that led to a version, none where it was written by others.
-func (p *Platform) chain(ctx context.Context, v fhir.Version) ([]string, error) {
+// callChain are the Apps that led to a version, none where it was written by others.
+func (p *Platform) callChain(ctx context.Context, v fhir.Version) ([]string, error) {
 	rows, err := db.New(p.Store.Pool()).AppChain(ctx, db.AppChainParams{ResourceType: v.ResourceType, ResourceID: v.ID, Version: int32(v.VersionID)})
 	if err != nil || len(rows) == 0 {
 		return nil, err
@@ -83,7 +83,7 @@ func (p *Platform) chain(ctx context.Context, v fhir.Version) ([]string, error) 
 	return rows[0], nil
 }
 
-// own reports whether an event is the App's own doing, which does not call it again.
-func (e *entry) own(chain []string) bool {
+// isOwnWrite reports whether an event is the App's own doing, which does not call it again.
+func (e *entry) isOwnWrite(chain []string) bool {
 	return len(chain) > 0 && chain[len(chain)-1] == e.app && !e.recursive
 }

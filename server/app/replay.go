@@ -34,8 +34,8 @@ type dryWrite struct {
 	Args     json.RawMessage `json:"args"`
 }
 
-// instead answers a call in place of the function, as if the write had been made.
-func (d *dryRun) instead(function string, args json.RawMessage, a *hostArgs) (json.RawMessage, error) {
+// recordCall answers a call in place of the function, as if the write had been made.
+func (d *dryRun) recordCall(function string, args json.RawMessage, a *hostArgs) (json.RawMessage, error) {
 	if len(d.writes) >= 1000 {
 		return nil, outcome.New(outcome.CodeTooCostly, "a replay has at most 1000 writes")
 	}
@@ -83,7 +83,7 @@ const (
 // go through the handler of a subscription again, with the rights of the App, and nothing is
 // written. docs/contract.md, Apps, section 6.
 func (p *Platform) replay(w http.ResponseWriter, r *http.Request) error {
-	id, _, err := p.named(r)
+	id, _, err := p.appOfRequest(r)
 	if err != nil {
 		return err
 	}
@@ -119,14 +119,14 @@ func (p *Platform) replay(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	for _, event := range events {
-		out.Events = append(out.Events, p.replayOne(access.With(r.Context(), caller), e, caller, event))
+		out.Events = append(out.Events, p.replayOne(access.WithPrincipal(r.Context(), caller), e, caller, event))
 	}
 	return sendJSON(w, r, http.StatusOK, out)
 }
 
 // subscriptionOf returns a subscription of an App of any status.
 func (p *Platform) subscriptionOf(ctx context.Context, id string, number int) (*entry, error) {
-	a, err := p.read(ctx, id)
+	a, err := p.readApp(ctx, id)
 	if err != nil {
 		return nil, err
 	}
@@ -134,7 +134,7 @@ func (p *Platform) subscriptionOf(ctx context.Context, id string, number int) (*
 	if err != nil {
 		return nil, err
 	}
-	known, err := identities(ctx, db.New(p.Store.Pool()), id)
+	known, err := readIdentities(ctx, db.New(p.Store.Pool()), id)
 	if err != nil {
 		return nil, err
 	}
@@ -185,7 +185,7 @@ func (p *Platform) past(ctx context.Context, e *entry, since time.Time, count in
 			if event.Kind == notify.Update || event.Kind == notify.Delete {
 				event.Previous = versions[c.Previous()]
 			}
-			if !e.events.Has(event.Kind) || !e.filter.passes(subject(event).Body) {
+			if !e.events.Has(event.Kind) || !e.filter.matchesResource(subjectVersion(event).Body) {
 				continue
 			}
 			if events = append(events, event); len(events) == count {
@@ -204,7 +204,7 @@ func (p *Platform) replayOne(ctx context.Context, e *entry, caller *access.Princ
 		Writes: []dryWrite{}, Lines: []sandbox.Line{}}
 	ctx, cancel := context.WithTimeout(ctx, p.Config().WebhookTimeout)
 	defer cancel()
-	log := p.begin(e, hc)
+	log := p.beginInvocation(e, hc)
 	dry := &dryRun{newID: func() string { return uuid.NewString() }}
 	switch {
 	case e.remote != nil || e.internal != nil && e.internal.Name == "notify":
@@ -219,7 +219,7 @@ func (p *Platform) replayOne(ctx context.Context, e *entry, caller *access.Princ
 		resp, err := p.invoke(context.WithValue(ctx, dryKey{}, dry), &invoking{entry: e, context: hc, log: log,
 			params: interaction.OperationParams{ResourceType: e.typ, ID: hc.ResourceID}})
 		resp.Release()
-		p.end(log, resp, err)
+		p.endInvocation(log, resp, err)
 	}
 	out.Outcome, out.Status, out.DurationMS = log.outcome, log.status, log.took.Milliseconds()
 	out.Lines = append(out.Lines, log.lines...)

@@ -125,8 +125,8 @@ func (p *Platform) unseal(r db.AppSecret) (string, error) {
 	return string(text), nil
 }
 
-// fill puts secrets into the headers of a handler. It fails where one is not set.
-func (h *remote) fill(secrets map[string]string) error {
+// fillSecrets puts secrets into the headers of a handler. It fails where one is not set.
+func (h *remote) fillSecrets(secrets map[string]string) error {
 	var missing string
 	for name, list := range h.headers {
 		for i, value := range list {

@@ -115,11 +115,11 @@ func (s Subscribers) Load(ctx context.Context, id string) ([]*notify.Subscriber,
 	var apps []*r4.App
 	if id == "" {
 		var err error
-		if apps, err = p.active(ctx, p.Store); err != nil {
+		if apps, err = p.activeApps(ctx, p.Store); err != nil {
 			return nil, err
 		}
 	} else {
-		a, err := p.read(ctx, id)
+		a, err := p.readApp(ctx, id)
 		switch {
 		case outcome.Is(err, outcome.CodeNotFound, outcome.CodeDeleted):
 			return nil, nil
@@ -129,7 +129,7 @@ func (s Subscribers) Load(ctx context.Context, id string) ([]*notify.Subscriber,
 			apps = append(apps, a)
 		}
 	}
-	known, err := identities(ctx, db.New(p.Store.Pool()), id)
+	known, err := readIdentities(ctx, db.New(p.Store.Pool()), id)
 	if err != nil {
 		return nil, err
 	}
@@ -149,8 +149,8 @@ func (s Subscribers) Load(ctx context.Context, id string) ([]*notify.Subscriber,
 	return out, nil
 }
 
-// subject is the version that an event is about: of a deletion the one deleted.
-func subject(e *notify.Event) fhir.Version {
+// subjectVersion is the version that an event is about: of a deletion the one deleted.
+func subjectVersion(e *notify.Event) fhir.Version {
 	if e.Kind == notify.Delete {
 		return e.Previous
 	}
@@ -160,17 +160,17 @@ func subject(e *notify.Event) fhir.Version {
 // wanted reports whether an event passes the filter, and is neither the App's own doing
 // nor at the end of too long a chain.
 func (p *Platform) wanted(ctx context.Context, e *entry, event *notify.Event) bool {
-	if !e.filter.passes(subject(event).Body) {
+	if !e.filter.matchesResource(subjectVersion(event).Body) {
 		return false
 	}
 	if event.Kind == notify.VRead {
 		return true
 	}
-	chain, err := p.chain(ctx, event.Version)
+	chain, err := p.callChain(ctx, event.Version)
 	if err != nil {
 		return true // Deliver asks again
 	}
-	if e.own(chain) {
+	if e.isOwnWrite(chain) {
 		return false
 	}
 	if len(chain) >= maxDepth {
@@ -182,18 +182,18 @@ func (p *Platform) wanted(ctx context.Context, e *entry, event *notify.Event) bo
 
 // cut tells in the log that a chain of Apps has come to its end.
 func (p *Platform) cut(e *entry, event *notify.Event, chain []string) {
-	v := p.begin(e, &handlerContext{ResourceID: event.Version.ID})
+	v := p.beginInvocation(e, &handlerContext{ResourceID: event.Version.ID})
 	v.outcome, v.status = "error", http.StatusUnprocessableEntity
-	v.say("error", fmt.Sprintf("the %s of %s/%s is not handed over: it was written at depth %d of a chain of Apps, %s, and a chain is cut there",
+	v.addMessage("error", fmt.Sprintf("the %s of %s/%s is not handed over: it was written at depth %d of a chain of Apps, %s, and a chain is cut there",
 		event.Kind, event.Version.ResourceType, event.Version.ID, maxDepth, strings.Join(chain, " > ")), p.Now())
 	p.Logger.Warn("a chain of Apps is cut", "app", e.app, "subscription", e.subscription, "chain", chain)
-	_ = p.journal.add(&record{invocation: v}, false)
+	_ = p.journal.addRecord(&record{invocation: v}, false)
 }
 
 // Policy implements notify.SubscriberKind. It fails where the database does not say which
 // Apps are in force: an old policy, or none, would give an event up too soon.
 func (s Subscribers) Policy(ctx context.Context, subscriber string) (notify.Policy, error) {
-	apps, err := s.Platform.now(ctx)
+	apps, err := s.Platform.currentSnapshot(ctx)
 	if err != nil {
 		return notify.Policy{}, fmt.Errorf("the Apps in force are not known: %w", err)
 	}
@@ -212,7 +212,7 @@ func (s Subscribers) Deliver(ctx context.Context, subscriber string, d *notify.D
 		result.Err = fmt.Sprintf(format, args...)
 		return result
 	}
-	apps, err := p.now(ctx)
+	apps, err := p.currentSnapshot(ctx)
 	if err != nil {
 		return fail("the Apps in force are not known")
 	}
@@ -233,8 +233,8 @@ func (s Subscribers) Deliver(ctx context.Context, subscriber string, d *notify.D
 	if err != nil {
 		return fail("what the App may do is not known")
 	}
-	ctx = access.With(ctx, caller)
-	v := subject(d.Event)
+	ctx = access.WithPrincipal(ctx, caller)
+	v := subjectVersion(d.Event)
 	if s.Rights != nil && !caller.IsOpen() {
 		seen, err := s.Rights.Sees(ctx, caller, v, p.index(v))
 		if err != nil {
@@ -254,26 +254,26 @@ func (s Subscribers) Deliver(ctx context.Context, subscriber string, d *notify.D
 		}
 	}
 	if d.Event.Kind != notify.VRead {
-		chain, err := p.chain(ctx, d.Event.Version)
+		chain, err := p.callChain(ctx, d.Event.Version)
 		if err != nil {
 			return fail("who wrote the resource is not known")
 		}
-		if e.own(chain) {
+		if e.isOwnWrite(chain) {
 			result.Withheld = true
 			return result
 		}
 		ctx = context.WithValue(ctx, chainKey{}, chain)
 	}
-	if ctx, err = p.enter(ctx, e, d.ID.String()); err != nil {
+	if ctx, err = p.enterRecursion(ctx, e, d.ID.String()); err != nil {
 		result.Gone = true
 		return fail("%v", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, p.Config().WebhookTimeout)
 	defer cancel()
 	hc := p.eventContext(e, caller, d.Event, d.ID)
-	log := p.begin(e, hc)
+	log := p.beginInvocation(e, hc)
 	result = p.deliver(ctx, e, d, body, hc, log)
-	_ = p.journal.add(&record{invocation: log}, false)
+	_ = p.journal.addRecord(&record{invocation: log}, false)
 	d.Run = log.id
 	return result
 }
@@ -290,7 +290,7 @@ func (p *Platform) deliver(ctx context.Context, e *entry, d *notify.Delivery, bo
 			log.outcome = "error"
 		}
 		if !r.OK() {
-			log.say("error", r.Err, p.Now())
+			log.addMessage("error", r.Err, p.Now())
 		}
 		return r
 	}
@@ -298,7 +298,7 @@ func (p *Platform) deliver(ctx context.Context, e *entry, d *notify.Delivery, bo
 	resp, err := p.invoke(ctx, &invoking{entry: e, context: hc, log: log,
 		params: interaction.OperationParams{ResourceType: e.typ, ID: hc.ResourceID, Values: url.Values{}}})
 	resp.Release()
-	p.end(log, resp, err)
+	p.endInvocation(log, resp, err)
 	result.Duration, result.Status = time.Since(result.At), log.status
 	if err != nil {
 		result.Err, result.TimedOut = "internal error", log.outcome == "timeout"
@@ -317,7 +317,7 @@ func (p *Platform) post(ctx context.Context, e *entry, id uuid.UUID, body []byte
 	headers.Set("X-Resource-Type", e.typ)
 	if e.remote.auth == "app" && err == nil {
 		var token string
-		if token, err = p.bearer(ctx, e, ""); token != "" {
+		if token, err = p.bearerToken(ctx, e, ""); token != "" {
 			headers.Set("Authorization", "Bearer "+token)
 		}
 	}
@@ -368,15 +368,15 @@ func (s Subscribers) DeadLetter(ctx context.Context, subscriber string, d *notif
 	const level = "error"
 	text := fmt.Sprintf("given up after %d attempts, a dead letter now: %s", d.Attempts+1, reason)
 	if d.Run != uuid.Nil {
-		_ = p.journal.add(&record{line: &addedLine{d.Run, sandbox.Line{Level: level, At: p.Now().UTC(), Text: clean(text)}}}, false)
+		_ = p.journal.addRecord(&record{line: &addedLine{d.Run, sandbox.Line{Level: level, At: p.Now().UTC(), Text: cleanText(text)}}}, false)
 		return
 	}
-	e := p.latest().subscriptions[subscriber]
+	e := p.latestSnapshot().subscriptions[subscriber]
 	if e == nil {
 		return
 	}
-	v := p.begin(e, &handlerContext{ResourceID: d.Event.Version.ID, RequestID: d.ID.String()})
+	v := p.beginInvocation(e, &handlerContext{ResourceID: d.Event.Version.ID, RequestID: d.ID.String()})
 	v.outcome, v.status = "error", http.StatusUnprocessableEntity
-	v.say(level, text, p.Now())
-	_ = p.journal.add(&record{invocation: v}, false)
+	v.addMessage(level, text, p.Now())
+	_ = p.journal.addRecord(&record{invocation: v}, false)
 }

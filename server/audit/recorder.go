@@ -409,18 +409,18 @@ type Request struct {
 // maxForm is the largest size in bytes of recorded parameters of a search by POST, the size of a URL.
 const maxForm = 64 << 10
 
-// Form records the parameters of a search by POST with the request.
-func (q *Request) Form(parameters []byte) {
+// NoteForm records the parameters of a search by POST with the request.
+func (q *Request) NoteForm(parameters []byte) {
 	q.form = string(parameters[:min(len(parameters), maxForm)])
 }
 
-// Begin returns the record of a request, nil for none, and the context in which its writes are recorded.
-func (a *Recorder) Begin(ctx context.Context, x *web.Exchange, r *http.Request) (context.Context, *Request) {
+// BeginRequest returns the record of a request, nil for none, and the context in which its writes are recorded.
+func (a *Recorder) BeginRequest(ctx context.Context, x *web.Exchange, r *http.Request) (context.Context, *Request) {
 	mode := a.Rest()
 	if mode == Off || mode == Writes && reads(r.Method, r.URL.Path) {
 		return ctx, nil
 	}
-	q := &Request{recorder: a, base: a.Of(ctx, x, r), all: mode == All}
+	q := &Request{recorder: a, base: a.EventOf(ctx, x, r), all: mode == All}
 	x.Audited = true
 	if reads(r.Method, r.URL.Path) {
 		return ctx, q
@@ -441,7 +441,7 @@ func (a *Recorder) WithApp(ctx context.Context, app, requestID string) context.C
 			e = q.base
 		} else {
 			e = Event{Time: a.Now(), Outcome: Success, RequestID: requestID}
-			if p := access.From(ctx); p != nil {
+			if p := access.PrincipalFrom(ctx); p != nil {
 				e.Subject, e.Client, e.FHIRUser = p.Subject, p.ClientID, p.FHIRUser
 			}
 		}
@@ -459,10 +459,10 @@ func reads(method, path string) bool {
 	return method == http.MethodGet || method == http.MethodHead || method == http.MethodPost && strings.HasSuffix("/"+path, "/_search")
 }
 
-// Of returns an event with the facts of a request.
-func (a *Recorder) Of(ctx context.Context, x *web.Exchange, r *http.Request) Event {
-	e := Event{Time: a.Now(), Outcome: Success, RequestID: x.ID, Address: a.Proxies().Client(r).String(), Purpose: purpose(r)}
-	if p := access.From(ctx); p != nil {
+// EventOf returns an event with the facts of a request.
+func (a *Recorder) EventOf(ctx context.Context, x *web.Exchange, r *http.Request) Event {
+	e := Event{Time: a.Now(), Outcome: Success, RequestID: x.ID, Address: a.Proxies().ClientAddress(r).String(), Purpose: purpose(r)}
+	if p := access.PrincipalFrom(ctx); p != nil {
 		e.Subject, e.Client, e.FHIRUser, e.Patient = p.Subject, p.ClientID, p.FHIRUser, ""
 	}
 	return e
@@ -538,9 +538,9 @@ func mayNamePatient(body []byte) bool {
 	return bytes.Contains(body, []byte("Patient/")) || bytes.IndexByte(body, '\\') >= 0
 }
 
-// End records an answered request, unless its writes have recorded it. resource is the reference of its resource, ""
+// EndRequest records an answered request, unless its writes have recorded it. resource is the reference of its resource, ""
 // for none; version is the version read, nil for none.
-func (q *Request) End(x *web.Exchange, r *http.Request, resource string, version *fhir.Version) {
+func (q *Request) EndRequest(x *web.Exchange, r *http.Request, resource string, version *fhir.Version) {
 	status := x.Status()
 	if q.written.Load() {
 		q.recorder.Wake()
@@ -558,9 +558,9 @@ func (q *Request) End(x *web.Exchange, r *http.Request, resource string, version
 	q.record(r.Method, x.Route, resource, query, status, version)
 }
 
-// Entry records an entry of a batch or transaction, as End does a request. url is
+// AddEntry records an entry of a batch or transaction, as End does a request. url is
 // relative to the service.
-func (q *Request) Entry(method, interaction, resource, url string, status int, version *fhir.Version) {
+func (q *Request) AddEntry(method, interaction, resource, url string, status int, version *fhir.Version) {
 	q.entries.Store(true)
 	if path, _, _ := strings.Cut(url, "?"); !q.all && reads(method, path) {
 		return
@@ -572,13 +572,13 @@ func (q *Request) Entry(method, interaction, resource, url string, status int, v
 	q.record(method, interaction, resource, query, status, version)
 }
 
-// Refused records a request of which the token was refused, or that had none, where
+// RecordRefusal records a request of which the token was refused, or that had none, where
 // everything is recorded.
-func (a *Recorder) Refused(ctx context.Context, x *web.Exchange, r *http.Request, interaction, resource string) {
+func (a *Recorder) RecordRefusal(ctx context.Context, x *web.Exchange, r *http.Request, interaction, resource string) {
 	if a.Rest() != All {
 		return
 	}
-	q := &Request{recorder: a, base: a.Of(ctx, x, r), all: true}
+	q := &Request{recorder: a, base: a.EventOf(ctx, x, r), all: true}
 	x.Audited = true
 	q.record(r.Method, interaction, resource, "", x.Status(), nil)
 }

@@ -53,7 +53,7 @@ func (s *Service) exportJob(ctx context.Context, r *http.Request, k rest.KickOff
 	if s.ExportEnabled != nil && !s.ExportEnabled(ctx) {
 		return nil, nil, outcome.NotImplemented("$export is switched off (bulk.export.enabled)")
 	}
-	if err := s.May(ctx, access.Operation, k.ResourceType, k.ID); err != nil {
+	if err := s.CheckAllowed(ctx, access.Operation, k.ResourceType, k.ID); err != nil {
 		return nil, nil, err
 	}
 	values, err := s.exportValues(r)
@@ -358,7 +358,7 @@ func (p *exportReader) checkTypes(reg *search.Registry) error {
 	}
 	for _, typ := range named {
 		for _, permission := range []smart.Permissions{smart.Read, smart.Search} {
-			if err := rights.May(permission, typ); err != nil {
+			if err := rights.Check(permission, typ); err != nil {
 				return err
 			}
 		}
@@ -367,11 +367,11 @@ func (p *exportReader) checkTypes(reg *search.Registry) error {
 		return nil
 	}
 	for _, typ := range reg.Types() {
-		if rights.May(smart.Read, typ) == nil && rights.May(smart.Search, typ) == nil {
+		if rights.Check(smart.Read, typ) == nil && rights.Check(smart.Search, typ) == nil {
 			return nil
 		}
 	}
-	return rights.May(smart.Read|smart.Search, "Patient")
+	return rights.Check(smart.Read|smart.Search, "Patient")
 }
 
 // readPatients reads the parameter patient, and the Group.
@@ -384,7 +384,7 @@ func (p *exportReader) readPatients(list []string) error {
 		if !fhir.ValidID(p.spec.Group) {
 			return outcome.NotFound("Group", outcome.Clip(p.spec.Group))
 		}
-		if err := p.s.May(p.ctx, access.Read, "Group", p.spec.Group); err != nil {
+		if err := p.s.CheckAllowed(p.ctx, access.Read, "Group", p.spec.Group); err != nil {
 			return err
 		}
 		if _, err := from.Read(p.ctx, "Group", p.spec.Group); err != nil {

@@ -98,7 +98,7 @@ type exportType struct {
 
 // newExport prepares an export on behalf of the owner of ctx.
 func (s *Service) newExport(ctx context.Context, spec *exportSpec, moment time.Time) (*export, error) {
-	ctx = access.WithIndex(ctx, access.From(ctx))
+	ctx = access.WithIndex(ctx, access.PrincipalFrom(ctx))
 	rights, err := s.Access.Rights(ctx)
 	if err != nil {
 		return nil, err

@@ -68,7 +68,7 @@ func (s *Service) ready(ctx context.Context) error {
 }
 
 func (s *Service) addJob(ctx context.Context, x *web.Exchange, r *http.Request, k rest.KickOff, j *jobs.Job, parts []jobs.Part) error {
-	p := access.From(ctx)
+	p := access.PrincipalFrom(ctx)
 	address := s.Address(r).String()
 	var err error
 	if j.Principal, err = storedOwner(p, address); err != nil {
@@ -84,7 +84,7 @@ func (s *Service) addJob(ctx context.Context, x *web.Exchange, r *http.Request, 
 		return err
 	}
 	if s.Audit != nil {
-		s.auditJob(s.Audit.Of(ctx, x, r), j, "kickoff")
+		s.auditJob(s.Audit.EventOf(ctx, x, r), j, "kickoff")
 	}
 	return nil
 }
@@ -109,7 +109,7 @@ func (s *Service) job(r *http.Request, adminToo bool) (*jobs.Job, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := access.From(r.Context())
+	p := access.PrincipalFrom(r.Context())
 	switch {
 	case j == nil, j.Expired, j.State == jobs.Cancelled, j.Type == "reindex", j.Type == "index-build":
 		return nil, absent
@@ -124,7 +124,7 @@ func (s *Service) job(r *http.Request, adminToo bool) (*jobs.Job, error) {
 }
 
 func (s *Service) status(w http.ResponseWriter, r *http.Request) {
-	x := web.Of(w)
+	x := web.ExchangeOf(w)
 	x.Header().Set("Cache-Control", "no-store")
 	j, err := s.job(r, true)
 	if err == nil {
@@ -248,7 +248,7 @@ func (s *Service) sendManifest(x *web.Exchange, r *http.Request, j *jobs.Job) {
 
 // remove cancels a job that has not ended, and removes the results of one that has.
 func (s *Service) remove(w http.ResponseWriter, r *http.Request) {
-	x := web.Of(w)
+	x := web.ExchangeOf(w)
 	x.Header().Set("Cache-Control", "no-store")
 	j, err := s.job(r, true)
 	if err != nil {
@@ -270,7 +270,7 @@ const ndjson = "application/fhir+ndjson"
 
 // download sends a file of a job to the job's owner.
 func (s *Service) download(w http.ResponseWriter, r *http.Request) {
-	x := web.Of(w)
+	x := web.ExchangeOf(w)
 	x.Header().Set("Cache-Control", "no-store")
 	j, err := s.job(r, false)
 	var f *jobs.File
@@ -281,7 +281,7 @@ func (s *Service) download(w http.ResponseWriter, r *http.Request) {
 		err = outcome.New(outcome.CodeNotFound, "job %s has no file %s", j.ID, outcome.Clip(r.PathValue("file")))
 	}
 	if err == nil && f.Kind == jobs.Output {
-		err = s.May(r.Context(), access.Read, f.Type, "")
+		err = s.CheckAllowed(r.Context(), access.Read, f.Type, "")
 	}
 	var content io.ReadSeekCloser
 	if err == nil {
@@ -293,7 +293,7 @@ func (s *Service) download(w http.ResponseWriter, r *http.Request) {
 	}
 	defer content.Close()
 	if s.Audit != nil && r.Method == http.MethodGet {
-		s.auditJob(s.Audit.Of(r.Context(), x, r), j, "download")
+		s.auditJob(s.Audit.EventOf(r.Context(), x, r), j, "download")
 	}
 	h := x.Header()
 	h.Set("Content-Type", ndjson)

@@ -38,7 +38,7 @@ func asOwner(ctx context.Context, stored []byte) (context.Context, error) {
 		return nil, err
 	}
 	if o.Open {
-		return access.With(ctx, access.Open), nil
+		return access.WithPrincipal(ctx, access.Open), nil
 	}
 	scopes, err := smart.Parse(o.Scopes)
 	if err != nil {

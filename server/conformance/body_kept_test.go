@@ -27,7 +27,7 @@ func TestNothingKeepsBodies(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Close)
-	ctx, number := access.With(t.Context(), access.Open), 0
+	ctx, number := access.WithPrincipal(t.Context(), access.Open), 0
 	post := func(patients int) weak.Pointer[byte] {
 		t.Helper()
 		var b strings.Builder

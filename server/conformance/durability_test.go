@@ -24,7 +24,7 @@ import (
 func TestMain(m *testing.M) {
 	if len(os.Args) == 3 && os.Args[1] == "sandbox-worker" {
 		memory, _ := strconv.ParseInt(os.Args[2], 10, 64)
-		if err := sandbox.Work(os.Stdin, os.Stdout, memory); err != nil {
+		if err := sandbox.RunWorker(os.Stdin, os.Stdout, memory); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}

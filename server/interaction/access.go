@@ -14,15 +14,15 @@ import (
 	"kiln/server/store"
 )
 
-// may asks access about an interaction, after making sure that the type is one
+// checkAllowed asks access about an interaction, after making sure that the type is one
 // of the model's. With typ "" it asks whether there is a principal, and for Admin
 // whether it has that scope.
-func (s *Service) may(ctx context.Context, i access.Interaction, typ, id string) error {
+func (s *Service) checkAllowed(ctx context.Context, i access.Interaction, typ, id string) error {
 	if typ != "" && s.Model.Resources[typ] == nil {
 		return s.UnknownType(typ)
 	}
 	if typ == "AuditEvent" && (i == access.Update || i == access.Patch || i == access.Delete) {
-		return unchangeable()
+		return auditEventUnchangeable()
 	}
 	rights, err := s.Access.Rights(ctx)
 	switch {
@@ -33,13 +33,13 @@ func (s *Service) may(ctx context.Context, i access.Interaction, typ, id string)
 	case typ == "" || i.Permission() == 0:
 		return nil
 	}
-	return rights.May(i.Permission(), typ)
+	return rights.Check(i.Permission(), typ)
 }
 
 // mayFind is may for an interaction whose answer can be empty. Refusals of a policy under
 // dry run are counted here.
 func (s *Service) mayFind(ctx context.Context, i access.Interaction, typ, id string) error {
-	if err := s.may(ctx, i, typ, id); err != nil || typ == "" {
+	if err := s.checkAllowed(ctx, i, typ, id); err != nil || typ == "" {
 		return err
 	}
 	rights, err := s.Access.Rights(ctx)
@@ -62,9 +62,9 @@ func (s *Service) mayAny(ctx context.Context, i access.Interaction) error {
 	return rights.MayAny(i.Permission())
 }
 
-// Seen is from as the request sees it: what its token cannot read is absent. A
+// VisibleReader is from as the request sees it: what its token cannot read is absent. A
 // search finds what may be searched.
-func (s *Service) Seen(ctx context.Context, from Reader) (Reader, error) {
+func (s *Service) VisibleReader(ctx context.Context, from Reader) (Reader, error) {
 	if _, ok := from.(*seen); ok {
 		return from, nil
 	}
@@ -183,7 +183,7 @@ func (v *seen) Read(ctx context.Context, typ, id string) (fhir.Version, error) {
 		return found, err
 	}
 	v.s.dryRun(ctx, v.rights, smart.Read, found)
-	return v.s.mask(ctx, found)
+	return v.s.maskVersion(ctx, found)
 }
 
 // dryRun counts and logs what policies under dry run would have denied.
@@ -219,7 +219,7 @@ func (v *seen) VRead(ctx context.Context, typ, id string, versionID int) (fhir.V
 		return found, err
 	}
 	v.s.dryRun(ctx, v.rights, smart.Read, found)
-	return v.s.mask(ctx, found)
+	return v.s.maskVersion(ctx, found)
 }
 
 func (v *seen) Search(ctx context.Context, q *search.Query) (*store.SearchResult, error) {
@@ -382,8 +382,8 @@ type guard struct {
 	puts   bool              // the write is a PUT: it creates or updates
 }
 
-// Guarded gives a write the guard of the request, none where it may do everything.
-func (s *Service) Guarded(ctx context.Context, w *store.Write) error {
+// GuardWrite gives a write the guard of the request, none where it may do everything.
+func (s *Service) GuardWrite(ctx context.Context, w *store.Write) error {
 	rights, err := s.Access.Rights(ctx)
 	if err != nil {
 		return err
@@ -425,7 +425,7 @@ func (g *guard) Hidden() error {
 	if err != nil {
 		return err
 	}
-	return access.Outside(g.typ)
+	return access.OutsideOfReach(g.typ)
 }
 
 // mayScope asks about a permission for the type. The error of a PUT names the scope for both
@@ -434,7 +434,7 @@ func (g *guard) mayScope(permission smart.Permissions) error {
 	if g.puts {
 		return g.rights.MayPut(permission, g.typ)
 	}
-	return g.rights.May(permission, g.typ)
+	return g.rights.Check(permission, g.typ)
 }
 
 // May fails where the request may not make of current the version that x is the
@@ -477,7 +477,7 @@ func (g *guard) May(current *fhir.Version, id string, x *fhir.Index) error {
 		}
 	}
 	if !ok {
-		return access.Outside(g.typ)
+		return access.OutsideOfReach(g.typ)
 	}
 	return nil
 }
@@ -486,16 +486,16 @@ func (g *guard) May(current *fhir.Version, id string, x *fhir.Index) error {
 // create. A PUT of an AuditEvent only creates.
 func (s *Service) mayUpdate(ctx context.Context, typ, id string) error {
 	if typ == "AuditEvent" {
-		if err := s.may(ctx, access.Create, typ, ""); err != nil {
+		if err := s.checkAllowed(ctx, access.Create, typ, ""); err != nil {
 			return err
 		}
 		return s.mayAppend(ctx, id)
 	}
-	err := s.may(ctx, access.Update, typ, "")
+	err := s.checkAllowed(ctx, access.Update, typ, "")
 	if !outcome.Is(err, outcome.CodeForbidden) {
 		return err
 	}
-	if s.may(ctx, access.Create, typ, "") == nil {
+	if s.checkAllowed(ctx, access.Create, typ, "") == nil {
 		return nil
 	}
 	rights, failure := s.Access.Rights(ctx)
@@ -518,9 +518,9 @@ func (s *Service) Readable(ctx context.Context, v fhir.Version) (bool, error) {
 	return s.holds(c, v)
 }
 
-// readable takes the content out of the answer to a write where the request may not
+// hideUnreadable takes the content out of the answer to a write where the request may not
 // read it: Prefer return=representation is then minimal.
-func (s *Service) readable(ctx context.Context, r Response, err error) (Response, error) {
+func (s *Service) hideUnreadable(ctx context.Context, r Response, err error) (Response, error) {
 	if err != nil || !r.Written || r.Version.Body == nil {
 		return r, err
 	}
@@ -535,6 +535,6 @@ func (s *Service) readable(ctx context.Context, r Response, err error) (Response
 	if rights, err := s.Access.Rights(ctx); err != nil || rights == nil {
 		return r, err
 	}
-	r.Version, err = s.mask(ctx, r.Version)
+	r.Version, err = s.maskVersion(ctx, r.Version)
 	return r, err
 }

@@ -11,8 +11,8 @@ import (
 	"kiln/server/store"
 )
 
-// unchangeable is the error of a request that would change or delete an AuditEvent.
-func unchangeable() error {
+// auditEventUnchangeable is the error of a request that would change or delete an AuditEvent.
+func auditEventUnchangeable() error {
 	return outcome.MethodNotAllowed("an AuditEvent can be neither changed nor deleted")
 }
 
@@ -66,7 +66,7 @@ func (s *Service) mayAppend(ctx context.Context, id string) error {
 	_, err := s.Store.Read(ctx, "AuditEvent", id)
 	switch {
 	case err == nil, outcome.Is(err, outcome.CodeDeleted):
-		return unchangeable()
+		return auditEventUnchangeable()
 	case outcome.Is(err, outcome.CodeNotFound):
 		return nil
 	}
@@ -84,12 +84,12 @@ func (g appendOnly) Sees(v fhir.Version) (bool, error) {
 	return g.inner.Sees(v)
 }
 
-func (g appendOnly) Hidden() error { return unchangeable() }
+func (g appendOnly) Hidden() error { return auditEventUnchangeable() }
 
 func (g appendOnly) May(current *fhir.Version, id string, x *fhir.Index) error {
 	switch {
 	case current != nil:
-		return unchangeable()
+		return auditEventUnchangeable()
 	case g.inner == nil:
 		return nil
 	}

@@ -28,12 +28,12 @@ func (s *Service) batch(ctx context.Context, p BundleParams, parts []part) (Resp
 		err := part.err
 		if err == nil {
 			var j *job
-			if j, err = s.job(i, part.entry, p.BaseURL); err == nil {
+			if j, err = s.newJob(i, part.entry, p.BaseURL); err == nil {
 				err = independent(j, names)
 			}
 			if err == nil {
-				n := phase(j.method)
-				if j.to.search || j.to.operation != "" && !s.affects(j.to) {
+				n := batchPhase(j.method)
+				if j.to.search || j.to.operation != "" && !s.affectsState(j.to) {
 					n = 3 // a POST that reads
 				}
 				phases[n] = append(phases[n], j)
@@ -48,14 +48,14 @@ func (s *Service) batch(ctx context.Context, p BundleParams, parts []part) (Resp
 		for _, same := range bySubject(jobs) {
 			g.Go(func() error {
 				for _, j := range same {
-					r, err := s.one(ctx, p, j)
+					r, err := s.runBatchEntry(ctx, p, j)
 					if err != nil {
 						out.Entries[j.i] = s.failed(ctx, j.i, err)
 					} else {
 						out.Entries[j.i] = entryOf(r, p, j.method)
 					}
-					if p.Told != nil && (err != nil || !j.writes() || !r.wrote()) {
-						p.Told(j.done(r, out.Entries[j.i].Answer.Status))
+					if p.Told != nil && (err != nil || !j.isWrite() || !r.wrote()) {
+						p.Told(j.doneOf(r, out.Entries[j.i].Answer.Status))
 					}
 				}
 				return nil
@@ -95,7 +95,7 @@ func independent(j *job, names map[string]int) error {
 	}
 	var l linker
 	var err error
-	l.walk(fhir.NodeOf(j.entry.Resource), func(n fhir.Node, reference bool) {
+	l.walkReferences(fhir.NodeOf(j.entry.Resource), func(n fhir.Node, reference bool) {
 		if other, ok := names[n.Text()]; ok && reference && err == nil {
 			err = outcome.Invalid("the reference %s is the fullUrl of entry %d: entries of a batch do not depend on each other, those of a transaction may", outcome.Clip(n.Text()), other)
 		}
@@ -103,8 +103,8 @@ func independent(j *job, names map[string]int) error {
 	return err
 }
 
-// phase is when an entry's turn is: DELETE, POST, PUT and PATCH, GET.
-func phase(method string) int {
+// batchPhase is when an entry's turn is: DELETE, POST, PUT and PATCH, GET.
+func batchPhase(method string) int {
 	switch method {
 	case "DELETE":
 		return 0
@@ -146,11 +146,11 @@ func bySubject(jobs []*job) [][]*job {
 	return groups
 }
 
-// one carries out an entry of a batch.
-func (s *Service) one(ctx context.Context, p BundleParams, j *job) (Response, error) {
+// runBatchEntry carries out an entry of a batch.
+func (s *Service) runBatchEntry(ctx context.Context, p BundleParams, j *job) (Response, error) {
 	q := j.entry.Request
 	if j.to.operation != "" || j.to.search {
-		return s.get(ctx, s.Store, j, p)
+		return s.runReadEntry(ctx, s.Store, j, p)
 	}
 	switch j.method {
 	case "POST":
@@ -169,7 +169,7 @@ func (s *Service) one(ctx context.Context, p BundleParams, j *job) (Response, er
 	case "DELETE":
 		return s.Delete(ctx, DeleteParams{ResourceType: j.to.typ, ID: j.to.id, Criteria: j.to.query, Preconditions: j.preconditions()})
 	}
-	return s.get(ctx, s.Store, j, p)
+	return s.runReadEntry(ctx, s.Store, j, p)
 }
 
 // failed is the entry of an error. Errors without an outcome are logged.

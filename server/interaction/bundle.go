@@ -66,8 +66,8 @@ type Done struct {
 	Read        *fhir.Version // the result of a read or vread
 }
 
-// done is an entry with its answer.
-func (j *job) done(r Response, status int) Done {
+// doneOf is an entry with its answer.
+func (j *job) doneOf(r Response, status int) Done {
 	d := Done{Method: j.method, URL: j.entry.Request.URL.Text, Interaction: j.to.interaction(j.method), Resource: j.to.resource(), Status: status}
 	if (d.Interaction == "read" || d.Interaction == "vread") && r.Version.Body != nil {
 		d.Read = &r.Version
@@ -75,9 +75,9 @@ func (j *job) done(r Response, status int) Done {
 	return d
 }
 
-// writes reports whether the entry is a write of a resource, of which the write itself
+// isWrite reports whether the entry is a write of a resource, of which the write itself
 // tells where there is one.
-func (j *job) writes() bool {
+func (j *job) isWrite() bool {
 	return j.to.operation == "" && !j.to.search && j.method != http.MethodGet && j.method != http.MethodHead
 }
 
@@ -269,9 +269,9 @@ func (j *job) preconditions() Preconditions {
 	return Preconditions{IfMatch: j.entry.Request.IfMatch.Text, IfNoneMatch: j.entry.Request.IfNoneMatch.Text}
 }
 
-// job reads entry.request and checks that it makes sense. base is the service's URL
+// newJob reads entry.request and checks that it makes sense. base is the service's URL
 // as the client sees it.
-func (s *Service) job(i int, e *r4.BundleEntry, base string) (*job, error) {
+func (s *Service) newJob(i int, e *r4.BundleEntry, base string) (*job, error) {
 	if e.Request == nil {
 		return nil, outcome.New(outcome.CodeRequired, "the entry has no request").At(entryPath(i) + ".request")
 	}
@@ -300,7 +300,7 @@ func (s *Service) job(i int, e *r4.BundleEntry, base string) (*job, error) {
 				return nil, inEntry(i, err)
 			}
 		}
-		j.ifNoneExist = s.criteria(base, j.to.typ, e.Request.IfNoneExist.Text)
+		j.ifNoneExist = s.relativeCriteria(base, j.to.typ, e.Request.IfNoneExist.Text)
 	case "PUT", "PATCH", "DELETE":
 		plain = plain && j.to.typ != "" && (j.to.id != "" || j.to.hasQuery)
 	case "":
@@ -348,9 +348,9 @@ func dropSpace(r rune) rune {
 	return r
 }
 
-// get carries out an entry that reads on from: a GET, an operation, or a search by POST,
+// runReadEntry carries out an entry that reads on from: a GET, an operation, or a search by POST,
 // whose parameters are in its URL.
-func (s *Service) get(ctx context.Context, from Reader, j *job, p BundleParams) (Response, error) {
+func (s *Service) runReadEntry(ctx context.Context, from Reader, j *job, p BundleParams) (Response, error) {
 	select {
 	case p.answered.reading <- struct{}{}:
 		defer func() { <-p.answered.reading }()
@@ -367,7 +367,7 @@ func (s *Service) get(ctx context.Context, from Reader, j *job, p BundleParams) 
 
 func (s *Service) getOne(ctx context.Context, from Reader, j *job, p BundleParams) (Response, error) {
 	lenient, base := p.Lenient, p.BaseURL
-	from, err := s.Seen(ctx, from)
+	from, err := s.VisibleReader(ctx, from)
 	if err != nil {
 		return Response{}, err
 	}
@@ -378,7 +378,7 @@ func (s *Service) getOne(ctx context.Context, from Reader, j *job, p BundleParam
 	}
 	var since time.Time
 	if text := q.IfModifiedSince.Text; text != "" {
-		if since, err = Instant("ifModifiedSince", text); err != nil {
+		if since, err = ParseInstant("ifModifiedSince", text); err != nil {
 			return Response{}, err
 		}
 	}

@@ -334,7 +334,7 @@ func (s *Service) exports(typ string) []OperationListing {
 // operationsOf lists the operations of a type, or with "" of the system, by name.
 func (s *Service) operationsOf(typ string) []r4.CapabilityStatementRestResourceOperation {
 	var out []r4.CapabilityStatementRestResourceOperation
-	list := append(slices.Clone(s.listed(typ)), s.exports(typ)...)
+	list := append(slices.Clone(s.listedOperations(typ)), s.exports(typ)...)
 	slices.SortStableFunc(list, func(a, b OperationListing) int { return strings.Compare(a.Name, b.Name) })
 	for _, o := range list {
 		out = append(out, r4.CapabilityStatementRestResourceOperation{Name: stringOf(o.Name), Definition: canonicalOf(o.Definition)})

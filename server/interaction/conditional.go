@@ -28,8 +28,8 @@ type condition struct {
 
 func (c *condition) String() string { return c.typ + "?" + c.text }
 
-// condition parses criteria. what names their origin in errors.
-func (s *Service) condition(ctx context.Context, typ, criteria, what string) (*condition, error) {
+// parseCondition parses criteria. what names their origin in errors.
+func (s *Service) parseCondition(ctx context.Context, typ, criteria, what string) (*condition, error) {
 	values, err := ParseQuery(criteria)
 	if err != nil {
 		return nil, err
@@ -67,7 +67,7 @@ func (s *Service) conditionOf(ctx context.Context, typ string, values url.Values
 		return nil, err
 	}
 	if rights != nil {
-		if err := rights.May(smart.Search, typ); err != nil {
+		if err := rights.Check(smart.Search, typ); err != nil {
 			return nil, err
 		}
 		if q, err = rights.Narrow(q, smart.Search); err != nil {
@@ -91,19 +91,19 @@ type searcher interface {
 	Search(ctx context.Context, q *search.Query) (*store.SearchResult, error)
 }
 
-// one takes the condition's lock and returns its match, nil for none. Several
+// findOneLocked takes the condition's lock and returns its match, nil for none. Several
 // are multiple-matches, 412.
-func (c *condition) one(ctx context.Context, tx *store.Tx) (*fhir.Version, error) {
+func (c *condition) findOneLocked(ctx context.Context, tx *store.Tx) (*fhir.Version, error) {
 	if !c.held {
 		if err := tx.Lock(ctx, c.key); err != nil {
 			return nil, err
 		}
 	}
-	return c.match(ctx, tx)
+	return c.findMatch(ctx, tx)
 }
 
-// match is one without the lock.
-func (c *condition) match(ctx context.Context, from searcher) (*fhir.Version, error) {
+// findMatch is one without the lock.
+func (c *condition) findMatch(ctx context.Context, from searcher) (*fhir.Version, error) {
 	found, err := from.Search(ctx, c.query)
 	if err != nil {
 		return nil, err
@@ -119,7 +119,7 @@ func (c *condition) match(ctx context.Context, from searcher) (*fhir.Version, er
 
 // mustMatch makes w about the one match.
 func (c *condition) mustMatch(ctx context.Context, tx *store.Tx, w *store.Write) error {
-	match, err := c.one(ctx, tx)
+	match, err := c.findOneLocked(ctx, tx)
 	if err != nil {
 		return err
 	}

@@ -30,7 +30,7 @@ func (s *Service) RefuseConditionalReferences(r fhir.Resource, base string) erro
 // for RefuseConditionalReferences.
 func (s *Service) conditionalSearch(base string) func(text string) (typ, criteria string, ok bool) {
 	return func(text string) (typ, criteria string, ok bool) {
-		typ, criteria, ok = strings.Cut(s.relative(base, text), "?")
+		typ, criteria, ok = strings.Cut(s.relativeReference(base, text), "?")
 		return typ, criteria, ok && s.Model.Resources[typ] != nil
 	}
 }

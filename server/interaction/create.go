@@ -29,7 +29,7 @@ type CreateParams struct {
 // resource, several are multiple-matches, 412.
 // Spec: https://hl7.org/fhir/R4/http.html#create, #ccreate.
 func (s *Service) Create(ctx context.Context, p CreateParams) (Response, error) {
-	if err := s.may(ctx, access.Create, p.ResourceType, ""); err != nil {
+	if err := s.checkAllowed(ctx, access.Create, p.ResourceType, ""); err != nil {
 		return Response{}, err
 	}
 	r, err := s.decode(ctx, p.ResourceType, p.Body)
@@ -40,13 +40,13 @@ func (s *Service) Create(ctx context.Context, p CreateParams) (Response, error) 
 }
 
 func (s *Service) create(ctx context.Context, p CreateParams, r fhir.Resource) (Response, error) {
-	answer, err := s.store(ctx, p, r)
-	return s.readable(ctx, answer, err)
+	answer, err := s.createChecked(ctx, p, r)
+	return s.hideUnreadable(ctx, answer, err)
 }
 
-// store is create without checking whether the client may read the answer.
-func (s *Service) store(ctx context.Context, p CreateParams, r fhir.Resource) (Response, error) {
-	if err := s.may(ctx, access.Create, p.ResourceType, ""); err != nil {
+// createChecked is create without checking whether the client may read the answer.
+func (s *Service) createChecked(ctx context.Context, p CreateParams, r fhir.Resource) (Response, error) {
+	if err := s.checkAllowed(ctx, access.Create, p.ResourceType, ""); err != nil {
 		return Response{}, err
 	}
 	if err := s.RefuseConditionalReferences(r, p.BaseURL); err != nil {
@@ -59,19 +59,19 @@ func (s *Service) store(ctx context.Context, p CreateParams, r fhir.Resource) (R
 		return Response{}, err
 	}
 	w := &store.Write{Method: fhir.POST, ResourceType: p.ResourceType, ID: s.NewID()}
-	if err := s.Guarded(ctx, w); err != nil {
+	if err := s.GuardWrite(ctx, w); err != nil {
 		return Response{}, err
 	}
-	if err := s.draft(w, r, nil); err != nil {
+	if err := s.draftWrite(w, r, nil); err != nil {
 		return Response{}, err
 	}
 	if p.IfNoneExist != "" {
 		return s.createIfNoneExist(ctx, p, w)
 	}
-	if err := s.write(ctx, w); err != nil {
+	if err := s.runWrite(ctx, w); err != nil {
 		return Response{}, err
 	}
-	return made(w.Result, true), nil
+	return madeResponse(w.Result, true), nil
 }
 
 // NoCreateQuery refuses a query on the URL of a create: a condition stands in
@@ -96,40 +96,40 @@ func NoCreateQuery(query string) error {
 }
 
 func (s *Service) createIfNoneExist(ctx context.Context, p CreateParams, w *store.Write) (Response, error) {
-	c, err := s.condition(ctx, p.ResourceType, s.criteria(p.BaseURL, p.ResourceType, p.IfNoneExist), "If-None-Exist")
+	c, err := s.parseCondition(ctx, p.ResourceType, s.relativeCriteria(p.BaseURL, p.ResourceType, p.IfNoneExist), "If-None-Exist")
 	if err != nil {
 		return Response{}, err
 	}
 	var answer Response
 	err = s.Store.InTx(ctx, func(tx *store.Tx) error {
-		match, err := c.one(ctx, tx)
+		match, err := c.findOneLocked(ctx, tx)
 		switch {
 		case err != nil:
 			return err
 		case match != nil:
-			answer = existing(*match)
+			answer = existingResponse(*match)
 			return nil
 		}
 		if err := tx.Write(ctx, []*store.Write{w}); err != nil {
 			return unwrapWrite(err)
 		}
-		answer = made(w.Result, true)
+		answer = madeResponse(w.Result, true)
 		return nil
 	})
 	return answer, err
 }
 
-// criteria is the search in the text of an If-None-Exist on typ: people write it
+// relativeCriteria is the search in the text of an If-None-Exist on typ: people write it
 // with and without the URL that it belongs to. base is as for CreateParams.BaseURL.
-func (s *Service) criteria(base, typ, text string) string {
-	text = s.relative(base, text)
+func (s *Service) relativeCriteria(base, typ, text string) string {
+	text = s.relativeReference(base, text)
 	return strings.TrimPrefix(strings.TrimPrefix(strings.TrimPrefix(text, "/"), typ+"?"), "?")
 }
 
-// relative returns text without the base URL of this service, or text itself if it has
+// relativeReference returns text without the base URL of this service, or text itself if it has
 // none. base is the base URL of the request, or "": the service answers with and without
 // /fhir.
-func (s *Service) relative(base, text string) string {
+func (s *Service) relativeReference(base, text string) string {
 	if !strings.HasPrefix(text, "http") {
 		return text
 	}

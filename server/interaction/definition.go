@@ -66,10 +66,10 @@ func (s *Service) builtIns(reg *search.Registry, typ string) ([]*match.Resource,
 	return list, nil
 }
 
-// unlisted tells the number of built-in definitions that match q: a search of their types
+// warnOfBuiltIn tells the number of built-in definitions that match q: a search of their types
 // lists stored resources, and a built-in one only for a search by its canonical URL
 // (addDefinition).
-func (s *Service) unlisted(ctx context.Context, from searcher, reg *search.Registry, q *search.Query) ([]outcome.Issue, error) {
+func (s *Service) warnOfBuiltIn(ctx context.Context, from searcher, reg *search.Registry, q *search.Query) ([]outcome.Issue, error) {
 	if s.BuiltIn == nil || q.Cursor != nil || q.Offset > 0 {
 		return nil, nil
 	}
@@ -130,7 +130,7 @@ func (s *Service) unlisted(ctx context.Context, from searcher, reg *search.Regis
 func (s *Service) definitionVersion(typ string, d Definition) fhir.Version {
 	body := d.Body
 	if d.Condensed {
-		body = reduce(s.Model.Resources[typ].Type(), body, func(_ *fhir.Field, _ string, value []byte) []byte { return value })
+		body = reduceBody(s.Model.Resources[typ].Type(), body, func(_ *fhir.Field, _ string, value []byte) []byte { return value })
 	}
 	return fhir.Version{ResourceType: typ, ID: d.ID, Body: body}
 }
@@ -223,7 +223,7 @@ func (s *Service) addOne(ctx context.Context, from Reader, q *search.Query, typ 
 		r.Bundle.Total = 1
 	}
 	if q.Count > 0 {
-		v := s.reducer(q.Summary, q.Elements)(s.definitionVersion(typ, d))
+		v := s.newReducer(q.Summary, q.Elements)(s.definitionVersion(typ, d))
 		r.Bundle.Entries = slices.Insert(r.Bundle.Entries, 0, Entry{Version: v, Mode: "match"})
 	}
 	return nil

@@ -29,7 +29,7 @@ func (s *Service) Delete(ctx context.Context, p DeleteParams) (Response, error) 
 		return Response{}, err
 	}
 	w := &store.Write{Method: fhir.DELETE, ResourceType: p.ResourceType, ID: p.ID}
-	if err := s.Guarded(ctx, w); err != nil {
+	if err := s.GuardWrite(ctx, w); err != nil {
 		return Response{}, err
 	}
 	if err := p.read(w); err != nil {
@@ -44,20 +44,20 @@ func (s *Service) Delete(ctx context.Context, p DeleteParams) (Response, error) 
 		}
 		return Response{Status: http.StatusNoContent}, nil
 	}
-	if err := s.write(ctx, w); err != nil {
+	if err := s.runWrite(ctx, w); err != nil {
 		return Response{}, err
 	}
 	if w.Result.VersionID == 0 {
-		if err := s.stays(ctx, p.ResourceType, p.ID); err != nil {
+		if err := s.checkDeletable(ctx, p.ResourceType, p.ID); err != nil {
 			return Response{}, err
 		}
 	}
-	return deleted(w), nil
+	return deletedResponse(w), nil
 }
 
-// stays fails with not-supported, 405, for a Definition in whose place nothing was ever stored: it would be
+// checkDeletable fails with not-supported, 405, for a Definition in whose place nothing was ever stored: it would be
 // there after its delete.
-func (s *Service) stays(ctx context.Context, typ, id string) error {
+func (s *Service) checkDeletable(ctx context.Context, typ, id string) error {
 	if s.Definition == nil {
 		return nil
 	}
@@ -71,14 +71,14 @@ func (s *Service) stays(ctx context.Context, typ, id string) error {
 }
 
 func (s *Service) deleteByCriteria(ctx context.Context, p DeleteParams, w *store.Write) (Response, error) {
-	c, err := s.condition(ctx, p.ResourceType, p.Criteria, "a conditional delete")
+	c, err := s.parseCondition(ctx, p.ResourceType, p.Criteria, "a conditional delete")
 	if err != nil {
 		return Response{}, err
 	}
 	var answer Response
 	err = s.Store.InTx(ctx, func(tx *store.Tx) error {
 		answer = Response{Status: http.StatusNoContent}
-		match, err := c.one(ctx, tx)
+		match, err := c.findOneLocked(ctx, tx)
 		if err != nil || match == nil {
 			return err
 		}
@@ -86,14 +86,14 @@ func (s *Service) deleteByCriteria(ctx context.Context, p DeleteParams, w *store
 		if err := tx.Write(ctx, []*store.Write{w}); err != nil {
 			return unwrapWrite(err)
 		}
-		answer = deleted(w)
+		answer = deletedResponse(w)
 		return nil
 	})
 	return answer, err
 }
 
-// deleted is the answer to a delete: 204 with the version that marks it.
-func deleted(w *store.Write) Response {
+// deletedResponse is the answer to a delete: 204 with the version that marks it.
+func deletedResponse(w *store.Write) Response {
 	if w.Result.VersionID == 0 {
 		return Response{Status: http.StatusNoContent}
 	}

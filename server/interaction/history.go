@@ -49,7 +49,7 @@ func (s *Service) history(ctx context.Context, from Reader, p HistoryParams) (Re
 	if err := s.SettleAudit(ctx, from, p.ResourceType, nil); err != nil {
 		return Response{}, err
 	}
-	from, err := s.Seen(ctx, from)
+	from, err := s.VisibleReader(ctx, from)
 	if err != nil {
 		return Response{}, err
 	}
@@ -79,7 +79,7 @@ func (s *Service) history(ctx context.Context, from Reader, p HistoryParams) (Re
 		}
 		switch name {
 		case "_since":
-			q.Since, err = Instant(name, value)
+			q.Since, err = ParseInstant(name, value)
 		case "_at":
 			q.At, q.AtEnd, err = period(name, value)
 		case "_total":
@@ -189,8 +189,8 @@ func (s *Service) pageSize(values url.Values) (int, error) {
 	return min(size, most), nil
 }
 
-// Instant is the beginning of the period that a date text means.
-func Instant(name, text string) (time.Time, error) {
+// ParseInstant is the beginning of the period that a date text means.
+func ParseInstant(name, text string) (time.Time, error) {
 	low, _, err := ParseDate(name, text)
 	return time.UnixMicro(low), err
 }

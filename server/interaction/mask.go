@@ -34,8 +34,8 @@ func (s *Service) Mask(ctx context.Context, versions []fhir.Version) error {
 	return nil
 }
 
-// mask is Mask for one version.
-func (s *Service) mask(ctx context.Context, v fhir.Version) (fhir.Version, error) {
+// maskVersion is Mask for one version.
+func (s *Service) maskVersion(ctx context.Context, v fhir.Version) (fhir.Version, error) {
 	if s.Masks[v.ResourceType] == nil {
 		return v, nil
 	}

@@ -61,8 +61,8 @@ func (s *Service) operations() Operations {
 	return s.Operations()
 }
 
-// affects reports whether the operation of a Bundle entry changes something.
-func (s *Service) affects(t target) bool {
+// affectsState reports whether the operation of a Bundle entry changes something.
+func (s *Service) affectsState(t target) bool {
 	o := s.operations()
 	return o != nil && t.operation != "metadata" && o.Affects(OperationParams{Name: t.operation, ResourceType: t.typ, ID: t.id})
 }
@@ -71,7 +71,7 @@ func (s *Service) affects(t target) bool {
 // that changes something is not to be had by GET, 405.
 // Spec: https://hl7.org/fhir/R4/operations.html#executing.
 func (s *Service) Operation(ctx context.Context, p OperationParams) (Response, error) {
-	if err := s.may(ctx, access.Operation, p.ResourceType, p.ID); err != nil {
+	if err := s.checkAllowed(ctx, access.Operation, p.ResourceType, p.ID); err != nil {
 		return Response{}, err
 	}
 	o := s.operations()
@@ -103,8 +103,8 @@ func (s *Service) OperationMethods(p OperationParams) (methods []string, known b
 	return methods, methods != nil
 }
 
-// listed are the operations of a type, of the system with "".
-func (s *Service) listed(typ string) []OperationListing {
+// listedOperations are the operations of a type, of the system with "".
+func (s *Service) listedOperations(typ string) []OperationListing {
 	o := s.operations()
 	if o == nil {
 		return nil
@@ -120,15 +120,15 @@ func (s *Service) operationsVersion() int64 {
 	return o.Version()
 }
 
-// Serves reports whether a type has an operation; name is without its $.
-func (s *Service) Serves(typ, name string) bool {
-	return slices.ContainsFunc(s.listed(typ), func(o OperationListing) bool { return o.Name == name })
+// ServesOperation reports whether a type has an operation; name is without its $.
+func (s *Service) ServesOperation(typ, name string) bool {
+	return slices.ContainsFunc(s.listedOperations(typ), func(o OperationListing) bool { return o.Name == name })
 }
 
 // OperationNeeds are the interactions that an operation of an App asks for, none for one
 // of the server's own; known is false where the type has none of that name.
 func (s *Service) OperationNeeds(typ, name string) (needs []access.Interaction, known bool) {
-	list := s.listed(typ)
+	list := s.listedOperations(typ)
 	i := slices.IndexFunc(list, func(o OperationListing) bool { return o.Name == name })
 	if i < 0 {
 		return nil, false
@@ -136,17 +136,17 @@ func (s *Service) OperationNeeds(typ, name string) (needs []access.Interaction, 
 	return list[i].Needs, true
 }
 
-// May asks access about an interaction, after making sure that the type is one of
+// CheckAllowed asks access about an interaction, after making sure that the type is one of
 // the model's.
-func (s *Service) May(ctx context.Context, i access.Interaction, typ, id string) error {
-	return s.may(ctx, i, typ, id)
+func (s *Service) CheckAllowed(ctx context.Context, i access.Interaction, typ, id string) error {
+	return s.checkAllowed(ctx, i, typ, id)
 }
 
 // MayReplace fails with forbidden, 403, where an update of a resource that exists would:
 // the request can neither know of it nor change it. There need not be one of that id.
 func (s *Service) MayReplace(ctx context.Context, typ, id string) error {
 	w := &store.Write{Method: fhir.PUT, ResourceType: typ, ID: id}
-	if err := s.Guarded(ctx, w); err != nil || w.Guard == nil {
+	if err := s.GuardWrite(ctx, w); err != nil || w.Guard == nil {
 		return err
 	}
 	current, err := s.Store.Read(ctx, typ, id)
@@ -173,12 +173,12 @@ func (s *Service) NewWrite(typ string, body []byte) (*store.Write, error) {
 		return nil, err
 	}
 	w := &store.Write{Method: fhir.POST, ResourceType: typ, ID: s.NewID()}
-	return w, s.draft(w, r, nil)
+	return w, s.draftWrite(w, r, nil)
 }
 
-// Draft fills in body and index of w from r, as it is to be stored.
-func (s *Service) Draft(w *store.Write, r fhir.Resource, edits []fhir.Edit) error {
-	return s.draft(w, r, edits)
+// DraftWrite fills in body and index of w from r, as it is to be stored.
+func (s *Service) DraftWrite(w *store.Write, r fhir.Resource, edits []fhir.Edit) error {
+	return s.draftWrite(w, r, edits)
 }
 
 // Check fails with invalid, 422, when the service has a validator and it finds an
@@ -191,14 +191,14 @@ func (s *Service) SearchOptions(ctx context.Context, lenient bool, warnings *[]o
 	return s.searchOptions(ctx, lenient, warnings)
 }
 
-// Page runs q and makes a searchset of the result; self is its URL without what
+// SearchPage runs q and makes a searchset of the result; self is its URL without what
 // tells one page from another.
-func (s *Service) Page(ctx context.Context, from Reader, q *search.Query, self string) (Response, error) {
-	from, err := s.Seen(ctx, from)
+func (s *Service) SearchPage(ctx context.Context, from Reader, q *search.Query, self string) (Response, error) {
+	from, err := s.VisibleReader(ctx, from)
 	if err != nil {
 		return Response{}, err
 	}
-	return s.page(ctx, from, q, self)
+	return s.searchPage(ctx, from, q, self)
 }
 
 // ReadFrom is Read from the store or a transaction.
@@ -209,17 +209,17 @@ func (s *Service) ReadFrom(ctx context.Context, from Reader, p ReadParams) (Resp
 // Modify changes the current version of a resource by change, as a new version,
 // which it returns. The result is not validated.
 func (s *Service) Modify(ctx context.Context, typ, id string, change func(r fhir.Resource)) (fhir.Version, error) {
-	if err := s.may(ctx, access.Update, typ, id); err != nil {
+	if err := s.checkAllowed(ctx, access.Update, typ, id); err != nil {
 		return fhir.Version{}, err
 	}
 	if !fhir.ValidID(id) {
 		return fhir.Version{}, outcome.NotFound(typ, outcome.Clip(id))
 	}
-	if err := s.may(ctx, access.Read, typ, id); err != nil { // the answer is the resource read
+	if err := s.checkAllowed(ctx, access.Read, typ, id); err != nil { // the answer is the resource read
 		return fhir.Version{}, err
 	}
 	w := &store.Write{Method: fhir.PUT, ResourceType: typ, ID: id, MustExist: true}
-	if err := s.Guarded(ctx, w); err != nil {
+	if err := s.GuardWrite(ctx, w); err != nil {
 		return fhir.Version{}, err
 	}
 	w.Modify = func(current fhir.Version) (*fhir.Body, *fhir.Index, error) {

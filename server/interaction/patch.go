@@ -31,17 +31,17 @@ type PatchParams struct {
 // empty patch makes no version.
 // Spec: https://hl7.org/fhir/R4/http.html#patch, fhirpatch.html, RFC 6902.
 func (s *Service) Patch(ctx context.Context, p PatchParams) (Response, error) {
-	answer, err := s.patch(ctx, p)
-	return s.readable(ctx, answer, err)
+	answer, err := s.patchChecked(ctx, p)
+	return s.hideUnreadable(ctx, answer, err)
 }
 
-// patch is Patch without checking whether the client may read the answer.
-func (s *Service) patch(ctx context.Context, p PatchParams) (Response, error) {
-	if err := s.may(ctx, access.Patch, p.ResourceType, p.ID); err != nil {
+// patchChecked is Patch without checking whether the client may read the answer.
+func (s *Service) patchChecked(ctx context.Context, p PatchParams) (Response, error) {
+	if err := s.checkAllowed(ctx, access.Patch, p.ResourceType, p.ID); err != nil {
 		return Response{}, err
 	}
 	w := &store.Write{Method: fhir.PATCH, ResourceType: p.ResourceType, ID: p.ID, MustExist: true}
-	if err := s.Guarded(ctx, w); err != nil {
+	if err := s.GuardWrite(ctx, w); err != nil {
 		return Response{}, err
 	}
 	if err := p.read(w); err != nil {
@@ -67,12 +67,12 @@ func (s *Service) patch(ctx context.Context, p PatchParams) (Response, error) {
 // where the patch was empty.
 func patchedResponse(w *store.Write, err error) (Response, error) {
 	if kept, ok := errors.AsType[*keptVersion](err); ok {
-		return existing(kept.version), nil
+		return existingResponse(kept.version), nil
 	}
 	if err != nil {
 		return Response{}, err
 	}
-	return made(w.Result, false), nil
+	return madeResponse(w.Result, false), nil
 }
 
 // keptVersion ends a write whose patch is empty, before a new version is made.
@@ -108,7 +108,7 @@ func (s *Service) isEmptyPatch(contentType string, content []byte) bool {
 }
 
 func (s *Service) patchByCriteria(ctx context.Context, p PatchParams, w *store.Write) (Response, error) {
-	c, err := s.condition(ctx, p.ResourceType, p.Criteria, "a conditional patch")
+	c, err := s.parseCondition(ctx, p.ResourceType, p.Criteria, "a conditional patch")
 	if err != nil {
 		return Response{}, err
 	}
@@ -138,7 +138,7 @@ func (s *Service) modify(ctx context.Context, in PatchParams) (func(fhir.Version
 		}
 		if !readable {
 			if how := p.reads(); how != "" {
-				if err := s.may(ctx, access.Read, typ, current.ID); err != nil {
+				if err := s.checkAllowed(ctx, access.Read, typ, current.ID); err != nil {
 					return nil, nil, err // names the scope that would do
 				}
 				return nil, nil, outcome.New(outcome.CodeForbidden,

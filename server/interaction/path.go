@@ -58,10 +58,10 @@ func (t *target) interaction(method string) string {
 	return "search-system"
 }
 
-// Asked is the interaction of a method and path, in the words of
+// InteractionOf is the interaction of a method and path, in the words of
 // http://hl7.org/fhir/restful-interaction, "" for none, and the reference of its resource,
 // "" for none.
-func (s *Service) Asked(method, path string) (interaction, resource string) {
+func (s *Service) InteractionOf(method, path string) (interaction, resource string) {
 	t, err := s.parseTarget(strings.TrimPrefix(path, "/"), "")
 	if err != nil {
 		return "", ""
@@ -84,7 +84,7 @@ func (s *Service) parseTarget(text, base string) (target, error) {
 	var t target
 	path, query, hasQuery := strings.Cut(text, "?")
 	t.query, t.hasQuery = query, hasQuery
-	path = s.relative(base, path)
+	path = s.relativeReference(base, path)
 	if strings.Contains(path, "://") {
 		return t, outcome.Invalid("request.url %q is not on this server; a relative URL such as Patient/1 always is", outcome.Clip(text))
 	}

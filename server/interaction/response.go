@@ -101,7 +101,7 @@ func Location(v fhir.Version) string {
 	return v.ResourceType + "/" + v.ID + "/_history/" + strconv.Itoa(v.VersionID)
 }
 
-func made(w fhir.Version, created bool) Response {
+func madeResponse(w fhir.Version, created bool) Response {
 	status := http.StatusOK
 	if created {
 		status = http.StatusCreated
@@ -109,7 +109,7 @@ func made(w fhir.Version, created bool) Response {
 	return Response{Status: status, Version: w, Written: true}
 }
 
-// existing is the answer to a conditional create that found v.
-func existing(v fhir.Version) Response {
+// existingResponse is the answer to a conditional create that found v.
+func existingResponse(v fhir.Version) Response {
 	return Response{Status: http.StatusOK, Version: v, Written: true, Existing: true}
 }

@@ -73,7 +73,7 @@ func (s *Service) searchOptions(ctx context.Context, lenient bool, warnings *[]o
 	opt := search.Options{Lenient: lenient, DefaultCount: s.now().DefaultCount, MaxCount: s.now().MaxCount,
 		Explain: s.now().Explain != nil && s.now().Explain(ctx), BaseURLs: s.BaseURLs, Now: s.Now()}
 	if s.Terminology != nil {
-		opt.Expand = s.expander(ctx, warnings)
+		opt.Expand = s.newExpander(ctx, warnings)
 	}
 	return opt
 }
@@ -93,7 +93,7 @@ func (s *Service) search(ctx context.Context, from Reader, p SearchParams) (Resp
 	if err != nil {
 		return Response{}, err
 	}
-	answer, err := s.page(ctx, from, q, WithQuery(path, q.Applied()))
+	answer, err := s.searchPage(ctx, from, q, WithQuery(path, q.Applied()))
 	if err == nil && p.Compartment == "" {
 		err = s.addDefinition(ctx, from, q, p.Values["url"], &answer)
 	}
@@ -113,7 +113,7 @@ func (s *Service) prepareSearch(ctx context.Context, from Reader, p SearchParams
 	if err := s.SettleAudit(ctx, from, typ, p.Values); err != nil {
 		return nil, nil, "", err
 	}
-	from, err := s.Seen(ctx, from)
+	from, err := s.VisibleReader(ctx, from)
 	if err != nil {
 		return nil, nil, "", err
 	}
@@ -151,7 +151,7 @@ func (s *Service) prepareSearch(ctx context.Context, from Reader, p SearchParams
 		q.Inside(reg, inside, p.Compartment, p.CompartmentID)
 	}
 	if p.Compartment == "" && !oneURL(p.Values["url"]) {
-		notices, err := s.unlisted(ctx, from, reg, q)
+		notices, err := s.warnOfBuiltIn(ctx, from, reg, q)
 		if err != nil {
 			return nil, nil, "", err
 		}
@@ -160,9 +160,9 @@ func (s *Service) prepareSearch(ctx context.Context, from Reader, p SearchParams
 	return q, from, path, nil
 }
 
-// page runs q and makes a searchset of the result; self is its URL without what
+// searchPage runs q and makes a searchset of the result; self is its URL without what
 // tells one page from another.
-func (s *Service) page(ctx context.Context, from searcher, q *search.Query, self string) (Response, error) {
+func (s *Service) searchPage(ctx context.Context, from searcher, q *search.Query, self string) (Response, error) {
 	timeout := s.SearchTimeout()
 	if timeout > 0 {
 		bounded, cancel := context.WithTimeout(ctx, timeout)
@@ -192,13 +192,13 @@ func (s *Service) page(ctx context.Context, from searcher, q *search.Query, self
 		b.Total = *found.Total
 	}
 	b.Links = links(q, found, self)
-	reduce := s.reducer(q.Summary, q.Elements)
+	reduce := s.newReducer(q.Summary, q.Elements)
 	for _, v := range found.Matches {
 		b.Entries = append(b.Entries, Entry{Version: reduce(v), Mode: "match"})
 	}
 	// The list of elements does not apply to included resources.
 	// Spec: https://hl7.org/fhir/R4/search.html#elements.
-	reduce = s.reducer(q.Summary, nil)
+	reduce = s.newReducer(q.Summary, nil)
 	for _, v := range found.Includes {
 		b.Entries = append(b.Entries, Entry{Version: reduce(v), Mode: "include"})
 	}

@@ -174,8 +174,8 @@ func (s *Service) decode(ctx context.Context, typ string, data []byte) (fhir.Res
 	return in.Resource, nil
 }
 
-// draft fills in body and index of w from r, as it is to be stored.
-func (s *Service) draft(w *store.Write, r fhir.Resource, edits []fhir.Edit) error {
+// draftWrite fills in body and index of w from r, as it is to be stored.
+func (s *Service) draftWrite(w *store.Write, r fhir.Resource, edits []fhir.Edit) error {
 	body, err := fhir.Splice(r.Header().Raw, edits)
 	if err != nil {
 		return err
@@ -185,18 +185,18 @@ func (s *Service) draft(w *store.Write, r fhir.Resource, edits []fhir.Edit) erro
 	return err
 }
 
-// write stores one draft. Its index goes back to the pool only when the store is
+// runWrite stores one draft. Its index goes back to the pool only when the store is
 // surely done with it.
-func (s *Service) write(ctx context.Context, w *store.Write) error {
+func (s *Service) runWrite(ctx context.Context, w *store.Write) error {
 	if err := s.Store.Write(ctx, w); err != nil {
 		return err
 	}
-	s.recycle(w)
+	s.recycleIndex(w)
 	return nil
 }
 
-// recycle gives the index of a finished write back for reuse.
-func (s *Service) recycle(w *store.Write) {
+// recycleIndex gives the index of a finished write back for reuse.
+func (s *Service) recycleIndex(w *store.Write) {
 	if w.Index != nil {
 		s.Parameters.Recycle(w.Index)
 		w.Index = nil

@@ -55,13 +55,13 @@ func (s *Service) Subsets(types []string, values url.Values) (func(fhir.Version)
 	if summary != search.SummaryNone && len(elements) > 0 {
 		return nil, "", outcome.Invalid("_summary and _elements cannot be combined")
 	}
-	return s.reducer(summary, elements), summary, nil
+	return s.newReducer(summary, elements), summary, nil
 }
 
-// reducer returns a function that cuts a version down to a summary or to some elements.
+// newReducer returns a function that cuts a version down to a summary or to some elements.
 // Mandatory and modifier elements, id and meta always stay. It works on the stored text,
 // whose top-level elements it copies or leaves out.
-func (s *Service) reducer(summary search.Summary, elements []string) func(fhir.Version) fhir.Version {
+func (s *Service) newReducer(summary search.Summary, elements []string) func(fhir.Version) fhir.Version {
 	if len(elements) == 0 && (summary == search.SummaryNone || summary == search.SummaryCount) {
 		return func(v fhir.Version) fhir.Version { return v }
 	}
@@ -76,7 +76,7 @@ func (s *Service) reducer(summary search.Summary, elements []string) func(fhir.V
 	case len(elements) > 0:
 		keep = func(f *fhir.Field) bool { return f.Min > 0 || f.Modifier || slices.Contains(elements, f.Name) }
 	case summary == search.SummaryTrue:
-		left = summarizer{s.Model}.left
+		left = summarizer{s.Model}.keptPart
 	case summary == search.SummaryText:
 		keep = func(f *fhir.Field) bool { return f.Name == "text" || f.Min > 0 }
 	case summary == search.SummaryData:
@@ -84,18 +84,18 @@ func (s *Service) reducer(summary search.Summary, elements []string) func(fhir.V
 	}
 	return func(v fhir.Version) fhir.Version {
 		if r := s.Model.Resources[v.ResourceType]; r != nil && v.Body != nil {
-			v.Body = reduce(r.Type(), v.Body, left)
+			v.Body = reduceBody(r.Type(), v.Body, left)
 		}
 		return v
 	}
 }
 
-// reduce copies the result of left for each property of body, nil for nothing.
-func reduce(t *fhir.Type, body []byte, left func(f *fhir.Field, name string, value []byte) []byte) []byte {
+// reduceBody copies the result of left for each property of body, nil for nothing.
+func reduceBody(t *fhir.Type, body []byte, left func(f *fhir.Field, name string, value []byte) []byte) []byte {
 	out := make([]byte, 0, len(body))
 	out = append(out, '{')
 	marked := false
-	for name, value := range Members(body) {
+	for name, value := range EachMember(body) {
 		switch name {
 		case "resourceType", "id":
 		case "meta":
@@ -122,7 +122,7 @@ func tagged(meta []byte) []byte {
 	if bytes.Contains(meta, []byte(subsetted)) {
 		return meta
 	}
-	for name, value := range Members(meta) {
+	for name, value := range EachMember(meta) {
 		if name == "tag" && len(value) > 2 {
 			// value is a part of meta: cut it open before its last bracket. An equal
 			// list may stand elsewhere in meta, so its place is reckoned from the end.
@@ -133,9 +133,9 @@ func tagged(meta []byte) []byte {
 	return slices.Concat(meta[:len(meta)-1], []byte(`,"tag":[`+subsetted+`]}`))
 }
 
-// Members yields the properties of a stored JSON object: compact, well formed,
+// EachMember yields the properties of a stored JSON object: compact, well formed,
 // without escapes in names.
-func Members(object []byte) func(yield func(name string, value []byte) bool) {
+func EachMember(object []byte) func(yield func(name string, value []byte) bool) {
 	return func(yield func(string, []byte) bool) {
 		for i := 1; i < len(object) && object[i] == '"'; i++ {
 			nameEnd := i + 1 + bytes.IndexByte(object[i+1:], '"')
@@ -149,8 +149,8 @@ func Members(object []byte) func(yield func(name string, value []byte) bool) {
 	}
 }
 
-// items yields the elements of a stored JSON array.
-func items(array []byte) func(yield func(value []byte) bool) {
+// eachItem yields the elements of a stored JSON array.
+func eachItem(array []byte) func(yield func(value []byte) bool) {
 	return func(yield func([]byte) bool) {
 		for from := 1; from < len(array)-1; {
 			to := valueEnd(array, from)

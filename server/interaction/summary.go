@@ -16,8 +16,8 @@ func inSummary(f *fhir.Field) bool { return f.Summary || f.Min > 0 || f.Modifier
 // may replace its value.
 type summarizer struct{ model *fhir.Model }
 
-// left is the kept part of the value of a property, nil for nothing.
-func (s summarizer) left(f *fhir.Field, name string, value []byte) []byte {
+// keptPart is the kept part of the value of a property, nil for nothing.
+func (s summarizer) keptPart(f *fhir.Field, name string, value []byte) []byte {
 	if !inSummary(f) {
 		return nil
 	}
@@ -52,15 +52,15 @@ func (s summarizer) value(t *fhir.Type, value []byte) []byte {
 	out := append(make([]byte, 0, len(value)), value[0])
 	switch value[0] {
 	case '{':
-		for name, v := range Members(value) {
+		for name, v := range EachMember(value) {
 			if f := t.FieldOf(name); f != nil {
-				if left := s.left(f, name, v); left != nil {
+				if left := s.keptPart(f, name, v); left != nil {
 					out = appendMember(out, name, left)
 				}
 			}
 		}
 	case '[':
-		for item := range items(value) {
+		for item := range eachItem(value) {
 			left := s.value(t, item)
 			if left == nil {
 				continue

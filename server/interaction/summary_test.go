@@ -138,7 +138,7 @@ func TestSummaryOfEveryExample(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := &Service{Model: r4.Model}
-	reduce := s.reducer(search.SummaryTrue, nil)
+	reduce := s.newReducer(search.SummaryTrue, nil)
 	n, before, after := 0, 0, 0
 	for _, raw := range list {
 		r, err := fhir.Decode(r4.Model, raw)

@@ -10,8 +10,8 @@ import (
 	"kiln/server/terminology"
 )
 
-// expander answers the terminology modifiers of one search.
-func (s *Service) expander(ctx context.Context, warnings *[]outcome.Issue) func(search.Expansion) (search.Codes, error) {
+// newExpander answers the terminology modifiers of one search.
+func (s *Service) newExpander(ctx context.Context, warnings *[]outcome.Issue) func(search.Expansion) (search.Codes, error) {
 	return func(e search.Expansion) (search.Codes, error) {
 		if id, ok := s.localValueSet(e.ValueSet); ok {
 			var err error

@@ -50,16 +50,16 @@ func (s *Service) terminologyCapabilities(base string) terminologyCapabilities {
 			"what none of them knows is asked of an external terminology server where one is configured.",
 		Software: software{"Kiln", s.Facts.Version}, Implementation: implementation{description, base},
 	}
-	if s.Serves("ValueSet", "expand") {
+	if s.ServesOperation("ValueSet", "expand") {
 		c.Expansion = &expansion{Hierarchical: true, Paging: true, TextFilter: "Every word of the filter must stand in the code, the display or a designation, without regard to case and accents."}
 		for _, name := range []string{"activeOnly", "count", "excludeNested", "filter", "includeDesignations", "offset", "url"} {
 			c.Expansion.Parameter = append(c.Expansion.Parameter, expansionParameter{name})
 		}
 	}
-	if s.Serves("ValueSet", "validate-code") {
+	if s.ServesOperation("ValueSet", "validate-code") {
 		c.ValidateCode = new(validateCode)
 	}
-	if s.Serves("ConceptMap", "translate") {
+	if s.ServesOperation("ConceptMap", "translate") {
 		c.Translation = &translation{NeedsMap: true}
 	}
 	return c

@@ -36,7 +36,7 @@ func (s *Service) transaction(ctx context.Context, p BundleParams, b *r4.Bundle)
 	}
 	if !t.conditional && len(t.gets) == 0 {
 		// A short one shares its commit with others.
-		if err := t.write(ctx, s.Store.WriteAll, t.writes); err != nil {
+		if err := t.writeJobs(ctx, s.Store.WriteAll, t.writes); err != nil {
 			return Response{}, err
 		}
 		out, err := t.response(ctx, p)
@@ -109,7 +109,7 @@ func (s *Service) plan(ctx context.Context, b *r4.Bundle, base string) (*plan, e
 	named := make(map[string]int, len(b.Entry))
 	for i := range b.Entry {
 		e := &b.Entry[i]
-		j, err := s.job(i, e, base)
+		j, err := s.newJob(i, e, base)
 		if err != nil {
 			return nil, inEntry(i, err)
 		}
@@ -136,7 +136,7 @@ func (s *Service) plan(ctx context.Context, b *r4.Bundle, base string) (*plan, e
 		}
 		t.conditional = t.conditional || j.cond != nil
 	}
-	slices.SortStableFunc(t.writes, func(a, b *job) int { return phase(a.method) - phase(b.method) })
+	slices.SortStableFunc(t.writes, func(a, b *job) int { return batchPhase(a.method) - batchPhase(b.method) })
 	if err := t.distinct(); err != nil {
 		return nil, err
 	}
@@ -178,7 +178,7 @@ func (t *plan) subject(ctx context.Context, j *job) error {
 	case "DELETE":
 		kind, what, criteria = access.Delete, "a conditional delete", j.to.query
 		j.w = &store.Write{Method: fhir.DELETE, ResourceType: j.to.typ, ID: j.to.id}
-		if err := t.s.stays(ctx, j.to.typ, j.to.id); err != nil {
+		if err := t.s.checkDeletable(ctx, j.to.typ, j.to.id); err != nil {
 			return err
 		}
 	default:
@@ -187,14 +187,14 @@ func (t *plan) subject(ctx context.Context, j *job) error {
 	if err := j.preconditions().read(j.w); err != nil {
 		return err
 	}
-	err := s.may(ctx, kind, j.to.typ, j.to.id)
+	err := s.checkAllowed(ctx, kind, j.to.typ, j.to.id)
 	if j.method == "PUT" {
 		err = s.mayUpdate(ctx, j.to.typ, j.to.id)
 	}
 	if err != nil {
 		return err
 	}
-	if err := s.Guarded(ctx, j.w); err != nil {
+	if err := s.GuardWrite(ctx, j.w); err != nil {
 		return err
 	}
 	switch j.method {
@@ -208,7 +208,7 @@ func (t *plan) subject(ctx context.Context, j *job) error {
 		}
 	}
 	if j.to.id == "" && (j.method != "POST" || q.IfNoneExist.Text != "") {
-		c, err := s.condition(ctx, j.to.typ, criteria, what)
+		c, err := s.parseCondition(ctx, j.to.typ, criteria, what)
 		if err != nil {
 			return err
 		}
@@ -219,7 +219,7 @@ func (t *plan) subject(ctx context.Context, j *job) error {
 
 // operation refuses an operation that could not be undone with the transaction.
 func (t *plan) operation(j *job) error {
-	if t.s.affects(j.to) {
+	if t.s.affectsState(j.to) {
 		return outcome.NotSupported("%s changes something, or is an operation of an App, and is not served inside a transaction", j.to.operation)
 	}
 	return nil
@@ -273,7 +273,7 @@ func (t *plan) resolveReferences(ctx context.Context) error {
 				continue
 			}
 			typ, criteria, _ := t.linker.search(text)
-			c, err := t.s.condition(ctx, typ, criteria, "a conditional reference")
+			c, err := t.s.parseCondition(ctx, typ, criteria, "a conditional reference")
 			if err != nil {
 				return inEntry(j.i, err)
 			}
@@ -302,7 +302,7 @@ func (t *plan) resolveReferences(ctx context.Context) error {
 
 // referent is the one match of a conditional reference, "Patient/123".
 func (t *plan) referent(ctx context.Context, from searcher, text string, c *condition) (string, error) {
-	match, err := c.match(ctx, from)
+	match, err := c.findMatch(ctx, from)
 	if err != nil {
 		return "", err
 	}
@@ -356,7 +356,7 @@ func (t *plan) writeLate(ctx context.Context, tx *store.Tx, waiting []*job) erro
 		if err := t.ready(ctx, found); err != nil {
 			return err
 		}
-		if err := t.write(ctx, tx.Write, found); err != nil {
+		if err := t.writeJobs(ctx, tx.Write, found); err != nil {
 			return err
 		}
 		waiting = still
@@ -405,14 +405,14 @@ func (t *plan) ready(ctx context.Context, jobs []*job) error {
 			break
 		}
 		if j.w.Method == fhir.PATCH {
-			if err := t.patch(ctx, j); err != nil {
+			if err := t.patchLinks(ctx, j); err != nil {
 				return inEntry(j.i, err)
 			}
 		}
 		if j.w.Method != fhir.POST && j.w.Method != fhir.PUT || j.existing != nil || j.twin != nil {
 			continue
 		}
-		raw, edits := t.linker.apply(j.entry.Resource, j.entry.FullURL.Text)
+		raw, edits := t.linker.rewriteReferences(j.entry.Resource, j.entry.FullURL.Text)
 		if err := t.linker.checkResolved(); err != nil {
 			return inEntry(j.i, err)
 		}
@@ -458,15 +458,15 @@ func (t *plan) versions() map[string]int {
 	return versions
 }
 
-// patch makes ready the patch of j.
-func (t *plan) patch(ctx context.Context, j *job) error {
+// patchLinks makes ready the patch of j.
+func (t *plan) patchLinks(ctx context.Context, j *job) error {
 	contentType, patch, err := j.patch()
 	if err != nil {
 		return err
 	}
 	if j.links() {
 		var edits []fhir.Edit
-		if patch, edits = t.linker.apply(j.entry.Resource, j.entry.FullURL.Text); len(edits) > 0 {
+		if patch, edits = t.linker.rewriteReferences(j.entry.Resource, j.entry.FullURL.Text); len(edits) > 0 {
 			patch = fhir.Encode(nil, j.entry.Resource)
 		}
 		if err := t.linker.checkResolved(); err != nil {
@@ -492,9 +492,9 @@ func (t *plan) promise(ctx context.Context) context.Context {
 
 type promised struct{}
 
-// Promised reports whether the transaction at work creates, changes or deletes a
+// PromisedResource reports whether the transaction at work creates, changes or deletes a
 // resource, and whether the resource will exist when it is done.
-func Promised(ctx context.Context, typ, id string) (exists, known bool) {
+func PromisedResource(ctx context.Context, typ, id string) (exists, known bool) {
 	will, _ := ctx.Value(promised{}).(map[string]bool)
 	exists, known = will[typ+"/"+id]
 	return exists, known
@@ -519,7 +519,7 @@ func (t *plan) run(ctx context.Context, tx *store.Tx, p BundleParams) (*Bundle, 
 		if err := t.distinct(); err != nil {
 			return nil, err
 		}
-		if err := t.write(ctx, tx.Write, writes[:n]); err != nil {
+		if err := t.writeJobs(ctx, tx.Write, writes[:n]); err != nil {
 			return nil, err
 		}
 		writes = writes[n:]
@@ -543,7 +543,7 @@ func (t *plan) run(ctx context.Context, tx *store.Tx, p BundleParams) (*Bundle, 
 		}
 	}
 	// 6. Write, last what refers to something by a search.
-	if err := t.write(ctx, tx.Write, writes); err != nil {
+	if err := t.writeJobs(ctx, tx.Write, writes); err != nil {
 		return nil, err
 	}
 	if len(late) > 0 {
@@ -558,13 +558,13 @@ func (t *plan) run(ctx context.Context, tx *store.Tx, p BundleParams) (*Bundle, 
 	}
 	p.answered.bytes.Store(0) // of an attempt before this one
 	for _, j := range t.gets {
-		r, err := t.s.get(ctx, tx, j, p)
+		r, err := t.s.runReadEntry(ctx, tx, j, p)
 		if err != nil {
 			return nil, inEntry(j.i, err)
 		}
 		out.Entries[j.i] = entryOf(r, p, j.method)
 		if p.Told != nil {
-			t.done = append(t.done, j.done(r, r.Status))
+			t.done = append(t.done, j.doneOf(r, r.Status))
 		}
 	}
 	return out, nil
@@ -575,12 +575,12 @@ func (t *plan) response(ctx context.Context, p BundleParams) (*Bundle, error) {
 	out := &Bundle{Type: "transaction-response", Total: -1, Entries: make([]Entry, len(t.jobs))}
 	t.done = nil
 	for _, j := range t.writes {
-		r, err := t.s.readable(ctx, j.response(), nil)
+		r, err := t.s.hideUnreadable(ctx, j.response(), nil)
 		if err != nil {
 			return nil, inEntry(j.i, err)
 		}
 		if p.Told != nil && !r.wrote() {
-			t.done = append(t.done, j.done(r, r.Status))
+			t.done = append(t.done, j.doneOf(r, r.Status))
 		}
 		out.Entries[j.i] = entryOf(r, p, j.method)
 	}
@@ -624,7 +624,7 @@ func (t *plan) answerOne(ctx context.Context, tx *store.Tx, j *job) error {
 		t.about[j.cond.key] = j
 		return t.s.resolveUpdate(ctx, tx, j.cond, j.w, j.entry.Resource)
 	}
-	match, err := j.cond.match(ctx, tx)
+	match, err := j.cond.findMatch(ctx, tx)
 	if err != nil {
 		return err
 	}
@@ -647,8 +647,8 @@ func (t *plan) answerOne(ctx context.Context, tx *store.Tx, j *job) error {
 	return nil
 }
 
-// write passes the writes to the store.
-func (t *plan) write(ctx context.Context, write func(context.Context, []*store.Write) error, jobs []*job) error {
+// writeJobs passes the writes to the store.
+func (t *plan) writeJobs(ctx context.Context, write func(context.Context, []*store.Write) error, jobs []*job) error {
 	ws := make([]*store.Write, 0, len(jobs))
 	of := make([]*job, 0, len(jobs))
 	for _, j := range jobs {
@@ -675,18 +675,18 @@ func (t *plan) write(ctx context.Context, write func(context.Context, []*store.W
 func (j *job) response() Response {
 	switch {
 	case j.existing != nil:
-		return existing(*j.existing)
+		return existingResponse(*j.existing)
 	case j.twin != nil:
-		return existing(j.twin.w.Result)
+		return existingResponse(j.twin.w.Result)
 	case j.method == "DELETE":
-		return deleted(j.w)
+		return deletedResponse(j.w)
 	}
-	return made(j.w.Result, j.w.Created)
+	return madeResponse(j.w.Result, j.w.Created)
 }
 
 // release gives the index entries back for reuse.
 func (t *plan) release() {
 	for _, j := range t.writes {
-		t.s.recycle(j.w)
+		t.s.recycleIndex(j.w)
 	}
 }

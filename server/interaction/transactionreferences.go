@@ -37,13 +37,13 @@ type change struct {
 	new string
 }
 
-// apply changes the links of r and returns what to splice: r's own JSON with
+// rewriteReferences changes the links of r and returns what to splice: r's own JSON with
 // edits, or new JSON where a link was written with escapes.
-func (l *linker) apply(r fhir.Resource, fullURL string) (raw []byte, edits []fhir.Edit) {
+func (l *linker) rewriteReferences(r fhir.Resource, fullURL string) (raw []byte, edits []fhir.Edit) {
 	raw = r.Header().Raw
 	l.base = baseOf(fullURL)
 	l.found, l.unresolved = l.found[:0], ""
-	l.walk(fhir.NodeOf(r), l.collect)
+	l.walkReferences(fhir.NodeOf(r), l.collect)
 	if len(l.found) == 0 {
 		return raw, nil
 	}
@@ -114,11 +114,11 @@ func within(raw []byte, text string) ([]byte, bool) {
 	return raw[from : from+uintptr(len(text))], true
 }
 
-// walk visits every primitive below n that can hold a link. A canonical is no link. The
+// walkReferences visits every primitive below n that can hold a link. A canonical is no link. The
 // values of oid and uuid stay as they are: a relative reference is no value of these
 // types. A Bundle stays as it is: its links are about its own entries.
 // Spec: https://hl7.org/fhir/R4/http.html#trules, bundle.html#references.
-func (l *linker) walk(n fhir.Node, visit func(n fhir.Node, reference bool)) {
+func (l *linker) walkReferences(n fhir.Node, visit func(n fhir.Node, reference bool)) {
 	if n.T.Name == "Bundle" {
 		return
 	}
@@ -155,7 +155,7 @@ func (l *linker) walk(n fhir.Node, visit func(n fhir.Node, reference bool)) {
 // deeper walks child without touching the first n nodes of the stack.
 func (l *linker) deeper(n int, child fhir.Node, visit func(n fhir.Node, reference bool)) {
 	l.nodes = l.nodes[:n]
-	l.walk(child, visit)
+	l.walkReferences(child, visit)
 }
 
 func (l *linker) collect(n fhir.Node, reference bool) {
@@ -283,7 +283,7 @@ func (l *linker) conditionalReferences(dst []string, r fhir.Resource) []string {
 	if raw := r.Header().Raw; len(raw) > 0 && bytes.IndexByte(raw, '?') < 0 && !bytes.Contains(raw, []byte(`\u00`)) {
 		return dst
 	}
-	l.walk(fhir.NodeOf(r), func(n fhir.Node, reference bool) {
+	l.walkReferences(fhir.NodeOf(r), func(n fhir.Node, reference bool) {
 		if reference && l.isConditional(n.Text()) {
 			dst = append(dst, n.Text())
 		}

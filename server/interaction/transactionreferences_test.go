@@ -69,7 +69,7 @@ func TestLinkerKeepsTheRestToTheByte(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			raw, edits := testLinker().apply(r, tt.fullURL)
+			raw, edits := testLinker().rewriteReferences(r, tt.fullURL)
 			body, err := fhir.Splice(raw, edits)
 			if err != nil {
 				t.Fatal(err)
@@ -181,12 +181,12 @@ func TestReduce(t *testing.T) {
 			return nil
 		}
 	}
-	got := string(reduce((*r4.Observation)(nil).Type(), body, keep("value", "status")))
+	got := string(reduceBody((*r4.Observation)(nil).Type(), body, keep("value", "status")))
 	want := `{"resourceType":"Observation","id":"1","meta":{"versionId":"1","tag":[{"code":"a"},` + subsetted + `]},"status":"final","_status":{"id":"x"},"valueQuantity":{"value":1.50}}`
 	if got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
-	got = string(reduce((*r4.Observation)(nil).Type(), []byte(`{"resourceType":"Observation","meta":{"versionId":"1"}}`), keep()))
+	got = string(reduceBody((*r4.Observation)(nil).Type(), []byte(`{"resourceType":"Observation","meta":{"versionId":"1"}}`), keep()))
 	if want := `{"resourceType":"Observation","meta":{"versionId":"1","tag":[` + subsetted + `]}}`; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
@@ -223,7 +223,7 @@ func BenchmarkLinker(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		subject.Text = link
-		if _, edits := l.apply(r, ""); len(edits) != 1 {
+		if _, edits := l.rewriteReferences(r, ""); len(edits) != 1 {
 			b.Fatal(fmt.Sprint(edits))
 		}
 	}

@@ -39,17 +39,17 @@ func (s *Service) Update(ctx context.Context, p UpdateParams) (Response, error) 
 }
 
 func (s *Service) update(ctx context.Context, p UpdateParams, r fhir.Resource) (Response, error) {
-	answer, err := s.replace(ctx, p, r)
-	return s.readable(ctx, answer, err)
+	answer, err := s.updateChecked(ctx, p, r)
+	return s.hideUnreadable(ctx, answer, err)
 }
 
-// replace is update without checking whether the client may read the answer.
-func (s *Service) replace(ctx context.Context, p UpdateParams, r fhir.Resource) (Response, error) {
+// updateChecked is update without checking whether the client may read the answer.
+func (s *Service) updateChecked(ctx context.Context, p UpdateParams, r fhir.Resource) (Response, error) {
 	if err := s.mayUpdate(ctx, p.ResourceType, p.ID); err != nil {
 		return Response{}, err
 	}
 	w := &store.Write{Method: fhir.PUT, ResourceType: p.ResourceType, ID: p.ID, MustExist: s.now().RefuseUpdateCreate}
-	if err := s.Guarded(ctx, w); err != nil {
+	if err := s.GuardWrite(ctx, w); err != nil {
 		return Response{}, err
 	}
 	if err := p.read(w); err != nil {
@@ -74,13 +74,13 @@ func (s *Service) replace(ctx context.Context, p UpdateParams, r fhir.Resource) 
 	if err := s.validate(ctx, r); err != nil {
 		return Response{}, err
 	}
-	if err := s.draft(w, r, nil); err != nil {
+	if err := s.draftWrite(w, r, nil); err != nil {
 		return Response{}, err
 	}
-	if err := s.write(ctx, w); err != nil {
+	if err := s.runWrite(ctx, w); err != nil {
 		return Response{}, s.updateCreateError(w, err)
 	}
-	return made(w.Result, w.Created), nil
+	return madeResponse(w.Result, w.Created), nil
 }
 
 // updateCreateError turns "does not exist" into 405 if update must not create. A missing
@@ -95,7 +95,7 @@ func (s *Service) updateCreateError(w *store.Write, err error) error {
 }
 
 func (s *Service) updateByCriteria(ctx context.Context, p UpdateParams, w *store.Write, r fhir.Resource) (Response, error) {
-	c, err := s.condition(ctx, p.ResourceType, p.Criteria, "a conditional update")
+	c, err := s.parseCondition(ctx, p.ResourceType, p.Criteria, "a conditional update")
 	if err != nil {
 		return Response{}, err
 	}
@@ -111,7 +111,7 @@ func (s *Service) updateByCriteria(ctx context.Context, p UpdateParams, w *store
 		if err := s.resolveUpdate(ctx, tx, c, w, r); err != nil {
 			return err
 		}
-		if err := s.draft(w, r, nil); err != nil {
+		if err := s.draftWrite(w, r, nil); err != nil {
 			return err
 		}
 		return unwrapWrite(tx.Write(ctx, []*store.Write{w}))
@@ -119,13 +119,13 @@ func (s *Service) updateByCriteria(ctx context.Context, p UpdateParams, w *store
 	if err != nil {
 		return Response{}, s.updateCreateError(w, err)
 	}
-	return made(w.Result, w.Created), nil
+	return madeResponse(w.Result, w.Created), nil
 }
 
 // resolveUpdate decides which resource a conditional update is about, under the
 // lock of its condition.
 func (s *Service) resolveUpdate(ctx context.Context, tx *store.Tx, c *condition, w *store.Write, r fhir.Resource) error {
-	match, err := c.one(ctx, tx)
+	match, err := c.findOneLocked(ctx, tx)
 	if err != nil {
 		return err
 	}
@@ -140,7 +140,7 @@ func (s *Service) resolveUpdate(ctx context.Context, tx *store.Tx, c *condition,
 	case own != "":
 		// The body names a resource that the criteria do not match. If it is
 		// there, the client's picture of it is wrong.
-		seen, err := s.Seen(ctx, tx)
+		seen, err := s.VisibleReader(ctx, tx)
 		if err != nil {
 			return err
 		}

@@ -28,7 +28,7 @@ func (s *Service) vread(ctx context.Context, from Reader, p VReadParams) (Respon
 	if err := s.mayFind(ctx, access.Read, p.ResourceType, p.ID); err != nil {
 		return Response{}, err
 	}
-	from, err := s.Seen(ctx, from)
+	from, err := s.VisibleReader(ctx, from)
 	if err != nil {
 		return Response{}, err
 	}

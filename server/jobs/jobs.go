@@ -83,7 +83,7 @@ func (t *Task) Progress(done int64) {
 	t.mu.Unlock()
 }
 
-func (t *Task) progress() int64 {
+func (t *Task) unreportedProgress() int64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.done
@@ -282,7 +282,7 @@ func (c *Core) StoredBytes(ctx context.Context) (int64, error) {
 
 // Cancel ends a job that has not ended, and reports whether there was one.
 func (c *Core) Cancel(ctx context.Context, id string) (bool, error) {
-	return c.end(ctx, id, Cancelled, "", "")
+	return c.endJob(ctx, id, Cancelled, "", "")
 }
 
 // Expire removes the results of a job that has ended.
@@ -294,32 +294,32 @@ func (c *Core) Expire(ctx context.Context, id string) error {
 	return err
 }
 
-// end ends a job that has not ended as failed or cancelled.
-func (c *Core) end(ctx context.Context, id, state, code, failure string) (bool, error) {
+// endJob ends a job that has not ended as failed or cancelled.
+func (c *Core) endJob(ctx context.Context, id, state, code, failure string) (bool, error) {
 	n, err := db.New(c.Pool).EndJob(ctx, db.EndJobParams{ID: id, State: state, Code: code, Failure: failure, RetentionMs: c.Settings().Retention.Milliseconds()})
 	if err != nil {
 		return false, fmt.Errorf("end job: %w", err)
 	}
 	if n > 0 {
-		c.ended(ctx, id)
+		c.announceEnd(ctx, id)
 	}
 	c.Wake()
 	return n > 0, nil
 }
 
-// ended tells the kind of a job of its end.
-func (c *Core) ended(ctx context.Context, id string) {
+// announceEnd tells the kind of a job of its end.
+func (c *Core) announceEnd(ctx context.Context, id string) {
 	j, err := c.Get(ctx, id)
 	if err != nil || j == nil {
 		c.Logger.Error("read a job that has ended", slog.String("job", id), slog.Any("error", err))
 		return
 	}
-	if k := c.kind(j.Type); k != nil && k.Ended != nil {
+	if k := c.kindOf(j.Type); k != nil && k.Ended != nil {
 		k.Ended(ctx, j)
 	}
 }
 
-func (c *Core) kind(typ string) *Kind {
+func (c *Core) kindOf(typ string) *Kind {
 	for i := range c.Kinds {
 		if c.Kinds[i].Type == typ {
 			return &c.Kinds[i]

@@ -90,7 +90,7 @@ func (c *Core) claim(ctx context.Context) (*Task, error) {
 		c.parts.WithLabelValues(j.Type, "lost").Inc()
 	}
 	if int(r.Attempts) >= s.MaxAttempts {
-		_, err := c.end(ctx, j.ID, Failed, string(outcome.CodeException), fmt.Sprintf("a part was given up after %d attempts", r.Attempts))
+		_, err := c.endJob(ctx, j.ID, Failed, string(outcome.CodeException), fmt.Sprintf("a part was given up after %d attempts", r.Attempts))
 		return nil, err
 	}
 	return &Task{Job: j, Number: int(r.Number), Stage: int(r.Stage), Spec: r.Spec, Lease: r.Lease}, nil
@@ -128,7 +128,7 @@ func (c *Core) work(ctx context.Context, t *Task) {
 	}
 	c.parts.WithLabelValues(t.Job.Type, "failed").Inc()
 	if e, ok := outcome.From(err); ok {
-		_, err := c.end(after, t.Job.ID, Failed, string(e.Issues[0].Code), e.Error())
+		_, err := c.endJob(after, t.Job.ID, Failed, string(e.Issues[0].Code), e.Error())
 		if err != nil {
 			c.Logger.Error("end a job", slog.String("job", t.Job.ID), slog.Any("error", err))
 		}
@@ -147,7 +147,7 @@ func (c *Core) run(ctx context.Context, t *Task) (result Result, err error) {
 			err = fmt.Errorf("panic: %v", p)
 		}
 	}()
-	return c.kind(t.Job.Type).Run(ctx, t)
+	return c.kindOf(t.Job.Type).Run(ctx, t)
 }
 
 // renew renews the lease of a part until ctx ends, and stops the work where the lease is lost.
@@ -165,7 +165,7 @@ func (c *Core) renew(ctx context.Context, t *Task, stop context.CancelCauseFunc)
 		bounded, cancel := context.WithTimeout(ctx, lease/2)
 		began := time.Now()
 		n, err := db.New(c.Pool).RenewJobPart(bounded, db.RenewJobPartParams{Job: t.Job.ID, Number: int32(t.Number), Lease: t.Lease,
-			LeaseMs: lease.Milliseconds(), Done: t.progress()})
+			LeaseMs: lease.Milliseconds(), Done: t.unreportedProgress()})
 		cancel()
 		switch {
 		case err == nil && n > 0:
@@ -226,7 +226,7 @@ func (c *Core) finish(ctx context.Context, t *Task, r Result) error {
 		return err
 	})
 	if err == nil && ended {
-		c.ended(context.WithoutCancel(ctx), t.Job.ID)
+		c.announceEnd(context.WithoutCancel(ctx), t.Job.ID)
 	}
 	return err
 }
@@ -297,7 +297,7 @@ func (c *Core) cleanOnce(ctx context.Context) error {
 			return err
 		}
 		for _, id := range jobs {
-			if _, err := c.end(ctx, id, Cancelled, "", "the client or user of the job is disabled"); err != nil {
+			if _, err := c.endJob(ctx, id, Cancelled, "", "the client or user of the job is disabled"); err != nil {
 				return err
 			}
 		}

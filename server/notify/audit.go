@@ -48,5 +48,5 @@ func referenceOf(subscriber string) string {
 	return typ + "/" + id
 }
 
-// latency is the time from the commit to now, as far as clocks agree.
-func latency(written time.Time) time.Duration { return max(0, time.Since(written)) }
+// latencySince is the time from the commit to now, as far as clocks agree.
+func latencySince(written time.Time) time.Duration { return max(0, time.Since(written)) }

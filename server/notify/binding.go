@@ -52,13 +52,13 @@ const (
 // Subscriptions of the caller that have the channel websocket.
 // Spec: http://hl7.org/fhir/uv/subscriptions-backport/STU1.1/OperationDefinition-backport-subscription-get-ws-binding-token.html.
 func (s *Service) bindingToken(ctx context.Context, p operation.Request, in *operation.Inputs) (interaction.Response, error) {
-	if err := s.served(ctx, featureWebSocket); err != nil {
+	if err := s.checkServed(ctx, featureWebSocket); err != nil {
 		return interaction.Response{}, err
 	}
-	if err := s.Service.May(ctx, access.Read, "Subscription", ""); err != nil {
+	if err := s.Service.CheckAllowed(ctx, access.Read, "Subscription", ""); err != nil {
 		return interaction.Response{}, err
 	}
-	ids := list(in.Values(), "id")
+	ids := listOf(in.Values(), "id")
 	if p.ID != "" {
 		ids = []string{p.ID}
 	}
@@ -93,7 +93,7 @@ func (s *Service) bindingToken(ctx context.Context, p operation.Request, in *ope
 	if err := s.db().TrimBindings(ctx); err != nil {
 		return interaction.Response{}, err
 	}
-	err := s.db().AddBinding(ctx, db.AddBindingParams{Token: sum[:], Subscriptions: bound, Owner: ownerOf(access.From(ctx)).json(), Expires: expires})
+	err := s.db().AddBinding(ctx, db.AddBindingParams{Token: sum[:], Subscriptions: bound, Owner: ownerOf(access.PrincipalFrom(ctx)).json(), Expires: expires})
 	if err != nil {
 		return interaction.Response{}, err
 	}
@@ -114,14 +114,14 @@ func (s *Service) bindingURL() string {
 
 // mayBind refuses a Subscription that the caller does not own, or that no token can be for.
 func (s *Service) mayBind(ctx context.Context, id string) error {
-	row, v, err := s.readable(ctx, access.Read, id)
+	row, v, err := s.readableSubscription(ctx, access.Read, id)
 	if err == nil {
-		err = mine(ctx, row)
+		err = checkOwner(ctx, row)
 	}
 	if err != nil {
 		return err
 	}
-	r, err := s.decode(v.Body)
+	r, err := s.decodeSubscription(v.Body)
 	if err != nil {
 		return err
 	}
@@ -241,7 +241,7 @@ func (s *Service) boundSocket(w http.ResponseWriter, r *http.Request) {
 	if s.Rights != nil {
 		p = new(access.Principal) // may do nothing
 	}
-	s.serveSocket(w, r.WithContext(access.With(r.Context(), p)), true)
+	s.serveSocket(w, r.WithContext(access.WithPrincipal(r.Context(), p)), true)
 }
 
 // bindToken binds the connection to the Subscriptions of a token.
@@ -252,7 +252,7 @@ func (k *socket) bindToken(token string) {
 		err = outcome.New(outcome.CodeLogin, "the binding token is unknown or has expired: ask for another with $get-ws-binding-token")
 	}
 	if err != nil {
-		k.refuse("", err)
+		k.sendError("", err)
 		return
 	}
 	owner := readOwner(row.Owner)
@@ -260,7 +260,7 @@ func (k *socket) bindToken(token string) {
 		one := &binding{id: id, owner: owner, ready: make(chan struct{}, 1)}
 		c, status, events, err := k.bindingState(one)
 		if err != nil {
-			k.refuse("", err)
+			k.sendError("", err)
 			continue
 		}
 		k.mu.Lock()
@@ -273,7 +273,7 @@ func (k *socket) bindToken(token string) {
 		k.s.bindings.add(one)
 		// An event that is queued between the count and add is found at the first signal.
 		signal(one.ready)
-		k.send(k.s.backportBody(k.ctx, c, uuid.NewString(), "handshake", status, events, nil))
+		k.sendText(k.s.backportBody(k.ctx, c, uuid.NewString(), "handshake", status, events, nil))
 		if before != nil { // bound already: the token is answered, and nothing is sent twice
 			k.s.bindings.remove(one)
 			continue
@@ -287,7 +287,7 @@ func (k *socket) bindToken(token string) {
 				k.mu.Unlock()
 			}()
 			if err := k.follow(one); err != nil && k.ctx.Err() == nil {
-				k.refuse("", err)
+				k.sendError("", err)
 			}
 		})
 	}
@@ -297,20 +297,20 @@ func (k *socket) bindToken(token string) {
 // where that owner may not read it any more, or where the Subscription is off or has another channel.
 func (k *socket) bindingState(one *binding) (c *subscription, status string, events int64, err error) {
 	s := k.s
-	p, err := s.principal(k.ctx, one.owner)
+	p, err := s.principalOf(k.ctx, one.owner)
 	if err != nil {
 		return nil, "", 0, err
 	}
-	ctx := principalOf{principal: p}.in(access.With(k.ctx, access.Open))
-	row, v, err := s.readable(ctx, access.Read, one.id)
+	ctx := principalOf{principal: p}.contextWithPrincipal(access.WithPrincipal(k.ctx, access.Open))
+	row, v, err := s.readableSubscription(ctx, access.Read, one.id)
 	if err != nil {
 		return nil, "", 0, err
 	}
-	r, err := s.decode(v.Body)
+	r, err := s.decodeSubscription(v.Body)
 	if err != nil {
 		return nil, "", 0, err
 	}
-	if c, err = s.compile(ctx, one.id, r); err != nil {
+	if c, err = s.compileSubscription(ctx, one.id, r); err != nil {
 		return nil, "", 0, err
 	}
 	if !c.backport || !c.webSocket || c.status == "off" {
@@ -342,19 +342,19 @@ func (k *socket) follow(one *binding) error {
 				return err
 			}
 			k.s.Log.Warn("read the subscription of a WebSocket", "subscription", one.id, "error", err)
-			pause(k.ctx, bindingInterval)
+			sleepFor(k.ctx, bindingInterval)
 			signal(one.ready)
 			continue
 		}
 		sent, err := k.sendEvents(one, c, status)
 		if err != nil {
 			k.s.Log.Warn("read the events of a WebSocket", "subscription", one.id, "error", err)
-			pause(k.ctx, bindingInterval)
+			sleepFor(k.ctx, bindingInterval)
 			signal(one.ready)
 			continue
 		}
 		if kind == "heartbeat" && !sent {
-			k.send(k.s.backportBody(k.ctx, c, uuid.NewString(), kind, status, events, nil))
+			k.sendText(k.s.backportBody(k.ctx, c, uuid.NewString(), kind, status, events, nil))
 			sent = true
 		}
 		if c.heartbeat > 0 && (sent || kind == "heartbeat" || one.beating != c.heartbeat) {
@@ -375,11 +375,11 @@ func (k *socket) sendEvents(one *binding, c *subscription, status string) (sent 
 			return sent, err
 		}
 		for _, d := range list {
-			p, err := s.principal(k.ctx, one.owner)
+			p, err := s.principalOf(k.ctx, one.owner)
 			if err != nil {
 				return sent, err
 			}
-			may, err := s.sees(k.ctx, p, d.Event)
+			may, err := s.maySee(k.ctx, p, d.Event)
 			if err != nil {
 				return sent, err
 			}
@@ -387,10 +387,10 @@ func (k *socket) sendEvents(one *binding, c *subscription, status string) (sent 
 			if !may {
 				continue
 			}
-			ctx := principalOf{principal: p}.in(access.With(k.ctx, access.Open))
-			k.send(s.backportBody(ctx, c, d.ID.String(), "event-notification", status, d.Number, d))
+			ctx := principalOf{principal: p}.contextWithPrincipal(access.WithPrincipal(k.ctx, access.Open))
+			k.sendText(s.backportBody(ctx, c, d.ID.String(), "event-notification", status, d.Number, d))
 			sent = true
-			s.metrics.delivered("websocket", "", Result{}, d.Event.Written)
+			s.metrics.countDelivery("websocket", "", Result{}, d.Event.Written)
 		}
 		if len(list) < bindingPage || k.ctx.Err() != nil {
 			return sent, nil

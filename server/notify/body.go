@@ -19,7 +19,7 @@ import (
 	"kiln/server/store"
 )
 
-func revoked(err error) bool {
+func isRevoked(err error) bool {
 	return outcome.Is(err, outcome.CodeLogin, outcome.CodeForbidden)
 }
 
@@ -33,8 +33,8 @@ func (c *subscription) mediaType() string {
 	return c.payload
 }
 
-// body is the body of a delivery, with its media type.
-func (s *Service) body(ctx context.Context, c *subscription, status string, events int64, d *Delivery) (body []byte, contentType string) {
+// deliveryBody is the body of a delivery, with its media type.
+func (s *Service) deliveryBody(ctx context.Context, c *subscription, status string, events int64, d *Delivery) (body []byte, contentType string) {
 	if c.backport {
 		return s.backportBody(ctx, c, d.ID.String(), "event-notification", status, events, d), c.mediaType()
 	}
@@ -116,7 +116,7 @@ func (s *Service) appendEventEntries(ctx context.Context, b []byte, c *subscript
 		b = append(b, `,{"fullUrl":`...)
 		b = fhir.AppendString(b, absolute(v.ResourceType+"/"+v.ID))
 		b = append(b, `,"resource":`...)
-		b = append(b, s.shown(v).Body...)
+		b = append(b, s.maskHeaders(v).Body...)
 		b = append(b, `,"request":{"method":"GET","url":`...)
 		b = fhir.AppendString(b, v.ResourceType+"/"+v.ID)
 		b = append(b, `},"response":{"status":"200"}}`...)
@@ -246,14 +246,14 @@ func (s *Service) shaped(ctx context.Context, c *subscription, e *Event) []fhir.
 		if s.Rights == nil {
 			return false
 		}
-		may, err := s.Rights.Sees(ctx, access.From(ctx), v, s.index(v, new(held)))
+		may, err := s.Rights.Sees(ctx, access.PrincipalFrom(ctx), v, s.indexOf(v, new(held)))
 		return err != nil || !may
 	})
 }
 
 // referred are the resources to which the version of an event refers by some parameters.
 func (s *Service) referred(ctx context.Context, includes []search.Include, e *Event) []fhir.Version {
-	_, x := s.indexed(e, false)
+	_, x := s.indexedVersion(e, false)
 	if x == nil || len(includes) == 0 {
 		return nil
 	}
@@ -315,7 +315,7 @@ func (s *Service) asSeen(ctx context.Context, refs []int64, current []fhir.Versi
 	for _, ref := range refs {
 		v, exists := now[ref]
 		if exists && s.Rights != nil {
-			if may, err := s.Rights.Sees(ctx, access.From(ctx), v, s.index(v, new(held))); err != nil || !may {
+			if may, err := s.Rights.Sees(ctx, access.PrincipalFrom(ctx), v, s.indexOf(v, new(held))); err != nil || !may {
 				continue
 			}
 		}

@@ -62,7 +62,7 @@ func (s *Service) criteriaOf(ctx context.Context, typ string, values url.Values)
 	if c.query, err = search.Parse(reg, typ, values, options); err != nil {
 		return nil, err
 	}
-	if c.query, err = s.narrow(ctx, c.query); err != nil {
+	if c.query, err = s.narrowQuery(ctx, c.query); err != nil {
 		return nil, err
 	}
 	for _, clause := range c.query.Clauses {
@@ -100,8 +100,8 @@ func anchor(c match.Clause) ([]int64, bool) {
 	return terms, len(terms) > 0 && len(terms) <= maxAnchor
 }
 
-// find asks the database which of the resources with these refs match now.
-func (s *Service) find(ctx context.Context, c *criteria, refs []int64) (map[int64]bool, error) {
+// findMatches asks the database which of the resources with these refs match now.
+func (s *Service) findMatches(ctx context.Context, c *criteria, refs []int64) (map[int64]bool, error) {
 	found := make(map[int64]bool, len(refs))
 	for chunk := range slices.Chunk(refs, maxFound) {
 		q := *c.query
@@ -124,7 +124,7 @@ func (s *Service) holdsOf(c *criteria, e *Event, earlier bool, ask *questions) a
 	if c == nil {
 		return yes
 	}
-	v, x := s.indexed(e, earlier)
+	v, x := s.indexedVersion(e, earlier)
 	if x == nil {
 		return no
 	}
@@ -136,10 +136,10 @@ func (s *Service) holdsOf(c *criteria, e *Event, earlier bool, ask *questions) a
 	case len(open) == 0:
 		return yes
 	case !ask.loaded:
-		ask.related.want(open, e.ref, r)
+		ask.related.wantClauses(open, e.ref, r)
 		return unknown
 	}
-	a, err := ask.related.decide(ask.ctx, open, e.ref, r)
+	a, err := ask.related.decideClauses(ask.ctx, open, e.ref, r)
 	switch {
 	case err != nil:
 		ask.err = err
@@ -149,18 +149,18 @@ func (s *Service) holdsOf(c *criteria, e *Event, earlier bool, ask *questions) a
 	case earlier:
 		return s.heldBefore(ask.ctx, open, e.ref, r)
 	}
-	return ask.ask(c, e.ref)
+	return ask.askCriteria(c, e.ref)
 }
 
-// asks reports whether the index entries of a resource may leave open whether it matches.
-func (c *criteria) asks() bool { return c != nil && match.Open(c.query.Clauses) }
+// needsDatabase reports whether the index entries of a resource may leave open whether it matches.
+func (c *criteria) needsDatabase() bool { return c != nil && match.Open(c.query.Clauses) }
 
 // heldBefore reads from the database the data that clauses about other resources need, for
 // a version that is no longer the current one: the targets of its own references and the
 // resources that refer to it. A clause that needs anything else does not hold.
 func (s *Service) heldBefore(ctx context.Context, open []match.Clause, ref int64, r *match.Resource) answer3 {
 	x := &related{s: s, before: true}
-	a, _ := x.decide(ctx, open, ref, r) // errors of single questions are logged
+	a, _ := x.decideClauses(ctx, open, ref, r) // errors of single questions are logged
 	return a
 }
 

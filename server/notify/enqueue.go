@@ -49,11 +49,11 @@ func (s *Service) readers() []*reader {
 func (r *reader) run(ctx context.Context) {
 	s := r.s
 	for s.awaitOn(ctx, func(c *Config) bool { return c.Enabled }) {
-		on, off := s.while(ctx, func(c *Config) bool { return c.Enabled })
-		err := s.feed.Run(on, r.name, store.Handler{Begin: r.load, Handle: r.enqueue, Committed: s.wakeUp, Idle: r.idle})
+		on, off := s.contextWhile(ctx, func(c *Config) bool { return c.Enabled })
+		err := s.feed.Run(on, r.name, store.Handler{Begin: r.loadSubscribers, Handle: r.enqueue, Committed: s.wakeUp, Idle: r.idle})
 		if err != nil && on.Err() == nil {
 			s.Log.Error("follow the change log", "reader", r.name, "error", err)
-			pause(ctx, time.Second)
+			sleepFor(ctx, time.Second)
 		}
 		off()
 	}
@@ -68,13 +68,13 @@ func (s *Service) wakeUp() {
 // idle reports that there is nobody for whom to look at changes.
 func (r *reader) idle() bool { return r.matcher.size() == 0 && len(r.withoutRights) == 0 }
 
-// put puts a subscriber into a matcher where it is one of this reader's, and takes it out
+// addSubscriber puts a subscriber into a matcher where it is one of this reader's, and takes it out
 // where it is no longer.
-func (r *reader) put(m *matcher, sub *Subscriber) {
-	if sub.asks() == r.asks {
-		m.put(sub)
+func (r *reader) addSubscriber(m *matcher, sub *Subscriber) {
+	if sub.needsDatabase() == r.asks {
+		m.addSubscriber(sub)
 	} else {
-		m.remove(sub.ID)
+		m.removeSubscriber(sub.ID)
 	}
 }
 
@@ -82,9 +82,9 @@ func (r *reader) put(m *matcher, sub *Subscriber) {
 // for their rows, one for the resources.
 const subscriptionPage = 500
 
-// load reads all subscribers, when this server begins to match.
-func (r *reader) load(ctx context.Context) error {
-	grounds, err := r.s.grounds(ctx)
+// loadSubscribers reads all subscribers, when this server begins to match.
+func (r *reader) loadSubscribers(ctx context.Context) error {
+	grounds, err := r.s.rightsGrounds(ctx)
 	if err != nil {
 		return err
 	}
@@ -111,7 +111,7 @@ func (r *reader) load(ctx context.Context) error {
 			return fmt.Errorf("load subscribers of %s: %w", k.ResourceType(), err)
 		}
 		for _, sub := range list {
-			r.put(m, sub)
+			r.addSubscriber(m, sub)
 		}
 	}
 	r.matcher, r.grounds, r.loaded = m, grounds, time.Now()
@@ -123,7 +123,7 @@ func (r *reader) load(ctx context.Context) error {
 func (r *reader) loadRows(ctx context.Context, m *matcher, rows []db.SubscriptionsRow, principals map[ownerKey]principalOf) error {
 	var ids []string
 	for _, row := range rows {
-		if matched(row.Status, row.Started) {
+		if isMatchedStatus(row.Status, row.Started) {
 			ids = append(ids, row.ID)
 		}
 	}
@@ -132,23 +132,23 @@ func (r *reader) loadRows(ctx context.Context, m *matcher, rows []db.Subscriptio
 		return err
 	}
 	for _, row := range rows {
-		if !matched(row.Status, row.Started) {
-			r.forget(m, row.ID)
+		if !isMatchedStatus(row.Status, row.Started) {
+			r.removeSubscriber(m, row.ID)
 			continue
 		}
 		// Owners with one client, user and token differ in nothing that revokes their access.
 		owner := readOwner(row.Owner)
-		p, ok := principals[owner.key()]
+		p, ok := principals[owner.ownerKey()]
 		if !ok || !reflect.DeepEqual(p.owner, owner) {
 			p = principalOf{owner: owner}
-			p.principal, p.err = r.s.principal(ctx, owner)
-			principals[owner.key()] = p
+			p.principal, p.err = r.s.principalOf(ctx, owner)
+			principals[owner.ownerKey()] = p
 		}
 		r.noteTopic(row.ID, versions[row.ID].Body)
 		var c *subscription
 		err := p.err
 		if err == nil {
-			c, err = r.s.compileStored(p.in(ctx), row.ID, versions)
+			c, err = r.s.compileStored(p.contextWithPrincipal(ctx), row.ID, versions)
 		}
 		if err := r.place(ctx, m, row.ID, row.StartedAt, c, err); err != nil {
 			return err
@@ -157,11 +157,11 @@ func (r *reader) loadRows(ctx context.Context, m *matcher, rows []db.Subscriptio
 	return nil
 }
 
-// forget takes a Subscription out that hears of nothing.
-func (r *reader) forget(m *matcher, id string) {
+// removeSubscriber takes a Subscription out that hears of nothing.
+func (r *reader) removeSubscriber(m *matcher, id string) {
 	delete(r.withoutRights, id)
 	delete(r.topics, id)
-	m.remove("Subscription/" + id)
+	m.removeSubscriber("Subscription/" + id)
 }
 
 // noteTopic notes which topic a Subscription names.
@@ -208,7 +208,7 @@ func (r *reader) loadSubscriptions(ctx context.Context, m *matcher, ids []string
 		}
 		for _, id := range page {
 			if !there[id] {
-				r.forget(m, id)
+				r.removeSubscriber(m, id)
 			}
 		}
 		if err := r.loadRows(ctx, m, rows, principals); err != nil {
@@ -227,17 +227,17 @@ func (r *reader) place(ctx context.Context, m *matcher, id string, since time.Ti
 			if !r.withoutRights[id] {
 				r.s.Log.Warn("a subscription cannot be carried out", "subscription", id, "error", err)
 			}
-			m.remove(reference)
-			if revoked(err) {
+			m.removeSubscriber(reference)
+			if isRevoked(err) {
 				r.withoutRights[id] = true
 				return nil
 			}
-			return r.s.transition(ctx, id, []string{"requested", "active"}, "error", err.Error())
+			return r.s.changeStatus(ctx, id, []string{"requested", "active"}, "error", err.Error())
 		}
 		return err
 	}
 	delete(r.withoutRights, id)
-	r.put(m, &Subscriber{ID: reference, Rules: c.rules, Queued: !c.webSocket, Logged: c.backport, principal: r.share(c.principal), since: since})
+	r.addSubscriber(m, &Subscriber{ID: reference, Rules: c.rules, Queued: !c.webSocket, Logged: c.backport, principal: r.share(c.principal), since: since})
 	return nil
 }
 
@@ -280,9 +280,9 @@ func (r *reader) reloadWithoutRights(ctx context.Context) error {
 
 // enqueue matches a batch of changes and puts deliveries into the queue.
 func (r *reader) enqueue(ctx context.Context, changes []store.Change) (func(context.Context, pgx.Tx) error, error) {
-	now, err := r.s.grounds(ctx)
+	now, err := r.s.rightsGrounds(ctx)
 	if err == nil && r.outdated(now) {
-		err = r.load(ctx)
+		err = r.loadSubscribers(ctx)
 	}
 	if err == nil {
 		err = r.reloadWithoutRights(ctx)
@@ -326,7 +326,7 @@ func (r *reader) enqueue(ctx context.Context, changes []store.Change) (func(cont
 	if len(hits) == 0 {
 		return nil, nil
 	}
-	return func(ctx context.Context, tx pgx.Tx) error { return r.s.queue.add(ctx, tx, hits) }, nil
+	return func(ctx context.Context, tx pgx.Tx) error { return r.s.queue.addDeliveries(ctx, tx, hits) }, nil
 }
 
 // matchChanges finds who changes are for.
@@ -334,7 +334,7 @@ func (r *reader) matchChanges(ctx context.Context, changes []store.Change) ([]hi
 	var wanted []store.Change
 	previous := false
 	for _, c := range changes {
-		if r.matcher.wants(c.ResourceType) {
+		if r.matcher.wantsType(c.ResourceType) {
 			wanted = append(wanted, c)
 			previous = previous || r.matcher.needsPrevious(c.ResourceType)
 		}
@@ -342,7 +342,7 @@ func (r *reader) matchChanges(ctx context.Context, changes []store.Change) ([]hi
 	if len(wanted) == 0 {
 		return nil, nil
 	}
-	events, err := r.s.events(ctx, wanted, previous)
+	events, err := r.s.readEvents(ctx, wanted, previous)
 	if err != nil {
 		return nil, err
 	}
@@ -354,7 +354,7 @@ func (r *reader) matchChanges(ctx context.Context, changes []store.Change) ([]hi
 		if err := r.s.endCostly(ctx, sub.ID); err != nil {
 			return nil, err
 		}
-		r.matcher.remove(sub.ID)
+		r.matcher.removeSubscriber(sub.ID)
 	}
 	return hits, nil
 }
@@ -375,18 +375,18 @@ func (r *reader) changesSubscribers(c store.Change) bool {
 // applyDefinitions follows writes of topics and search parameters. Of a topic it loads the
 // Subscriptions that name it; search parameters may change all of them.
 func (r *reader) applyDefinitions(ctx context.Context, changes []store.Change) error {
-	if err := r.s.refresh(ctx); err != nil {
+	if err := r.s.refreshSearchParameters(ctx); err != nil {
 		return err
 	}
 	if slices.ContainsFunc(changes, func(c store.Change) bool { return c.ResourceType != "SubscriptionTopic" }) {
-		return r.load(ctx)
+		return r.loadSubscribers(ctx)
 	}
-	events, err := r.s.events(ctx, changes, true)
+	events, err := r.s.readEvents(ctx, changes, true)
 	if err != nil {
 		return err
 	}
 	if len(events) < len(changes) { // a version is gone, and with it the URL of its topic
-		return r.load(ctx)
+		return r.loadSubscribers(ctx)
 	}
 	changed := make(map[string]bool)
 	for _, e := range events {
@@ -435,7 +435,7 @@ func (r *reader) applyChange(ctx context.Context, c store.Change) error {
 		}
 		r.matcher.removePrefix(k.Prefix() + v.ID + "/")
 		for _, sub := range list {
-			r.put(r.matcher, sub)
+			r.addSubscriber(r.matcher, sub)
 		}
 	}
 	return nil
@@ -450,7 +450,7 @@ func (s *Service) endCostly(ctx context.Context, subscriber string) error {
 	if !ok {
 		return nil
 	}
-	return s.transition(ctx, id, []string{"active", "error", "requested"}, "off", errCostly(s.questionTimeout).Error())
+	return s.changeStatus(ctx, id, []string{"active", "error", "requested"}, "off", errCostly(s.questionTimeout).Error())
 }
 
 // errCostly refuses criteria that cost too much.

@@ -80,7 +80,7 @@ func TestSubscriptionsAreLoadedInPages(t *testing.T) {
 	traces := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(statements))
 	ctx, span := traces.Tracer("test").Start(context.Background(), "load")
 	r := s.readers()[0]
-	if err := r.load(ctx); err != nil {
+	if err := r.loadSubscribers(ctx); err != nil {
 		t.Fatal(err)
 	}
 	span.End()

@@ -61,8 +61,8 @@ func (k Kind) String() string {
 	return "vread"
 }
 
-// past is the kind in the names of server-sent events.
-func (k Kind) past() string {
+// pastTense is the kind in the names of server-sent events.
+func (k Kind) pastTense() string {
 	switch k {
 	case Create:
 		return "created"
@@ -216,14 +216,14 @@ type since struct {
 	snapshot store.ChangeSnapshot
 }
 
-// has reports whether a change at a position belongs to it.
-func (s since) has(p store.ChangePosition) bool {
-	return p.Compare(s.position) > 0 && !s.snapshot.Over(p)
+// includesPosition reports whether a change at a position belongs to it.
+func (s since) includesPosition(p store.ChangePosition) bool {
+	return p.Compare(s.position) > 0 && !s.snapshot.IsOver(p)
 }
 
-// since reads a cursor or an instant; "" is now. A position before the start of the log is
+// parseSince reads a cursor or an instant; "" is now. A position before the start of the log is
 // 410.
-func (s *Service) since(ctx context.Context, text string) (since, error) {
+func (s *Service) parseSince(ctx context.Context, text string) (since, error) {
 	if text == "" {
 		at, err := s.Store.ChangeSnapshot(ctx)
 		return since{position: at.Last(), snapshot: at}, err
@@ -269,10 +269,10 @@ func parseInstant(text string) (time.Time, error) {
 	return time.Parse(time.RFC3339Nano, strings.Replace(text, " ", "+", 1))
 }
 
-// events reads the versions of changes and leaves out those that have been deleted
+// readEvents reads the versions of changes and leaves out those that have been deleted
 // meanwhile. previous asks for the versions before as well; of deletions they always come.
 // bodies names the types whose bodies are needed, nil stands for all.
-func (s *Service) events(ctx context.Context, changes []store.Change, previous bool) ([]*Event, error) {
+func (s *Service) readEvents(ctx context.Context, changes []store.Change, previous bool) ([]*Event, error) {
 	keys := make([]store.VersionKey, 0, len(changes)+8)
 	types := make(map[int64]string, len(changes))
 	for _, c := range changes {
@@ -282,7 +282,7 @@ func (s *Service) events(ctx context.Context, changes []store.Change, previous b
 			keys = append(keys, c.Previous())
 		}
 	}
-	versions, err := s.versions(ctx, keys, types)
+	versions, err := s.readVersions(ctx, keys, types)
 	if err != nil {
 		return nil, err
 	}
@@ -304,17 +304,17 @@ func (s *Service) events(ctx context.Context, changes []store.Change, previous b
 	return list, nil
 }
 
-// indexed is the version of an event, or with earlier the version before, and its index
+// indexedVersion is the version of an event, or with earlier the version before, and its index
 // entries.
-func (s *Service) indexed(e *Event, earlier bool) (fhir.Version, *fhir.Index) {
+func (s *Service) indexedVersion(e *Event, earlier bool) (fhir.Version, *fhir.Index) {
 	if earlier {
-		return e.Previous, s.index(e.Previous, &e.earlier)
+		return e.Previous, s.indexOf(e.Previous, &e.earlier)
 	}
-	return e.Version, s.index(e.Version, &e.current)
+	return e.Version, s.indexOf(e.Version, &e.current)
 }
 
-// index returns the index entries of a version, nil if there are none.
-func (s *Service) index(v fhir.Version, h *held) *fhir.Index {
+// indexOf returns the index entries of a version, nil if there are none.
+func (s *Service) indexOf(v fhir.Version, h *held) *fhir.Index {
 	if !h.read {
 		h.read = true
 		if len(v.Body) > 0 {

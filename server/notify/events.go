@@ -23,18 +23,18 @@ const maxPastEvents = 1000
 // maxPastEvents; eventsSinceNumber asks for later ones.
 // Spec: http://hl7.org/fhir/uv/subscriptions-backport/STU1.1/OperationDefinition-backport-subscription-events.html.
 func (s *Service) pastEventsOf(ctx context.Context, p operation.Request, in *operation.Inputs) (interaction.Response, error) {
-	row, v, err := s.readable(ctx, access.Read, p.ID)
+	row, v, err := s.readableSubscription(ctx, access.Read, p.ID)
 	if err == nil {
-		err = mine(ctx, row)
+		err = checkOwner(ctx, row)
 	}
 	if err != nil {
 		return interaction.Response{}, err
 	}
-	r, err := s.decode(v.Body)
+	r, err := s.decodeSubscription(v.Body)
 	if err != nil {
 		return interaction.Response{}, err
 	}
-	c, err := s.compile(ctx, p.ID, r)
+	c, err := s.compileSubscription(ctx, p.ID, r)
 	if err != nil {
 		return interaction.Response{}, err
 	}
@@ -65,7 +65,7 @@ func (s *Service) pastEventsOf(ctx context.Context, p operation.Request, in *ope
 	}
 	seen := list[:0]
 	for _, d := range list {
-		may, err := s.sees(ctx, access.From(ctx), d.Event)
+		may, err := s.maySee(ctx, access.PrincipalFrom(ctx), d.Event)
 		if err != nil {
 			return interaction.Response{}, err
 		}
@@ -88,16 +88,16 @@ func (s *Service) eventsByNumber(ctx context.Context, id string, first, last int
 		claimed[i] = db.ClaimDeliveriesRow(r)
 		claimed[i].Attempts = 0 // read sorts by number
 	}
-	lists, err := s.queue.read(ctx, claimed)
+	lists, err := s.queue.readDeliveries(ctx, claimed)
 	return lists["Subscription/"+id], err
 }
 
-// sees reports whether a principal may read the resource of an event now; of a deletion, the version
+// maySee reports whether a principal may read the resource of an event now; of a deletion, the version
 // before.
-func (s *Service) sees(ctx context.Context, p *access.Principal, e *Event) (bool, error) {
+func (s *Service) maySee(ctx context.Context, p *access.Principal, e *Event) (bool, error) {
 	if s.Rights == nil || p == nil || p.IsOpen() {
 		return true, nil
 	}
-	v, x := s.indexed(e, e.Kind == Delete)
+	v, x := s.indexedVersion(e, e.Kind == Delete)
 	return s.Rights.Sees(ctx, p, v, x)
 }

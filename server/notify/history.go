@@ -22,15 +22,15 @@ const maxHistoryScan = 5000
 // as a Bundle of type history in which an entry's id is the notification's.
 func (s *Service) eventsHistory(w http.ResponseWriter, r *http.Request, typ string) error {
 	ctx := r.Context()
-	if err := s.served(ctx, ""); err != nil {
+	if err := s.checkServed(ctx, ""); err != nil {
 		return err
 	}
 	for _, i := range []access.Interaction{access.Search, access.Read} {
-		if err := s.Service.May(ctx, i, typ, ""); err != nil {
+		if err := s.Service.CheckAllowed(ctx, i, typ, ""); err != nil {
 			return err
 		}
 	}
-	contentType, err := s.format(r)
+	contentType, err := s.answerFormat(r)
 	if err != nil {
 		return err
 	}
@@ -63,7 +63,7 @@ func (s *Service) eventsHistory(w http.ResponseWriter, r *http.Request, typ stri
 	for _, name := range []string{"_since", "_count", "_cursor", "token"} {
 		values.Del(name)
 	}
-	kinds, err := ParseKinds(list(values, "events"))
+	kinds, err := ParseKinds(listOf(values, "events"))
 	if err != nil {
 		return err
 	}
@@ -78,7 +78,7 @@ func (s *Service) eventsHistory(w http.ResponseWriter, r *http.Request, typ stri
 	}
 	count := q.Count
 	one := newMatcher()
-	one.put(&Subscriber{ID: "history", Rules: []Rule{rule}, principal: access.From(ctx)})
+	one.addSubscriber(&Subscriber{ID: "history", Rules: []Rule{rule}, principal: access.PrincipalFrom(ctx)})
 	var found []*Event
 	var links store.HistoryPage // its cursors become the links of the answer
 	newer := store.IsPreviousCursor(q.Cursor)
@@ -138,7 +138,7 @@ func (s *Service) pastEvents(r *http.Request, versions []fhir.Version) ([]*Event
 			keys = append(keys, store.VersionKey{Ref: ref, VersionID: v.VersionID - 1})
 		}
 	}
-	before, err := s.versions(r.Context(), keys, types)
+	before, err := s.readVersions(r.Context(), keys, types)
 	if err != nil {
 		return nil, err
 	}
@@ -152,7 +152,7 @@ func (s *Service) pastEvents(r *http.Request, versions []fhir.Version) ([]*Event
 			continue
 		}
 		ref := int64(fhir.ValueReference(v.ResourceType, v.ID))
-		e := &Event{Position: store.ChangePosition{Epoch: epochs[i]}, Kind: KindOf(v.Method), Version: s.shown(v), Written: v.LastUpdated, ref: ref}
+		e := &Event{Position: store.ChangePosition{Epoch: epochs[i]}, Kind: KindOf(v.Method), Version: s.maskHeaders(v), Written: v.LastUpdated, ref: ref}
 		if previous, ok := before[store.VersionKey{Ref: ref, VersionID: v.VersionID - 1}]; ok && !previous.Deleted() {
 			e.Previous = previous
 		}
@@ -166,7 +166,7 @@ func (s *Service) pastEvents(r *http.Request, versions []fhir.Version) ([]*Event
 
 // sendHistory writes the Bundle.
 func (s *Service) sendHistory(w http.ResponseWriter, r *http.Request, contentType, typ string, events []*Event, asked url.Values, page store.HistoryPage) {
-	x := web.Of(w)
+	x := web.ExchangeOf(w)
 	base := s.Settings().BaseURL
 	if base == "" {
 		base = s.Base(r) + x.Prefix
@@ -174,7 +174,7 @@ func (s *Service) sendHistory(w http.ResponseWriter, r *http.Request, contentTyp
 	asked.Del("token")
 	path := base + "/" + typ + "/$events-history"
 	b := []byte(`{"resourceType":"Bundle","type":"history","link":[{"relation":"self","url":`)
-	b = fhir.AppendString(b, path+query(asked.Encode()))
+	b = fhir.AppendString(b, path+queryOf(asked.Encode()))
 	b = append(b, '}')
 	for _, link := range []struct{ relation, cursor string }{{"previous", page.Previous}, {"next", page.Next}} {
 		if link.cursor == "" {
@@ -182,7 +182,7 @@ func (s *Service) sendHistory(w http.ResponseWriter, r *http.Request, contentTyp
 		}
 		asked.Set("_cursor", link.cursor)
 		b = append(b, `,{"relation":"`+link.relation+`","url":`...)
-		b = fhir.AppendString(b, path+query(asked.Encode()))
+		b = fhir.AppendString(b, path+queryOf(asked.Encode()))
 		b = append(b, '}')
 	}
 	b = append(b, ']')

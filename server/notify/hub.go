@@ -63,7 +63,7 @@ func (l *lane) passOn(p store.ChangePosition) {
 
 // lane returns the lane of a subscriber.
 func (h *hub) lane(s *Subscriber) *lane {
-	if s.asks() {
+	if s.needsDatabase() {
 		return h.lanes[1]
 	}
 	return h.lanes[0]
@@ -153,7 +153,7 @@ func (h *hub) run(ctx context.Context) {
 		if now, err = h.s.Store.ChangeSnapshot(ctx); err == nil {
 			break
 		}
-		pause(ctx, 100*time.Millisecond)
+		sleepFor(ctx, 100*time.Millisecond)
 	}
 	at := now.Last()
 	var working sync.WaitGroup
@@ -188,7 +188,7 @@ func (l *lane) run(ctx context.Context, at store.ChangePosition) {
 		if err != nil && ctx.Err() == nil {
 			l.h.s.Log.Warn("pass events on to connections", "error", err)
 			follower.Position = *l.passed.Load()
-			pause(ctx, 200*time.Millisecond)
+			sleepFor(ctx, 200*time.Millisecond)
 		}
 	}
 }
@@ -239,7 +239,7 @@ func definesCriteria(c store.Change) bool {
 // they are bound to. A listener whose criteria are no longer possible is refused.
 func (l *lane) renew(ctx context.Context) error {
 	h := l.h
-	if err := h.s.refresh(ctx); err != nil {
+	if err := h.s.refreshSearchParameters(ctx); err != nil {
 		return err
 	}
 	reg := h.s.Service.Parameters.Current()
@@ -271,14 +271,14 @@ func (l *lane) renew(ctx context.Context) error {
 		h.mu.Lock()
 		if h.listeners[one.subscriber] == one {
 			if err != nil {
-				h.drop(one)
+				h.dropListener(one)
 				one.refused(err)
 			} else {
 				// It stays in this lane, also where its criteria are now of the other kind: the lanes
 				// differ only in who waits for whom.
 				one.wish = wish
 				one.subscriber.Rules = wish.rules()
-				l.matcher.put(one.subscriber)
+				l.matcher.addSubscriber(one.subscriber)
 			}
 		}
 		h.mu.Unlock()
@@ -290,7 +290,7 @@ func (l *lane) renew(ctx context.Context) error {
 func (h *hub) renewed(ctx context.Context, l *listener) (wish, error) {
 	w := l.wish
 	if p := l.client.principal; p != nil {
-		ctx = access.With(ctx, p)
+		ctx = access.WithPrincipal(ctx, p)
 	}
 	var err error
 	w.criteria, err = h.s.parseCriteria(ctx, w.typ, w.criteria.text)
@@ -305,12 +305,12 @@ func (l *lane) publishPart(ctx context.Context, changes []store.Change) error {
 	h.mu.Unlock()
 	var wanted []store.Change
 	for _, c := range changes {
-		if l.matcher.wants(c.ResourceType) || c.ResourceType == "Subscription" && bound {
+		if l.matcher.wantsType(c.ResourceType) || c.ResourceType == "Subscription" && bound {
 			wanted = append(wanted, c)
 		}
 	}
 	if len(wanted) > 0 {
-		events, err := h.s.events(ctx, wanted, l.previous(wanted))
+		events, err := h.s.readEvents(ctx, wanted, l.previous(wanted))
 		if err != nil {
 			return err
 		}
@@ -319,7 +319,7 @@ func (l *lane) publishPart(ctx context.Context, changes []store.Change) error {
 			return err
 		}
 		h.deliver(ctx, hits)
-		h.refuse(costly)
+		h.refuseCostly(costly)
 		for _, e := range events {
 			if e.ResourceType() == "Subscription" {
 				h.rebind(ctx, l, e.Version.ID)
@@ -345,13 +345,13 @@ func (h *hub) listenersOf(hits []hit) []*listener {
 	return list
 }
 
-// refuse ends listeners whose criteria cost too much.
-func (h *hub) refuse(costly []*Subscriber) {
+// refuseCostly ends listeners whose criteria cost too much.
+func (h *hub) refuseCostly(costly []*Subscriber) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, sub := range costly {
 		if l := h.listeners[sub]; l != nil {
-			h.drop(l)
+			h.dropListener(l)
 			if l.refused != nil {
 				l.refused(errCostly(h.s.questionTimeout))
 			}
@@ -369,7 +369,7 @@ func (h *hub) deliver(ctx context.Context, hits []hit) {
 	listeners := h.listenersOf(hits)
 	for i, hit := range hits {
 		l := listeners[i]
-		if l == nil || !l.from.has(hit.event.Position) {
+		if l == nil || !l.from.includesPosition(hit.event.Position) {
 			continue
 		}
 		k := key{hit.event, l.id + "\n" + l.bind}
@@ -389,7 +389,7 @@ func (l *listener) message(e *Event) *message {
 		m.data = []byte("ping " + l.bind)
 		return m
 	}
-	m.name = strings.ToLower(e.ResourceType()) + "-" + e.Kind.past()
+	m.name = strings.ToLower(e.ResourceType()) + "-" + e.Kind.pastTense()
 	reference := ""
 	if l.id != "" {
 		reference = "Subscription/" + l.id
@@ -402,14 +402,14 @@ func (l *listener) message(e *Event) *message {
 // push queues a message, unless the connection has read too slowly.
 func (c *client) push(m addressed) {
 	m.leaves()
-	if !c.queue.put(m) {
+	if !c.queue.addMessage(m) {
 		c.tooSlow()
 	}
 }
 
-// next returns queued messages, where queue.ready says that there are some.
-func (c *client) next() []addressed {
-	page, ok := c.queue.take()
+// nextMessages returns queued messages, where queue.ready says that there are some.
+func (c *client) nextMessages() []addressed {
+	page, ok := c.queue.takeMessages()
 	if !ok {
 		c.tooSlow()
 	}
@@ -427,8 +427,8 @@ func (m addressed) leaves() {
 	}
 }
 
-// wrote notes that a message was written.
-func (c *client) wrote(m addressed) {
+// noteWritten notes that a message was written.
+func (c *client) noteWritten(m addressed) {
 	if m.to == nil {
 		return
 	}
@@ -437,7 +437,7 @@ func (c *client) wrote(m addressed) {
 	m.to.progress.written = m.position
 	m.to.mu.Unlock()
 	c.events.Add(1)
-	c.hub.s.metrics.delivered(c.channel, "", Result{}, m.message.written)
+	c.hub.s.metrics.countDelivery(c.channel, "", Result{}, m.message.written)
 }
 
 // reached is the position up to which the connection has everything that the listener is
@@ -492,10 +492,10 @@ func (m addressed) text(listeners map[string]*listener) []byte {
 	return append(b, `"}`...)
 }
 
-// await waits until the hub has begun: only then it tells messages to a user that came behind a connection, which
+// awaitBegun waits until the hub has begun: only then it tells messages to a user that came behind a connection, which
 // are for it, from those before, which another connection may have got. It fails with exception, 503, where
 // ctx ends before.
-func (h *hub) await(ctx context.Context) error {
+func (h *hub) awaitBegun(ctx context.Context) error {
 	select {
 	case <-h.begun:
 		return nil
@@ -504,8 +504,8 @@ func (h *hub) await(ctx context.Context) error {
 	}
 }
 
-// join makes a connection known, and returns it with the function that ends it.
-func (h *hub) join(p *access.Principal, channel string) (*client, func()) {
+// joinClient makes a connection known, and returns it with the function that ends it.
+func (h *hub) joinClient(p *access.Principal, channel string) (*client, func()) {
 	c := &client{hub: h, principal: p, channel: channel, queue: newOutgoing(), replay: make(chan []addressed), slow: make(chan struct{}), ended: make(chan struct{})}
 	h.mu.Lock()
 	h.clients[c], c.messages = struct{}{}, h.messages
@@ -516,7 +516,7 @@ func (h *hub) join(p *access.Principal, channel string) (*client, func()) {
 		delete(h.clients, c)
 		for _, l := range h.listeners {
 			if l.client == c {
-				h.drop(l)
+				h.dropListener(l)
 			}
 		}
 	}
@@ -563,11 +563,11 @@ func (w wish) rule() Rule {
 	return r
 }
 
-// may refuses a wish of somebody who may not search and read the type.
-func (h *hub) may(ctx context.Context, p *access.Principal, typ string) error {
-	ctx = access.With(ctx, p)
+// checkMayFollow refuses a wish of somebody who may not search and read the type.
+func (h *hub) checkMayFollow(ctx context.Context, p *access.Principal, typ string) error {
+	ctx = access.WithPrincipal(ctx, p)
 	for _, i := range []access.Interaction{access.Search, access.Read} {
-		if err := h.s.Service.May(ctx, i, typ, ""); err != nil {
+		if err := h.s.Service.CheckAllowed(ctx, i, typ, ""); err != nil {
 			return err
 		}
 	}
@@ -584,9 +584,9 @@ func (h *hub) listen(ctx context.Context, l *listener, rules []Rule) error {
 	own := newMatcher()
 	sub := &Subscriber{ID: uuid.NewString(), Rules: rules, principal: l.client.principal}
 	l.lane, l.subscriber = h.lane(sub), sub
-	own.put(l.subscriber)
+	own.addSubscriber(l.subscriber)
 	at := l.from.position
-	if err := h.await(ctx); err != nil {
+	if err := h.awaitBegun(ctx); err != nil {
 		return err
 	}
 	for {
@@ -594,7 +594,7 @@ func (h *hub) listen(ctx context.Context, l *listener, rules []Rule) error {
 		l.lane.mu.Lock()
 		if c := l.wish.criteria; c != nil && c.parameters < max(l.lane.parameters, h.s.Service.Parameters.Current().Version()) {
 			l.lane.mu.Unlock()
-			if err := h.s.refresh(ctx); err != nil {
+			if err := h.s.refreshSearchParameters(ctx); err != nil {
 				return err
 			}
 			w, err := h.renewed(ctx, l)
@@ -603,13 +603,13 @@ func (h *hub) listen(ctx context.Context, l *listener, rules []Rule) error {
 			}
 			l.wish = w
 			l.subscriber.Rules = w.rules()
-			own.put(l.subscriber)
+			own.addSubscriber(l.subscriber)
 			continue
 		}
 		end := l.lane.position
 		if at.Compare(end) >= 0 {
 			l.from.position = at
-			h.add(l)
+			h.addListener(l)
 			l.lane.mu.Unlock()
 			return nil
 		}
@@ -631,12 +631,12 @@ func (h *hub) listen(ctx context.Context, l *listener, rules []Rule) error {
 			at = end
 		}
 		changes = slices.DeleteFunc(changes, func(c store.Change) bool {
-			return !own.wants(c.ResourceType) || !l.from.has(c.Position) || !l.kinds.Has(KindOf(c.Method)) && l.kinds != 0
+			return !own.wantsType(c.ResourceType) || !l.from.includesPosition(c.Position) || !l.kinds.Has(KindOf(c.Method)) && l.kinds != 0
 		})
 		if len(changes) == 0 {
 			continue
 		}
-		events, err := h.s.events(ctx, changes, own.needsPrevious(l.typ))
+		events, err := h.s.readEvents(ctx, changes, own.needsPrevious(l.typ))
 		if err != nil {
 			return err
 		}
@@ -665,15 +665,15 @@ func (h *hub) listen(ctx context.Context, l *listener, rules []Rule) error {
 	}
 }
 
-// add registers a listener for new events; the caller holds the mu of its lane.
-func (h *hub) add(l *listener) {
+// addListener registers a listener for new events; the caller holds the mu of its lane.
+func (h *hub) addListener(l *listener) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if _, ok := h.clients[l.client]; !ok {
 		return // it has gone meanwhile
 	}
 	h.listeners[l.subscriber] = l
-	l.lane.matcher.put(l.subscriber)
+	l.lane.matcher.addSubscriber(l.subscriber)
 	l.mu.Lock()
 	l.live = true
 	l.mu.Unlock()
@@ -685,17 +685,17 @@ func (h *hub) add(l *listener) {
 	}
 }
 
-// leave ends a listener.
-func (h *hub) leave(l *listener) {
+// removeListener ends a listener.
+func (h *hub) removeListener(l *listener) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.drop(l)
+	h.dropListener(l)
 }
 
-func (h *hub) drop(l *listener) {
+func (h *hub) dropListener(l *listener) {
 	if l.subscriber != nil {
 		delete(h.listeners, l.subscriber)
-		l.lane.matcher.remove(l.subscriber.ID)
+		l.lane.matcher.removeSubscriber(l.subscriber.ID)
 	}
 	if l.bind != "" {
 		if delete(h.bound[l.bind], l); len(h.bound[l.bind]) == 0 {
@@ -714,7 +714,7 @@ func (h *hub) rebind(ctx context.Context, in *lane, id string) {
 	}
 	h.mu.Unlock()
 	for p := range rules {
-		c, err := h.s.read(principalOf{principal: p}.in(ctx), id)
+		c, err := h.s.readSubscription(principalOf{principal: p}.contextWithPrincipal(ctx), id)
 		if err == nil && c.status == "active" && c.webSocket {
 			rules[p] = c.rules
 		}
@@ -725,11 +725,11 @@ func (h *hub) rebind(ctx context.Context, in *lane, id string) {
 		if l.lane != in {
 			continue
 		}
-		in.matcher.remove(l.subscriber.ID)
+		in.matcher.removeSubscriber(l.subscriber.ID)
 		delete(h.listeners, l.subscriber)
 		l.subscriber = &Subscriber{ID: uuid.NewString(), Rules: rules[l.client.principal], principal: l.client.principal}
 		h.listeners[l.subscriber] = l
-		in.matcher.put(l.subscriber)
+		in.matcher.addSubscriber(l.subscriber)
 	}
 }
 
@@ -738,7 +738,7 @@ const messageInterval = 200 * time.Millisecond
 
 // passMessages passes messages to users on to their connections.
 func (h *hub) passMessages(ctx context.Context) {
-	for pause(ctx, messageInterval) {
+	for sleepFor(ctx, messageInterval) {
 		now, err := h.s.Store.ChangeSnapshot(ctx)
 		if err != nil {
 			continue
@@ -753,7 +753,7 @@ func (h *hub) passMessages(ctx context.Context) {
 			rows, err := h.s.db().NewMessages(ctx, db.NewMessagesParams{FromEpoch: int64(from.Epoch), FromXid: fmt.Sprint(from.XID),
 				ToEpoch: int64(end.Epoch), ToXid: fmt.Sprint(end.XID), Recipients: recipients})
 			if err != nil {
-				pause(ctx, messageInterval)
+				sleepFor(ctx, messageInterval)
 				continue
 			}
 			var ids []pgtype.UUID
@@ -822,9 +822,9 @@ func (h *hub) tell(recipient string, at store.ChangePosition, body []byte) (told
 	return told
 }
 
-// waiting passes on the messages stored while a user was away.
-func (h *hub) waiting(ctx context.Context, c *client) {
-	if h.await(ctx) != nil {
+// sendStoredMessages passes on the messages stored while a user was away.
+func (h *hub) sendStoredMessages(ctx context.Context, c *client) {
+	if h.awaitBegun(ctx) != nil {
 		return
 	}
 	h.mu.Lock()
@@ -863,12 +863,12 @@ func (h *hub) parseWish(ctx context.Context, p *access.Principal, typ string, ev
 		if criteria != "" {
 			return w, outcome.Invalid("criteria need a resourceType")
 		}
-		return w, h.may(ctx, p, "")
+		return w, h.checkMayFollow(ctx, p, "")
 	}
 	if h.s.Service.Model.Resources[typ] == nil {
 		return w, h.s.Service.UnknownType(typ)
 	}
-	if err := h.may(ctx, p, typ); err != nil {
+	if err := h.checkMayFollow(ctx, p, typ); err != nil {
 		return w, err
 	}
 	if criteria == "" {

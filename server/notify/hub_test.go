@@ -26,14 +26,14 @@ func TestCursorIsGoodForEveryListener(t *testing.T) {
 	// connect makes a connection with a listener in each of some lanes of a hub.
 	connect := func(lanes ...int) (*hub, *client, map[string]*listener) {
 		h := newHub(s)
-		c, _ := h.join(nil, "websocket")
+		c, _ := h.joinClient(nil, "websocket")
 		listeners := make(map[string]*listener)
 		for _, n := range lanes {
 			l := newListener(c, since{position: position(10)})
 			l.id, l.lane, l.subscriber = string(rune('a'+n)), h.lanes[n], &Subscriber{ID: string(rune('a' + n))}
 			l.lane.mu.Lock()
 			l.lane.passOn(position(10))
-			h.add(l)
+			h.addListener(l)
 			l.lane.mu.Unlock()
 			listeners[l.id] = l
 		}
@@ -51,12 +51,12 @@ func TestCursorIsGoodForEveryListener(t *testing.T) {
 	write := func(c *client, listeners map[string]*listener) []byte {
 		if len(taken[c]) == 0 {
 			<-c.queue.ready
-			taken[c] = c.next()
+			taken[c] = c.nextMessages()
 		}
 		m := taken[c][0]
 		taken[c] = taken[c][1:]
 		text := m.text(listeners)
-		c.wrote(m)
+		c.noteWritten(m)
 		return text
 	}
 	told := func(listeners map[string]*listener, want int) {
@@ -123,7 +123,7 @@ func TestCursorIsGoodForEveryListener(t *testing.T) {
 		m.leaves()
 		pass(h, listeners["a"], 12)
 		says(m.text(listeners), 7)
-		c.wrote(m)
+		c.noteWritten(m)
 		told(listeners, 7)
 	})
 	t.Run("one listener", func(t *testing.T) {
@@ -143,7 +143,7 @@ func TestCursorIsGoodForEveryListener(t *testing.T) {
 // otherwise writes in between would never reach the connection.
 func TestNobodyListensBeforeTheHubBegins(t *testing.T) {
 	h := newHub(&Service{Settings: func() *Config { return &Config{} }})
-	c, _ := h.join(nil, "sse")
+	c, _ := h.joinClient(nil, "sse")
 	early := newListener(c, since{position: store.ChangePosition{XID: 10, RID: 10, Version: 1}})
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -163,7 +163,7 @@ func TestNobodyListensBeforeTheHubBegins(t *testing.T) {
 // transaction brings many events at once.
 func TestBurstIsNotSlow(t *testing.T) {
 	connect := func() *client {
-		c, _ := newHub(&Service{}).join(nil, "websocket")
+		c, _ := newHub(&Service{}).joinClient(nil, "websocket")
 		return c
 	}
 	slow := func(c *client) bool {
@@ -187,7 +187,7 @@ func TestBurstIsNotSlow(t *testing.T) {
 	taken := 0
 	for len(c.queue.ready) > 0 {
 		<-c.queue.ready
-		taken += len(c.next())
+		taken += len(c.nextMessages())
 	}
 	if taken != queueMost || c.queue.list != nil || c.queue.bytes != 0 {
 		t.Errorf("%d of %d are taken, %d bytes are left", taken, queueMost, c.queue.bytes)
@@ -210,7 +210,7 @@ func TestBurstIsNotSlow(t *testing.T) {
 	c = connect()
 	push(c, queueLength+1, "x")
 	c.queue.since = time.Now().Add(-slowAfter - time.Second)
-	if page := c.next(); len(page) != takenAtOnce || !slow(c) {
+	if page := c.nextMessages(); len(page) != takenAtOnce || !slow(c) {
 		t.Error("a client that took nothing for long is not slow when it takes again")
 	}
 	c = connect()
@@ -230,11 +230,11 @@ func TestConnectionsAwaitMessages(t *testing.T) {
 	h := newHub(&Service{})
 	ended, end := context.WithCancel(t.Context())
 	end()
-	if err := h.await(ended); !errors.Is(err, context.Canceled) {
+	if err := h.awaitBegun(ended); !errors.Is(err, context.Canceled) {
 		t.Errorf("before messages have their place: %v", err)
 	}
 	close(h.begun)
-	if err := h.await(t.Context()); err != nil {
+	if err := h.awaitBegun(t.Context()); err != nil {
 		t.Error(err)
 	}
 }

@@ -49,7 +49,7 @@ func (l *life) adopt(ctx context.Context) error {
 			if s.Settings().Authorized {
 				status, reason = "off", ownerUnknown
 			}
-			if err := s.transition(ctx, id, []string{"requested", "active", "error"}, status, reason); err != nil {
+			if err := s.changeStatus(ctx, id, []string{"requested", "active", "error"}, status, reason); err != nil {
 				return err
 			}
 		}
@@ -74,7 +74,7 @@ func (l *life) run(ctx context.Context) {
 			break
 		}
 		l.s.Log.Warn("adopt the subscriptions of an older release", "error", err)
-		pause(ctx, time.Second)
+		sleepFor(ctx, time.Second)
 	}
 	for l.s.awaitOn(ctx, func(c *Config) bool { return c.Enabled }) {
 		places <- struct{}{} // there is room for one
@@ -83,7 +83,7 @@ func (l *life) run(ctx context.Context) {
 		if err != nil {
 			if ctx.Err() == nil {
 				l.s.Log.Warn("look for subscriptions that are due", "error", err)
-				pause(ctx, time.Second)
+				sleepFor(ctx, time.Second)
 			}
 			continue
 		}
@@ -147,25 +147,25 @@ func (l *life) attend(ctx context.Context, row dueSubscription) error {
 	if err != nil {
 		return l.postpone(ctx, row.ID, errorHeartbeat, 0)
 	}
-	r, err := s.decode(v.Body)
+	r, err := s.decodeSubscription(v.Body)
 	if err != nil {
 		return err
 	}
 	status := r.Status.Text
-	c, err := s.compile(ctx, row.ID, r)
+	c, err := s.compileSubscription(ctx, row.ID, r)
 	if outcome.Ours(err) {
 		return err // tried again when the lease has run out
 	}
 	if err != nil {
 		// Its criteria or topic can no longer be carried out.
-		return s.transition(ctx, row.ID, []string{"requested", "active"}, "error", err.Error())
+		return s.changeStatus(ctx, row.ID, []string{"requested", "active"}, "error", err.Error())
 	}
 	now := time.Now()
 	if status == "off" {
 		return l.postpone(ctx, row.ID, idleLook, 0)
 	}
 	if !c.end.IsZero() && !c.end.After(now) {
-		return s.transition(ctx, row.ID, []string{"requested", "active", "error"}, "off", "")
+		return s.changeStatus(ctx, row.ID, []string{"requested", "active", "error"}, "off", "")
 	}
 	if s.Rights != nil {
 		if ok, err := s.ownerStands(ctx, row.ID, readOwner(row.Owner)); err != nil || !ok {
@@ -178,14 +178,14 @@ func (l *life) attend(ctx context.Context, row dueSubscription) error {
 	case "error":
 		return l.recover(ctx, row, c)
 	}
-	return l.heartbeat(ctx, row, r, c, now)
+	return l.sendHeartbeat(ctx, row, r, c, now)
 }
 
 // ownerStands ends a subscription whose owner's access was revoked.
 func (s *Service) ownerStands(ctx context.Context, id string, o Owner) (bool, error) {
 	if _, err := s.Rights.Principal(ctx, o); err != nil {
-		if revoked(err) {
-			return false, s.transition(ctx, id, []string{"active", "error", "requested"}, "off", "the owner's access was revoked")
+		if isRevoked(err) {
+			return false, s.changeStatus(ctx, id, []string{"active", "error", "requested"}, "off", "the owner's access was revoked")
 		}
 		return false, err
 	}
@@ -200,25 +200,25 @@ func (l *life) postpone(ctx context.Context, id string, wait time.Duration, trie
 func (l *life) handshake(ctx context.Context, row dueSubscription, c *subscription, version int) error {
 	s := l.s
 	if c.webSocket {
-		return s.transition(ctx, row.ID, []string{"requested"}, "active", "")
+		return s.changeStatus(ctx, row.ID, []string{"requested"}, "active", "")
 	}
 	if !s.Settings().Webhook.Enabled {
 		return l.postpone(ctx, row.ID, untilEnd(c, errorHeartbeat), 0) // Reconfigured makes it due when they are on
 	}
 	// The attempts of one handshake have one id, made of the version of the Subscription that asks for it.
 	id := uuid.NewSHA1(namespace, fmt.Appendf(nil, "handshake\n%s/%d", c.reference(), version))
-	result := l.send(ctx, row, c, id, "handshake", "requested")
+	result := l.sendStatus(ctx, row, c, id, "handshake", "requested")
 	w := s.Settings().Webhook
 	switch {
 	case result.OK():
-		return s.transition(ctx, row.ID, []string{"requested"}, "active", "")
+		return s.changeStatus(ctx, row.ID, []string{"requested"}, "active", "")
 	case result.Gone:
-		return s.transition(ctx, row.ID, []string{"requested"}, "off", "the endpoint answered 410 Gone")
+		return s.changeStatus(ctx, row.ID, []string{"requested"}, "off", "the endpoint answered 410 Gone")
 	}
 	s.metrics.failed.WithLabelValues(c.reference()).Inc()
-	retry, again := Policy{w.MaxAttempts, w.Backoff}.retry(int(row.Attempts)+1, result)
+	retry, again := Policy{w.MaxAttempts, w.Backoff}.nextAttempt(int(row.Attempts)+1, result)
 	if !again {
-		return s.transition(ctx, row.ID, []string{"requested"}, "error", "the handshake failed: "+result.Err)
+		return s.changeStatus(ctx, row.ID, []string{"requested"}, "error", "the handshake failed: "+result.Err)
 	}
 	return l.postpone(ctx, row.ID, retry, 1)
 }
@@ -227,26 +227,26 @@ func (l *life) handshake(ctx context.Context, row dueSubscription, c *subscripti
 func (l *life) recover(ctx context.Context, row dueSubscription, c *subscription) error {
 	s := l.s
 	if c.webSocket {
-		return s.transition(ctx, row.ID, []string{"error"}, "active", "")
+		return s.changeStatus(ctx, row.ID, []string{"error"}, "active", "")
 	}
 	if !s.Settings().Webhook.Enabled {
 		return l.postpone(ctx, row.ID, untilEnd(c, errorHeartbeat), 0)
 	}
-	result := l.send(ctx, row, c, uuid.New(), "heartbeat", "error")
+	result := l.sendStatus(ctx, row, c, uuid.New(), "heartbeat", "error")
 	switch {
 	case result.OK():
-		return s.transition(ctx, row.ID, []string{"error"}, "active", "")
+		return s.changeStatus(ctx, row.ID, []string{"error"}, "active", "")
 	case result.Gone:
-		return s.transition(ctx, row.ID, []string{"error"}, "off", "the endpoint answered 410 Gone")
+		return s.changeStatus(ctx, row.ID, []string{"error"}, "off", "the endpoint answered 410 Gone")
 	case row.Failing.Valid && time.Since(row.Failing.Time) > s.Settings().Webhook.MaxError:
-		return s.transition(ctx, row.ID, []string{"error"}, "off", "in error for too long: "+result.Err)
+		return s.changeStatus(ctx, row.ID, []string{"error"}, "off", "in error for too long: "+result.Err)
 	}
 	return l.postpone(ctx, row.ID, untilEnd(c, max(errorHeartbeat, result.RetryAfter)), 0)
 }
 
-// heartbeat tells an active subscription's endpoint that all is well, when nothing else
+// sendHeartbeat tells an active subscription's endpoint that all is well, when nothing else
 // was sent for a while.
-func (l *life) heartbeat(ctx context.Context, row dueSubscription, r *r4.Subscription, c *subscription, now time.Time) error {
+func (l *life) sendHeartbeat(ctx context.Context, row dueSubscription, r *r4.Subscription, c *subscription, now time.Time) error {
 	s := l.s
 	every := s.heartbeatOf(r)
 	if every <= 0 || c.webSocket || !s.Settings().Webhook.Enabled {
@@ -255,9 +255,9 @@ func (l *life) heartbeat(ctx context.Context, row dueSubscription, r *r4.Subscri
 	if quiet := now.Sub(row.LastSent); quiet < every {
 		return l.postpone(ctx, row.ID, untilEnd(c, every-quiet), 0)
 	}
-	result := l.send(ctx, row, c, uuid.New(), "heartbeat", "active")
+	result := l.sendStatus(ctx, row, c, uuid.New(), "heartbeat", "active")
 	if result.Gone {
-		return s.transition(ctx, row.ID, []string{"active"}, "off", "the endpoint answered 410 Gone")
+		return s.changeStatus(ctx, row.ID, []string{"active"}, "off", "the endpoint answered 410 Gone")
 	}
 	if !result.OK() {
 		s.metrics.failed.WithLabelValues(c.reference()).Inc()
@@ -278,10 +278,10 @@ func untilEnd(c *subscription, wait time.Duration) time.Duration {
 	return wait
 }
 
-// send sends a handshake or a heartbeat under an id.
-func (l *life) send(ctx context.Context, row dueSubscription, c *subscription, id uuid.UUID, kind, status string) Result {
+// sendStatus sends a handshake or a heartbeat under an id.
+func (l *life) sendStatus(ctx context.Context, row dueSubscription, c *subscription, id uuid.UUID, kind, status string) Result {
 	s := l.s
 	body, contentType := s.statusBody(c, id.String(), kind, status, row.Events)
 	k := s.keysOf(row.Secret, row.PreviousSecret, row.SecretChanged.Time)
-	return s.post(ctx, c, k, id.String(), contentType, body)
+	return s.postMessage(ctx, c, k, id.String(), contentType, body)
 }

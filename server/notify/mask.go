@@ -28,7 +28,7 @@ func isMasked(text string) bool {
 // Mask is the interaction.Mask of Subscriptions: what channel.header holds is for the owner alone, and
 // of versions from before the owner for nobody.
 func (s *Service) Mask(ctx context.Context, versions []fhir.Version) error {
-	p := access.From(ctx)
+	p := access.PrincipalFrom(ctx)
 	var ids []string
 	for _, v := range versions {
 		ids = append(ids, v.ID)
@@ -39,7 +39,7 @@ func (s *Service) Mask(ctx context.Context, versions []fhir.Version) error {
 	}
 	from := make(map[string]int, len(rows)) // version from which on it is p's
 	for _, r := range rows {
-		if readOwner(r.Owner).is(p) {
+		if readOwner(r.Owner).isPrincipal(p) {
 			from[r.ID] = int(r.OwnedFrom)
 		}
 	}
@@ -55,7 +55,7 @@ func (s *Service) Mask(ctx context.Context, versions []fhir.Version) error {
 // maskBody returns a Subscription with masked headers; one that cannot be read has none
 // that anybody would.
 func (s *Service) maskBody(body []byte) []byte {
-	r, err := s.decode(body)
+	r, err := s.decodeSubscription(body)
 	if err != nil || r.Channel == nil || len(r.Channel.Header) == 0 {
 		return body
 	}
@@ -65,43 +65,43 @@ func (s *Service) maskBody(body []byte) []byte {
 	return fhir.Encode(nil, r)
 }
 
-// shown is a version as whatever tells of events has it: nobody reads headers there, and no
+// maskHeaders is a version as whatever tells of events has it: nobody reads headers there, and no
 // expression tests them, where there is authorization.
-func (s *Service) shown(v fhir.Version) fhir.Version {
+func (s *Service) maskHeaders(v fhir.Version) fhir.Version {
 	if s.Rights != nil && v.ResourceType == "Subscription" && len(v.Body) > 0 {
 		v.Body = s.maskBody(v.Body)
 	}
 	return v
 }
 
-// versions reads versions that events are about.
-func (s *Service) versions(ctx context.Context, keys []store.VersionKey, types map[int64]string) (map[store.VersionKey]fhir.Version, error) {
+// readVersions reads versions that events are about.
+func (s *Service) readVersions(ctx context.Context, keys []store.VersionKey, types map[int64]string) (map[store.VersionKey]fhir.Version, error) {
 	versions, err := s.Store.ChangedVersions(ctx, keys, types)
 	for key, v := range versions {
 		if v.ResourceType == "Subscription" {
-			versions[key] = s.shown(v)
+			versions[key] = s.maskHeaders(v)
 		}
 	}
 	return versions, err
 }
 
-// is reports whether p is the owner; a Subscription written without authorization has none.
-func (o Owner) is(p *access.Principal) bool {
+// isPrincipal reports whether p is the owner; a Subscription written without authorization has none.
+func (o Owner) isPrincipal(p *access.Principal) bool {
 	return p != nil && !p.IsOpen() && o.Subject+o.Client != "" && o.Subject == p.Subject && o.Issuer == p.Issuer && o.Client == p.ClientID
 }
 
 // ownership is the effect of a write on the owner of a Subscription: store.Write.Note.
 type ownership struct{ keep bool }
 
-// foreign reports whether a Subscription that is stored belongs to somebody else than whoever
+// isForeign reports whether a Subscription that is stored belongs to somebody else than whoever
 // writes it.
-func (s *Service) foreign(ctx context.Context, id string) (bool, error) {
-	p := access.From(ctx)
+func (s *Service) isForeign(ctx context.Context, id string) (bool, error) {
+	p := access.PrincipalFrom(ctx)
 	if s.Rights == nil || p == nil || p.IsOpen() {
 		return false, nil
 	}
 	rows, err := s.db().SubscriptionOwners(ctx, []string{id})
-	return err == nil && (len(rows) == 0 || !readOwner(rows[0].Owner).is(p)), err
+	return err == nil && (len(rows) == 0 || !readOwner(rows[0].Owner).isPrincipal(p)), err
 }
 
 // unmask replaces the headers of r that came back masked by the stored ones of was, and
@@ -135,7 +135,7 @@ func unmask(r, was *r4.Subscription, foreign bool) (ownership, error) {
 	}
 	// The owner after a write must not reveal whether a header that a client sends in full
 	// is the stored one.
-	if r.Status.Text == "off" && restored == len(r.Channel.Header) && same(r, was) {
+	if r.Status.Text == "off" && restored == len(r.Channel.Header) && sameChannel(r, was) {
 		return ownership{keep: true}, nil // nothing is sent on behalf of anybody
 	}
 	if restored > 0 {

@@ -45,10 +45,10 @@ type Subscriber struct {
 	since time.Time
 }
 
-// asks reports whether the database may have to be asked for the subscriber.
-func (s *Subscriber) asks() bool {
+// needsDatabase reports whether the database may have to be asked for the subscriber.
+func (s *Subscriber) needsDatabase() bool {
 	for i := range s.Rules {
-		if r := &s.Rules[i]; r.current.asks() || r.previous.asks() || r.filter.asks() {
+		if r := &s.Rules[i]; r.current.needsDatabase() || r.previous.needsDatabase() || r.filter.needsDatabase() {
 			return true
 		}
 	}
@@ -82,11 +82,11 @@ func newMatcher() *matcher {
 	return &matcher{types: make(map[string]*typeRules), subscribers: make(map[string][]*placed)}
 }
 
-// put adds a subscriber, or replaces it.
-func (m *matcher) put(s *Subscriber) {
+// addSubscriber adds a subscriber, or replaces it.
+func (m *matcher) addSubscriber(s *Subscriber) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.drop(s.ID)
+	m.dropRules(s.ID)
 	for i := range s.Rules {
 		r := &s.Rules[i]
 		t := m.types[r.ResourceType]
@@ -135,14 +135,14 @@ func (t *typeRules) choose(r *Rule) []int64 {
 	return best
 }
 
-// remove takes a subscriber out.
-func (m *matcher) remove(id string) {
+// removeSubscriber takes a subscriber out.
+func (m *matcher) removeSubscriber(id string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.drop(id)
+	m.dropRules(id)
 }
 
-func (m *matcher) drop(id string) {
+func (m *matcher) dropRules(id string) {
 	for _, p := range m.subscribers[id] {
 		t := m.types[p.rule.ResourceType]
 		delete(t.any, p)
@@ -176,8 +176,8 @@ func (m *matcher) size() int {
 	return len(m.subscribers)
 }
 
-// wants reports whether any rule is about a type.
-func (m *matcher) wants(typ string) bool {
+// wantsType reports whether any rule is about a type.
+func (m *matcher) wantsType(typ string) bool {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	for _, name := range [2]string{typ, ""} {
@@ -253,10 +253,10 @@ func (s *Service) match(ctx context.Context, m *matcher, events []*Event) (hits 
 	ask := questions{ctx: ctx, related: s.newRelated(), sights: sights{s: s, ctx: ctx}}
 	var waiting []open
 	for i, e := range events {
-		if !m.wants(e.ResourceType()) {
+		if !m.wantsType(e.ResourceType()) {
 			continue
 		}
-		_, x := s.indexed(e, e.Kind == Delete)
+		_, x := s.indexedVersion(e, e.Kind == Delete)
 		for _, p := range m.candidates(e.ResourceType(), e.Kind, x) {
 			switch s.holds(p, e, &ask) {
 			case yes:
@@ -268,7 +268,7 @@ func (s *Service) match(ctx context.Context, m *matcher, events []*Event) (hits 
 	}
 	// What needs other resources: first by those that it names, then by a search.
 	steps := []func(context.Context) error{
-		func(ctx context.Context) error { ask.loaded = true; return ask.related.load(ctx) },
+		func(ctx context.Context) error { ask.loaded = true; return ask.related.loadResources(ctx) },
 		func(ctx context.Context) error { return s.answer(ctx, &ask) },
 	}
 	for _, step := range steps {
@@ -306,7 +306,7 @@ func (s *Service) match(ctx context.Context, m *matcher, events []*Event) (hits 
 				continue
 			}
 			seen[sub] = true
-			if events[i].Written.Before(sub.since) || !ask.sights.may(sub, events[i]) {
+			if events[i].Written.Before(sub.since) || !ask.sights.mayRead(sub, events[i]) {
 				continue
 			}
 			hits = append(hits, hit{sub, events[i]})
@@ -324,7 +324,7 @@ const (
 	unknown
 )
 
-func is(b bool) answer3 {
+func answerOf(b bool) answer3 {
 	if b {
 		return yes
 	}
@@ -358,7 +358,7 @@ func (s *Service) holds(p *placed, e *Event, ask *questions) answer3 {
 	switch e.Kind {
 	case Create, VRead:
 		if r.current != nil || r.previous != nil {
-			result = s.combine(r, s.holdsOf(r.current, e, false, ask), is(r.created))
+			result = s.combine(r, s.holdsOf(r.current, e, false, ask), answerOf(r.created))
 			if r.previous == nil {
 				result = s.holdsOf(r.current, e, false, ask)
 			}
@@ -370,7 +370,7 @@ func (s *Service) holds(p *placed, e *Event, ask *questions) answer3 {
 	case Delete:
 		switch {
 		case r.previous != nil:
-			result = s.combine(r, is(r.deleted), s.holdsOf(r.previous, e, true, ask))
+			result = s.combine(r, answerOf(r.deleted), s.holdsOf(r.previous, e, true, ask))
 		case r.current != nil:
 			result = s.holdsOf(r.current, e, true, ask) // the last version
 		}
@@ -379,7 +379,7 @@ func (s *Service) holds(p *placed, e *Event, ask *questions) answer3 {
 		result = result.and(s.holdsOf(r.filter, e, e.Kind == Delete, ask))
 	}
 	if result == yes && r.test != nil {
-		result = is(r.test(ask.ctx, ask.sights.seen(p.subscriber, e)))
+		result = answerOf(r.test(ask.ctx, ask.sights.visibleEvent(p.subscriber, e)))
 	}
 	return result
 }
@@ -409,7 +409,7 @@ type questions struct {
 	of map[*criteria]map[int64]answer3
 }
 
-func (q *questions) ask(c *criteria, ref int64) answer3 {
+func (q *questions) askCriteria(c *criteria, ref int64) answer3 {
 	refs := q.of[c]
 	if refs == nil {
 		if q.of == nil {
@@ -499,7 +499,7 @@ func (s *Service) answer(ctx context.Context, q *questions) error {
 func (s *Service) askOnce(ctx context.Context, c *criteria, list []int64, refs map[int64]answer3) (inTime bool, err error) {
 	bounded, cancel := context.WithTimeout(ctx, s.questionTimeout)
 	defer cancel()
-	found, err := s.find(bounded, c, list)
+	found, err := s.findMatches(bounded, c, list)
 	if err != nil {
 		if ctx.Err() != nil {
 			return false, ctx.Err()
@@ -513,7 +513,7 @@ func (s *Service) askOnce(ctx context.Context, c *criteria, list []int64, refs m
 		s.Log.Warn("criteria of a subscription cannot be asked", "criteria", c.typ+"?"+c.text, "error", err)
 	}
 	for _, ref := range list {
-		refs[ref] = is(found[ref])
+		refs[ref] = answerOf(found[ref])
 	}
 	return true, nil
 }

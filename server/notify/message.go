@@ -81,8 +81,8 @@ func (s status) append(dst []byte) []byte {
 	return append(dst, `,"notificationEvent":[]}`...)
 }
 
-// heartbeat is a message of a connection that has no Subscription.
-func heartbeat(events int64) []byte {
+// heartbeatStatus is a message of a connection that has no Subscription.
+func heartbeatStatus(events int64) []byte {
 	return status{Type: "heartbeat", Status: "active", Events: events}.append(nil)
 }
 

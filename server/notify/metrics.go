@@ -42,11 +42,11 @@ func newMetrics(s *Service, r prometheus.Registerer) *metrics {
 	return m
 }
 
-// delivered counts an attempt.
-func (m *metrics) delivered(channel, subscription string, r Result, written time.Time) {
+// countDelivery counts an attempt.
+func (m *metrics) countDelivery(channel, subscription string, r Result, written time.Time) {
 	if r.OK() {
 		m.sent.WithLabelValues(channel).Inc()
-		m.latency.Observe(latency(written).Seconds())
+		m.latency.Observe(latencySince(written).Seconds())
 		return
 	}
 	m.failed.WithLabelValues(subscription).Inc()

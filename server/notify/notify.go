@@ -142,9 +142,9 @@ func (s *Service) Start() error {
 		}
 	}})
 	s.Store.Follow("SubscriptionTopic", store.Hook{Before: s.checkTopics, InTx: func(context.Context, *store.Tx, []*store.Write) (bool, error) { return true, nil },
-		Committed: func(context.Context, bool) { s.topics.forget() }})
+		Committed: func(context.Context, bool) { s.topics.forgetTopics() }})
 	s.feed = store.NewFeed(s.Store, s.Settings().Poll)
-	ctx, stop := context.WithCancel(access.With(context.Background(), access.Open))
+	ctx, stop := context.WithCancel(access.WithPrincipal(context.Background(), access.Open))
 	s.stop = stop
 	readers := s.readers()
 	for _, r := range readers { // before the server listens, so that no event comes before them
@@ -178,10 +178,10 @@ func (s *Service) Close() {
 
 // Forget makes the service read anew what it remembers of the database. Readers of the change log and connections
 // compare the epoch themselves.
-func (s *Service) Forget() { s.topics.forget() }
+func (s *Service) Forget() { s.topics.forgetTopics() }
 
-// pause returns false when ctx ended first.
-func pause(ctx context.Context, d time.Duration) bool {
+// sleepFor returns false when ctx ended first.
+func sleepFor(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
@@ -192,8 +192,8 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// refresh is Refresh.
-func (s *Service) refresh(ctx context.Context) error {
+// refreshSearchParameters is Refresh.
+func (s *Service) refreshSearchParameters(ctx context.Context) error {
 	if s.Refresh == nil {
 		return nil
 	}
@@ -202,14 +202,14 @@ func (s *Service) refresh(ctx context.Context) error {
 
 func (s *Service) db() *db.Queries { return db.New(s.Store.Pool()) }
 
-// matched reports whether events of a subscription are looked for: what happens while
+// isMatchedStatus reports whether events of a subscription are looked for: what happens while
 // one that was active is not is kept for it.
-func matched(status string, started bool) bool {
+func isMatchedStatus(status string, started bool) bool {
 	return status == "active" || started && status != "off"
 }
 
-// principal is an owner with the rights of now; nil where everybody may read everything.
-func (s *Service) principal(ctx context.Context, o Owner) (*access.Principal, error) {
+// principalOf is an owner with the rights of now; nil where everybody may read everything.
+func (s *Service) principalOf(ctx context.Context, o Owner) (*access.Principal, error) {
 	if s.Rights == nil {
 		return nil, nil
 	}
@@ -223,12 +223,12 @@ type principalOf struct {
 	err       error
 }
 
-// in is a context with the owner's rights.
-func (p principalOf) in(ctx context.Context) context.Context {
+// contextWithPrincipal is a context with the owner's rights.
+func (p principalOf) contextWithPrincipal(ctx context.Context) context.Context {
 	if p.principal == nil {
 		return ctx
 	}
-	return access.With(ctx, p.principal)
+	return access.WithPrincipal(ctx, p.principal)
 }
 
 // compileStored compiles one of some Subscriptions that were read.
@@ -237,24 +237,24 @@ func (s *Service) compileStored(ctx context.Context, id string, versions map[str
 	if !ok {
 		return nil, outcome.NotFound("Subscription", id)
 	}
-	r, err := s.decode(v.Body)
+	r, err := s.decodeSubscription(v.Body)
 	if err != nil {
 		return nil, err
 	}
-	return s.compile(ctx, id, r)
+	return s.compileSubscription(ctx, id, r)
 }
 
-// read compiles a Subscription as it is stored.
-func (s *Service) read(ctx context.Context, id string) (*subscription, error) {
+// readSubscription compiles a Subscription as it is stored.
+func (s *Service) readSubscription(ctx context.Context, id string) (*subscription, error) {
 	v, err := s.Store.Read(ctx, "Subscription", id)
 	if err != nil {
 		return nil, err
 	}
-	r, err := s.decode(v.Body)
+	r, err := s.decodeSubscription(v.Body)
 	if err != nil {
 		return nil, err
 	}
-	return s.compile(ctx, id, r)
+	return s.compileSubscription(ctx, id, r)
 }
 
 // needsPrevious reports whether a rule about a type needs the version before an update.
@@ -270,7 +270,7 @@ func (m *matcher) removePrefix(prefix string) {
 	defer m.mu.Unlock()
 	for id := range m.subscribers {
 		if strings.HasPrefix(id, prefix) {
-			m.drop(id)
+			m.dropRules(id)
 		}
 	}
 }
@@ -278,7 +278,7 @@ func (m *matcher) removePrefix(prefix string) {
 // retain deletes rows older than the retention: soon after the start, as servers may never
 // run for long, and then about every hour.
 func (s *Service) retain(ctx context.Context) {
-	for wait := time.Minute/2 + rand.N(time.Minute); pause(ctx, wait); wait = time.Hour/2 + rand.N(time.Hour) {
+	for wait := time.Minute/2 + rand.N(time.Minute); sleepFor(ctx, wait); wait = time.Hour/2 + rand.N(time.Hour) {
 		before := time.Now().Add(-s.Settings().Retention)
 		if _, err := s.Retain(ctx, before); err != nil && ctx.Err() == nil {
 			s.Log.Warn("delete old notifications", "error", err)
@@ -304,7 +304,9 @@ func (s *Service) Retain(ctx context.Context, before time.Time) (int, error) {
 	return total, err
 }
 
-func stamp(t time.Time) pgtype.Timestamptz { return pgtype.Timestamptz{Time: t, Valid: !t.IsZero()} }
+func timestamptz(t time.Time) pgtype.Timestamptz {
+	return pgtype.Timestamptz{Time: t, Valid: !t.IsZero()}
+}
 
 // secretPrefix begins a secret of the Standard Webhooks specification.
 const secretPrefix = "whsec_"

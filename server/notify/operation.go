@@ -47,7 +47,7 @@ const maxStatuses = 1000
 // Spec: http://hl7.org/fhir/uv/subscriptions-backport/STU1.1/OperationDefinition-backport-subscription-status.html.
 func (s *Service) status(ctx context.Context, p operation.Request, in *operation.Inputs) (interaction.Response, error) {
 	if p.ID != "" {
-		row, v, err := s.readable(ctx, access.Read, p.ID)
+		row, v, err := s.readableSubscription(ctx, access.Read, p.ID)
 		if err != nil {
 			return interaction.Response{}, err
 		}
@@ -57,11 +57,11 @@ func (s *Service) status(ctx context.Context, p operation.Request, in *operation
 		}
 		return statusBundle("Subscription/"+p.ID+"/$status", []interaction.Entry{s.statusEntry(st)}), nil
 	}
-	if err := s.Service.May(ctx, access.Read, "Subscription", ""); err != nil {
+	if err := s.Service.CheckAllowed(ctx, access.Read, "Subscription", ""); err != nil {
 		return interaction.Response{}, err
 	}
 	given := in.Values()
-	ids, states := list(given, "id"), list(given, "status")
+	ids, states := listOf(given, "id"), listOf(given, "status")
 	if len(ids) == 0 {
 		var err error
 		if ids, err = s.allSubscriptions(ctx); err != nil {
@@ -71,10 +71,10 @@ func (s *Service) status(ctx context.Context, p operation.Request, in *operation
 	if len(ids) > maxStatuses {
 		return interaction.Response{}, outcome.New(outcome.CodeTooCostly, "$status is asked of more than %d subscriptions: name some by id", maxStatuses)
 	}
-	self := "Subscription/$status" + query(p.Values.Encode())
+	self := "Subscription/$status" + queryOf(p.Values.Encode())
 	var found []interaction.Entry
 	for _, id := range ids {
-		row, v, err := s.readable(ctx, access.Read, strings.TrimPrefix(id, "Subscription/"))
+		row, v, err := s.readableSubscription(ctx, access.Read, strings.TrimPrefix(id, "Subscription/"))
 		if outcome.Is(err, outcome.CodeNotFound, outcome.CodeDeleted) {
 			continue
 		}
@@ -82,7 +82,7 @@ func (s *Service) status(ctx context.Context, p operation.Request, in *operation
 			return interaction.Response{}, err
 		}
 		st := s.statusOf(row, v)
-		if len(states) > 0 && !contains(states, st.Status) {
+		if len(states) > 0 && !containsText(states, st.Status) {
 			continue
 		}
 		found = append(found, s.statusEntry(st))

@@ -28,8 +28,8 @@ type outgoing struct {
 
 func newOutgoing() outgoing { return outgoing{ready: make(chan struct{}, 1)} }
 
-// put adds an event. It is false where the connection has read too slowly to have it.
-func (o *outgoing) put(m addressed) bool {
+// addMessage adds an event. It is false where the connection has read too slowly to have it.
+func (o *outgoing) addMessage(m addressed) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if len(o.list) >= queueLength && (len(o.list) >= queueMost || o.bytes >= queueBytes || o.stands()) {
@@ -44,9 +44,9 @@ func (o *outgoing) put(m addressed) bool {
 	return true
 }
 
-// take returns the events that have waited longest, takenAtOnce of them at most. It is false
+// takeMessages returns the events that have waited longest, takenAtOnce of them at most. It is false
 // where the connection has read too slowly to have those behind them.
-func (o *outgoing) take() (page []addressed, ok bool) {
+func (o *outgoing) takeMessages() (page []addressed, ok bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	ok = len(o.list) <= queueLength || !o.stands()

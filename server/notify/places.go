@@ -60,9 +60,9 @@ func (p *places) room(limit int) (unproven, late int) {
 	return unproven, max(0, min(unproven, limit-limit/2-p.of[answersLate]))
 }
 
-// take waits until a place is free, and takes all that are. It returns false when ctx ended
+// takePlaces waits until a place is free, and takes all that are. It returns false when ctx ended
 // first. keep gives the unused places back.
-func (p *places) take(ctx context.Context, limit func() int) (freePlaces, bool) {
+func (p *places) takePlaces(ctx context.Context, limit func() int) (freePlaces, bool) {
 	for ctx.Err() == nil {
 		p.mu.Lock()
 		if all := limit() - p.taken; all > 0 {
@@ -80,8 +80,8 @@ func (p *places) take(ctx context.Context, limit func() int) (freePlaces, bool) 
 	return freePlaces{}, false
 }
 
-// keep keeps the places of subscribers, of those that were taken.
-func (p *places) keep(f freePlaces, subscribers []db.ClaimSubscribersRow) {
+// keepPlaces keeps the places of subscribers, of those that were taken.
+func (p *places) keepPlaces(f freePlaces, subscribers []db.ClaimSubscribersRow) {
 	p.mu.Lock()
 	p.taken -= f.all - len(subscribers)
 	for _, sub := range subscribers {
@@ -91,8 +91,8 @@ func (p *places) keep(f freePlaces, subscribers []db.ClaimSubscribersRow) {
 	p.wake()
 }
 
-// give gives the place of a subscriber back.
-func (p *places) give(answers string) {
+// returnPlaces gives the place of a subscriber back.
+func (p *places) returnPlaces(answers string) {
 	p.mu.Lock()
 	p.taken--
 	p.of[answers]--
@@ -107,8 +107,8 @@ func (p *places) wake() {
 	}
 }
 
-// open lists which subscribers there are places for.
-func (p *places) open(limit int) []string {
+// openPlaces lists which subscribers there are places for.
+func (p *places) openPlaces(limit int) []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	unproven, late := p.room(limit)

@@ -110,9 +110,9 @@ func (q *queue) timeout() time.Duration {
 	return t
 }
 
-// add counts hits and queues deliveries of them. It leaves out Subscriptions that are off or deleted
+// addDeliveries counts hits and queues deliveries of them. It leaves out Subscriptions that are off or deleted
 // by now, and events from before a Subscription started.
-func (q *queue) add(ctx context.Context, tx pgx.Tx, hits []hit) error {
+func (q *queue) addDeliveries(ctx context.Context, tx pgx.Tx, hits []hit) error {
 	d := db.New(tx)
 	hits, err := q.lockHearing(ctx, d, hits)
 	if err != nil || len(hits) == 0 {
@@ -223,7 +223,7 @@ func (q *queue) run(ctx context.Context) {
 	var mu sync.Mutex
 	fetches := make(map[int]bool)
 	for ctx.Err() == nil {
-		changed := q.s.changed()
+		changed := q.s.configChanged()
 		mu.Lock()
 		for i := range q.workers() {
 			if fetches[i] {
@@ -257,7 +257,7 @@ func (q *queue) fetch(ctx context.Context, working *sync.WaitGroup, wanted func(
 		n, err := q.claim(ctx, working)
 		if err != nil && ctx.Err() == nil {
 			q.s.Log.Warn("take deliveries from the queue", "error", err)
-			pause(ctx, time.Second)
+			sleepFor(ctx, time.Second)
 			continue
 		}
 		if n == 0 {
@@ -269,7 +269,7 @@ func (q *queue) fetch(ctx context.Context, working *sync.WaitGroup, wanted func(
 // rest waits until something may be due.
 func (q *queue) rest(ctx context.Context) {
 	wait := q.s.Settings().Poll
-	next := db.NextDueParams{Answers: q.places.open(q.limit()), Webhooks: q.s.Settings().Webhook.Enabled}
+	next := db.NextDueParams{Answers: q.places.openPlaces(q.limit()), Webhooks: q.s.Settings().Webhook.Enabled}
 	if rows, err := q.s.db().NextDue(ctx, next); err == nil && len(rows) > 0 {
 		wait = min(wait, time.Duration(max(1, rows[0]+1))*time.Millisecond)
 	}
@@ -285,22 +285,22 @@ func (q *queue) rest(ctx context.Context) {
 // claim leases subscribers that have something due and sends to them. It waits while every
 // place is taken.
 func (q *queue) claim(ctx context.Context, working *sync.WaitGroup) (int, error) {
-	free, ok := q.places.take(ctx, q.limit)
+	free, ok := q.places.takePlaces(ctx, q.limit)
 	if !ok {
 		return 0, ctx.Err()
 	}
 	claimed := time.Now()
-	subscribers, lists, err := q.take(ctx, free)
-	q.places.keep(free, subscribers)
+	subscribers, lists, err := q.claimDeliveries(ctx, free)
+	q.places.keepPlaces(free, subscribers)
 	for _, sub := range subscribers {
 		if err != nil {
-			q.places.give(sub.Answers)
+			q.places.returnPlaces(sub.Answers)
 			q.ended <- finished{subscriber: sub.ID}
 			continue
 		}
 		working.Go(func() {
-			defer q.places.give(sub.Answers)
-			sent, answers := q.send(ctx, sub.ID, lists[sub.ID], claimed)
+			defer q.places.returnPlaces(sub.Answers)
+			sent, answers := q.sendDeliveries(ctx, sub.ID, lists[sub.ID], claimed)
 			q.ended <- finished{subscriber: sub.ID, sent: sent, answers: answers}
 		})
 	}
@@ -310,9 +310,9 @@ func (q *queue) claim(ctx context.Context, working *sync.WaitGroup) (int, error)
 	return len(subscribers), nil
 }
 
-// take leases as many subscribers with due deliveries as there are free places. It returns the
+// claimDeliveries leases as many subscribers with due deliveries as there are free places. It returns the
 // due deliveries of each, in order. With an error it may have leased subscribers too.
-func (q *queue) take(ctx context.Context, free freePlaces) (subscribers []db.ClaimSubscribersRow, lists map[string][]*Delivery, err error) {
+func (q *queue) claimDeliveries(ctx context.Context, free freePlaces) (subscribers []db.ClaimSubscribersRow, lists map[string][]*Delivery, err error) {
 	var rows []db.ClaimDeliveriesRow
 	err = q.s.Store.InTx(ctx, func(t *store.Tx) (err error) {
 		// A lease lost in a crash is taken again, and a message already sent is sent again
@@ -336,13 +336,13 @@ func (q *queue) take(ctx context.Context, free freePlaces) (subscribers []db.Cla
 		return err
 	})
 	if err == nil {
-		lists, err = q.read(ctx, rows)
+		lists, err = q.readDeliveries(ctx, rows)
 	}
 	return subscribers, lists, err
 }
 
-// read reads what claimed deliveries are about. It returns them by subscriber, in order.
-func (q *queue) read(ctx context.Context, rows []db.ClaimDeliveriesRow) (map[string][]*Delivery, error) {
+// readDeliveries reads what claimed deliveries are about. It returns them by subscriber, in order.
+func (q *queue) readDeliveries(ctx context.Context, rows []db.ClaimDeliveriesRow) (map[string][]*Delivery, error) {
 	slices.SortFunc(rows, func(a, b db.ClaimDeliveriesRow) int {
 		if again := (a.Attempts < 0) != (b.Attempts < 0); again { // an administrator sends it again
 			return cmp.Compare(a.Attempts, b.Attempts)
@@ -358,7 +358,7 @@ func (q *queue) read(ctx context.Context, rows []db.ClaimDeliveriesRow) (map[str
 			keys = append(keys, store.VersionKey{Ref: r.Ref, VersionID: int(r.Version) - 1})
 		}
 	}
-	versions, err := q.s.versions(ctx, keys, types)
+	versions, err := q.s.readVersions(ctx, keys, types)
 	if err != nil {
 		return nil, err
 	}
@@ -379,9 +379,9 @@ func (q *queue) read(ctx context.Context, rows []db.ClaimDeliveriesRow) (map[str
 	return lists, nil
 }
 
-// send sends deliveries to one subscriber, in order, and stops at the first that fails. It
+// sendDeliveries sends deliveries to one subscriber, in order, and stops at the first that fails. It
 // reports whether any arrived, and how the subscriber answers.
-func (q *queue) send(ctx context.Context, subscriber string, list []*Delivery, claimed time.Time) (sent bool, answers string) {
+func (q *queue) sendDeliveries(ctx context.Context, subscriber string, list []*Delivery, claimed time.Time) (sent bool, answers string) {
 	if len(list) == 0 {
 		return false, ""
 	}
@@ -454,7 +454,7 @@ func (q *queue) settle(to *receiver, d *Delivery, r Result) (f finished, stop bo
 		f.status = 'f'
 		return f, true
 	}
-	retry, again := to.policy.retry(d.Attempts+1, r)
+	retry, again := to.policy.nextAttempt(d.Attempts+1, r)
 	if !again {
 		f.status = 'f'
 		return f, true
@@ -491,7 +491,7 @@ func (q *queue) receiver(ctx context.Context, subscriber string) (*receiver, err
 				deliver: func(ctx context.Context, d *Delivery) Result {
 					r := k.Deliver(ctx, subscriber, d, appendMessage(nil, d.Event, d.ID, subscriber, "", true))
 					if !r.Withheld {
-						q.s.metrics.delivered(strings.ToLower(k.ResourceType()), subscriber, r, d.Event.Written)
+						q.s.metrics.countDelivery(strings.ToLower(k.ResourceType()), subscriber, r, d.Event.Written)
 					}
 					return r
 				},
@@ -508,7 +508,7 @@ func (q *queue) receiver(ctx context.Context, subscriber string) (*receiver, err
 
 // webhookReceiver sends to the endpoint of a Subscription.
 func (s *Service) webhookReceiver(ctx context.Context, id string) (*receiver, error) {
-	c, err := s.read(ctx, id)
+	c, err := s.readSubscription(ctx, id)
 	if err != nil {
 		return nil, err
 	}
@@ -534,11 +534,11 @@ func (s *Service) webhookReceiver(ctx context.Context, id string) (*receiver, er
 				if err != nil {
 					return Result{At: time.Now(), Ours: err}
 				}
-				reading = access.With(ctx, p)
+				reading = access.WithPrincipal(ctx, p)
 			}
-			body, contentType := s.body(reading, c, row.Status, row.Events, d)
-			r := s.post(ctx, c, k, d.ID.String(), contentType, body)
-			s.metrics.delivered("webhook", c.reference(), r, d.Event.Written)
+			body, contentType := s.deliveryBody(reading, c, row.Status, row.Events, d)
+			r := s.postMessage(ctx, c, k, d.ID.String(), contentType, body)
+			s.metrics.countDelivery("webhook", c.reference(), r, d.Event.Written)
 			return r
 		},
 		after: func(ctx context.Context, d *Delivery, r Result, f finished) {
@@ -546,11 +546,11 @@ func (s *Service) webhookReceiver(ctx context.Context, id string) (*receiver, er
 			var err error
 			switch {
 			case r.Gone:
-				err = s.transition(ctx, id, []string{"active", "error", "requested"}, "off", "the endpoint answered 410 Gone")
+				err = s.changeStatus(ctx, id, []string{"active", "error", "requested"}, "off", "the endpoint answered 410 Gone")
 			case f.status == 'f':
-				err = s.transition(ctx, id, []string{"active"}, "error", "a notification could not be delivered: "+r.Err)
+				err = s.changeStatus(ctx, id, []string{"active"}, "error", "a notification could not be delivered: "+r.Err)
 			case r.OK() && row.Status == "error":
-				err = s.transition(ctx, id, []string{"error"}, "active", "")
+				err = s.changeStatus(ctx, id, []string{"error"}, "active", "")
 			}
 			if err != nil {
 				s.Log.Warn("set the status of a subscription", "subscription", id, "error", err)
@@ -567,12 +567,12 @@ func (s *Service) mayStillSee(ctx context.Context, id string, o Owner, e *Event)
 	}
 	p, err := s.Rights.Principal(ctx, o)
 	if err != nil {
-		if revoked(err) {
-			return false, s.transition(ctx, id, []string{"active", "error", "requested"}, "off", "the owner's access was revoked")
+		if isRevoked(err) {
+			return false, s.changeStatus(ctx, id, []string{"active", "error", "requested"}, "off", "the owner's access was revoked")
 		}
 		return false, err
 	}
-	v, x := s.indexed(e, e.Kind == Delete)
+	v, x := s.indexedVersion(e, e.Kind == Delete)
 	return s.Rights.Sees(ctx, p, v, x)
 }
 

@@ -47,7 +47,7 @@ func (s *Service) enqueueEvents(t testing.TB, from, n, subscribers int) {
 			Position: store.ChangePosition{XID: int64(i), RID: int64(i), Version: 1}}
 		hits = append(hits, hit{&Subscriber{ID: fmt.Sprint("Subscription/", i%subscribers), Queued: true}, e})
 	}
-	err := s.Store.InTx(t.Context(), func(tx *store.Tx) error { return s.queue.add(t.Context(), tx.Conn(), hits) })
+	err := s.Store.InTx(t.Context(), func(tx *store.Tx) error { return s.queue.addDeliveries(t.Context(), tx.Conn(), hits) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -278,7 +278,7 @@ func TestRetriesHoldTheirPlace(t *testing.T) {
 	}
 	next := func(want ...int64) {
 		t.Helper()
-		subscribers, lists, err := s.queue.take(t.Context(), freePlaces{1, 1, 1})
+		subscribers, lists, err := s.queue.claimDeliveries(t.Context(), freePlaces{1, 1, 1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -334,29 +334,29 @@ func TestPlacesForThoseThatAnswer(t *testing.T) {
 	exec(t, s, `UPDATE notification_subscriber SET due = now() - interval '1 minute', answers = CASE WHEN substr(id, 14)::integer < 12 THEN 'late' WHEN substr(id, 14)::integer < 20 THEN 'unknown' ELSE 'prompt' END`)
 	limit := func() int { return 16 }
 	p := newPlaces()
-	f, ok := p.take(t.Context(), limit)
+	f, ok := p.takePlaces(t.Context(), limit)
 	if !ok || f != (freePlaces{16, 12, 8}) {
 		t.Fatalf("free places %+v", f)
 	}
-	subscribers, _, err := s.queue.take(t.Context(), f)
+	subscribers, _, err := s.queue.claimDeliveries(t.Context(), f)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.keep(f, subscribers)
+	p.keepPlaces(f, subscribers)
 	if p.of["late"] > 8 || p.of["late"]+p.of["unknown"] > 12 || p.of["prompt"] < 4 || p.taken != 16 {
 		t.Errorf("taken %d, %v: want at most 8 late ones, 12 with the unknown ones", p.taken, p.of)
 	}
 	for _, sub := range subscribers {
 		if sub.Answers == answersPrompt {
-			p.give(sub.Answers)
+			p.returnPlaces(sub.Answers)
 		}
 	}
-	f, _ = p.take(t.Context(), limit)
-	subscribers, _, err = s.queue.take(t.Context(), f)
+	f, _ = p.takePlaces(t.Context(), limit)
+	subscribers, _, err = s.queue.claimDeliveries(t.Context(), f)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.keep(f, subscribers)
+	p.keepPlaces(f, subscribers)
 	if p.of["late"] > 8 || p.of["late"]+p.of["unknown"] > 12 {
 		t.Errorf("%v: want at most 8 late ones, 12 with the unknown ones", p.of)
 	}
@@ -372,7 +372,7 @@ func TestFaultsOfOursAreNoAttempt(t *testing.T) {
 		t.Errorf("%+v, stop %v: want pending, without an attempt", f, stop)
 	}
 	s.enqueueEvents(t, 0, 2, 1)
-	subscribers, lists, err := s.queue.take(t.Context(), freePlaces{1, 1, 1})
+	subscribers, lists, err := s.queue.claimDeliveries(t.Context(), freePlaces{1, 1, 1})
 	if err != nil || len(subscribers) != 1 {
 		t.Fatalf("%v %v", subscribers, err)
 	}
@@ -405,7 +405,7 @@ func TestQueuedAfterOff(t *testing.T) {
 		hits = append(hits, hit{&Subscriber{ID: fmt.Sprint("Subscription/", i), Queued: true}, e})
 	}
 	hits = append(hits, hit{&Subscriber{ID: "App/1/x", Queued: true}, e})
-	if err := s.Store.InTx(t.Context(), func(tx *store.Tx) error { return s.queue.add(t.Context(), tx.Conn(), hits) }); err != nil {
+	if err := s.Store.InTx(t.Context(), func(tx *store.Tx) error { return s.queue.addDeliveries(t.Context(), tx.Conn(), hits) }); err != nil {
 		t.Fatal(err)
 	}
 	if n := count(t, s, `SELECT count(*) FROM notification_delivery WHERE resource_id = 'late' AND subscriber IN ('Subscription/0', 'App/1/x')`); n != 2 {

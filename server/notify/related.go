@@ -65,9 +65,9 @@ func (x *related) found(m match.Related, ref int64) (list []*match.Resource, ok 
 	return list, true
 }
 
-// ask lets the database say whether a match holds for a version that is not stored as the
+// askRelated lets the database say whether a match holds for a version that is not stored as the
 // current one.
-func (s *Service) ask(ctx context.Context, m match.Related, ref int64) (bool, error) {
+func (s *Service) askRelated(ctx context.Context, m match.Related, ref int64) (bool, error) {
 	about := match.Clause{Name: "_id", Any: []match.Match{match.IDs{Refs: m.Targets}}}
 	switch {
 	case m.By != nil:
@@ -98,22 +98,22 @@ func (x *related) sourcesOf(m match.Related) *sources {
 	return src
 }
 
-// want notes what deciding clauses about a resource needs.
-func (x *related) want(clauses []match.Clause, ref int64, r *match.Resource) {
+// wantClauses notes what deciding clauses about a resource needs.
+func (x *related) wantClauses(clauses []match.Clause, ref int64, r *match.Resource) {
 	for i := range clauses {
 		for _, m := range clauses[i].Any {
 			if other, ok := match.RelatedTo(m, r); ok {
 				x.wantFor(other, ref)
 			} else {
-				x.want(match.Inner(m), ref, r)
+				x.wantClauses(match.Inner(m), ref, r)
 			}
 		}
 	}
 }
 
-// load reads the wanted resources: one search for all targets, and one for each type and
+// loadResources reads the wanted resources: one search for all targets, and one for each type and
 // search parameter of a _has, up to maxFound at a time.
-func (x *related) load(ctx context.Context) error {
+func (x *related) loadResources(ctx context.Context) error {
 	for chunk := range slices.Chunk(keysOf(x.wanted), maxFound) {
 		for _, ref := range chunk {
 			x.targets[ref] = nil
@@ -186,7 +186,7 @@ func (x *related) search(ctx context.Context, q *search.Query) ([]*match.Resourc
 	list := make([]*match.Resource, 0, len(result.Matches))
 	for _, v := range result.Matches {
 		var h held
-		if index := x.s.index(v, &h); index != nil {
+		if index := x.s.indexOf(v, &h); index != nil {
 			list = append(list, &match.Resource{Type: v.ResourceType, ID: v.ID, LastUpdated: v.LastUpdated, Index: index})
 		}
 	}
@@ -201,9 +201,9 @@ func keysOf(set map[int64]struct{}) []int64 {
 	return list
 }
 
-// decide judges clauses about a resource by the loaded resources, and loads further ones
+// decideClauses judges clauses about a resource by the loaded resources, and loads further ones
 // where a chain continues. The answer is unknown if it needs the database.
-func (x *related) decide(ctx context.Context, clauses []match.Clause, ref int64, r *match.Resource) (answer3, error) {
+func (x *related) decideClauses(ctx context.Context, clauses []match.Clause, ref int64, r *match.Resource) (answer3, error) {
 	result := yes
 	for i := range clauses {
 		a, err := x.clause(ctx, &clauses[i], ref, r)
@@ -221,7 +221,7 @@ func (x *related) decide(ctx context.Context, clauses []match.Clause, ref int64,
 func (x *related) clause(ctx context.Context, c *match.Clause, ref int64, r *match.Resource) (answer3, error) {
 	result := no
 	for _, m := range c.Any {
-		a, err := x.match(ctx, m, ref, r)
+		a, err := x.decideMatch(ctx, m, ref, r)
 		if err != nil {
 			return no, err
 		}
@@ -230,13 +230,13 @@ func (x *related) clause(ctx context.Context, c *match.Clause, ref int64, r *mat
 		}
 	}
 	if c.Not && result != unknown {
-		return is(result == no), nil
+		return answerOf(result == no), nil
 	}
 	return result, nil
 }
 
-// match judges one match.
-func (x *related) match(ctx context.Context, m match.Match, ref int64, r *match.Resource) (answer3, error) {
+// decideMatch judges one match.
+func (x *related) decideMatch(ctx context.Context, m match.Match, ref int64, r *match.Resource) (answer3, error) {
 	alone := match.Clause{Any: []match.Match{m}}
 	switch alone.Holds(r) {
 	case match.Yes:
@@ -245,18 +245,18 @@ func (x *related) match(ctx context.Context, m match.Match, ref int64, r *match.
 		return no, nil
 	}
 	if inner := match.Inner(m); inner != nil {
-		return x.decide(ctx, inner, ref, r)
+		return x.decideClauses(ctx, inner, ref, r)
 	}
 	other, ok := match.RelatedTo(m, r)
 	if x.before {
 		holds := false
 		if ok {
 			var err error
-			if holds, err = x.s.ask(ctx, other, ref); err != nil {
+			if holds, err = x.s.askRelated(ctx, other, ref); err != nil {
 				x.s.Log.Warn("criteria of a subscription cannot be asked of what was before", "error", err)
 			}
 		}
-		return is(holds), nil
+		return answerOf(holds), nil
 	}
 	if !ok {
 		return unknown, nil
@@ -272,15 +272,15 @@ func (x *related) match(ctx context.Context, m match.Match, ref int64, r *match.
 func (x *related) any(ctx context.Context, clauses []match.Clause, list []*match.Resource) (answer3, error) {
 	for _, r := range list {
 		if holds, open := match.Hold(clauses, r); holds {
-			x.want(open, int64(fhir.ValueReference(r.Type, r.ID)), r)
+			x.wantClauses(open, int64(fhir.ValueReference(r.Type, r.ID)), r)
 		}
 	}
-	if err := x.load(ctx); err != nil {
+	if err := x.loadResources(ctx); err != nil {
 		return no, err
 	}
 	result := no
 	for _, r := range list {
-		a, err := x.decide(ctx, clauses, int64(fhir.ValueReference(r.Type, r.ID)), r)
+		a, err := x.decideClauses(ctx, clauses, int64(fhir.ValueReference(r.Type, r.ID)), r)
 		if err != nil {
 			return no, err
 		}

@@ -12,10 +12,10 @@ type Policy struct {
 	Backoff     []time.Duration // before each further attempt; the last one repeats
 }
 
-// retry is the time before the next attempt, and false after the last one. attempts counts
+// nextAttempt is the time before the next attempt, and false after the last one. attempts counts
 // from 1, and last is the result of the latest attempt. The time is the backoff, or the
 // receiver's Retry-After if that is longer.
-func (p Policy) retry(attempts int, last Result) (time.Duration, bool) {
+func (p Policy) nextAttempt(attempts int, last Result) (time.Duration, bool) {
 	if attempts >= p.MaxAttempts {
 		return 0, false
 	}

@@ -58,10 +58,10 @@ func (d Decided) Sees(ctx context.Context, p *access.Principal, v fhir.Version, 
 	return c.Holds(&match.Resource{Type: v.ResourceType, ID: v.ID, LastUpdated: v.LastUpdated, Index: x})
 }
 
-// narrow adds the rights of a request to a query, so that chains and _has reveal nothing
+// narrowQuery adds the rights of a request to a query, so that chains and _has reveal nothing
 // that it may not read. The query is about an event, whose index entries are at hand.
-func (s *Service) narrow(ctx context.Context, q *search.Query) (*search.Query, error) {
-	p := access.From(ctx)
+func (s *Service) narrowQuery(ctx context.Context, q *search.Query) (*search.Query, error) {
+	p := access.PrincipalFrom(ctx)
 	if s.Service.Access == nil || p == nil || p.IsOpen() {
 		return q, nil
 	}
@@ -78,7 +78,7 @@ type grounds struct {
 	policies   *access.Policies
 }
 
-func (s *Service) grounds(ctx context.Context) (g grounds, err error) {
+func (s *Service) rightsGrounds(ctx context.Context) (g grounds, err error) {
 	g.parameters = s.Service.Parameters.Current()
 	if d := s.Service.Access; d != nil && d.Policies != nil {
 		g.policies, err = d.Policies(ctx)
@@ -102,9 +102,9 @@ type sight struct {
 	earlier   bool
 }
 
-// sees reports whether a subscriber may see a version of an event, the one before where earlier
+// maySee reports whether a subscriber may see a version of an event, the one before where earlier
 // says so.
-func (x *sights) sees(sub *Subscriber, e *Event, earlier bool) (bool, error) {
+func (x *sights) maySee(sub *Subscriber, e *Event, earlier bool) (bool, error) {
 	p := sub.principal
 	if x.s.Rights == nil || p == nil || p.IsOpen() {
 		return true, nil
@@ -121,7 +121,7 @@ func (x *sights) sees(sub *Subscriber, e *Event, earlier bool) (bool, error) {
 		ctx = access.WithIndex(x.ctx, p)
 		x.as[p] = ctx
 	}
-	v, index := x.s.indexed(e, earlier)
+	v, index := x.s.indexedVersion(e, earlier)
 	sees, err := x.s.Rights.Sees(ctx, p, v, index)
 	if err == nil {
 		x.known[k] = sees
@@ -129,11 +129,11 @@ func (x *sights) sees(sub *Subscriber, e *Event, earlier bool) (bool, error) {
 	return sees, err
 }
 
-// may reports whether a subscriber may hear of an event: see its version, of a deletion the one
+// mayRead reports whether a subscriber may hear of an event: see its version, of a deletion the one
 // before. Where that cannot be told a connection does not hear of it, and a delivery asks again
 // before it is sent.
-func (x *sights) may(sub *Subscriber, e *Event) bool {
-	sees, err := x.sees(sub, e, e.Kind == Delete)
+func (x *sights) mayRead(sub *Subscriber, e *Event) bool {
+	sees, err := x.maySee(sub, e, e.Kind == Delete)
 	if err != nil {
 		x.s.Log.Warn("whether a subscriber may see a resource cannot be told", "subscriber", sub.ID, "error", err)
 		return sub.Queued
@@ -141,13 +141,13 @@ func (x *sights) may(sub *Subscriber, e *Event) bool {
 	return sees
 }
 
-// seen is an event as a subscriber that hears of it may see it: without the version before where
+// visibleEvent is an event as a subscriber that hears of it may see it: without the version before where
 // that is hidden.
-func (x *sights) seen(sub *Subscriber, e *Event) *Event {
+func (x *sights) visibleEvent(sub *Subscriber, e *Event) *Event {
 	if e.Kind != Update || len(e.Previous.Body) == 0 {
 		return e
 	}
-	if sees, err := x.sees(sub, e, true); err == nil && sees {
+	if sees, err := x.maySee(sub, e, true); err == nil && sees {
 		return e
 	}
 	without := *e

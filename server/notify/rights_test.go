@@ -17,7 +17,7 @@ func (*counted) Principal(context.Context, Owner) (*access.Principal, error) { r
 
 func (c *counted) Sees(ctx context.Context, p *access.Principal, v fhir.Version, _ *fhir.Index) (bool, error) {
 	c.asked++
-	return access.From(ctx) == p && v.ResourceType == "Observation", nil
+	return access.PrincipalFrom(ctx) == p && v.ResourceType == "Observation", nil
 }
 
 // Contract, Notifications 2, Access: the rights of an owner on an event are checked once
@@ -51,7 +51,7 @@ func TestSightsAreAskedOnce(t *testing.T) {
 		rights.asked = 0
 		for range 2 {
 			for _, sub := range subscribers {
-				if x.may(sub, c.event) {
+				if x.mayRead(sub, c.event) {
 					sees++
 				}
 			}

@@ -53,13 +53,13 @@ func (s *Service) Mount(m *web.Mux) {
 func answering(f func(w http.ResponseWriter, r *http.Request) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if err := f(w, r); err != nil {
-			web.Of(w).Fail(r, err)
+			web.ExchangeOf(w).Fail(r, err)
 		}
 	}
 }
 
-// format is the content type of an answer in FHIR.
-func (s *Service) format(r *http.Request) (string, error) {
+// answerFormat is the content type of an answer in FHIR.
+func (s *Service) answerFormat(r *http.Request) (string, error) {
 	if s.Format == nil {
 		return fhirJSON + "; charset=utf-8", nil
 	}
@@ -73,21 +73,21 @@ func sendJSON(w http.ResponseWriter, r *http.Request, status int, v any) error {
 	if err != nil {
 		return err
 	}
-	web.Of(w).Send(r, status, jsonType, b, true)
+	web.ExchangeOf(w).Send(r, status, jsonType, b, true)
 	return nil
 }
 
-// readable returns the row of a Subscription that the caller may read.
-func (s *Service) readable(ctx context.Context, i access.Interaction, id string) (db.SubscriptionRow, fhir.Version, error) {
-	if err := s.Service.May(ctx, i, "Subscription", id); err != nil {
+// readableSubscription returns the row of a Subscription that the caller may read.
+func (s *Service) readableSubscription(ctx context.Context, i access.Interaction, id string) (db.SubscriptionRow, fhir.Version, error) {
+	if err := s.Service.CheckAllowed(ctx, i, "Subscription", id); err != nil {
 		return db.SubscriptionRow{}, fhir.Version{}, err
 	}
 	v, err := s.Store.Read(ctx, "Subscription", id)
 	if err != nil {
 		return db.SubscriptionRow{}, v, err
 	}
-	if p := access.From(ctx); s.Rights != nil && p != nil && !p.IsOpen() {
-		seen, err := s.Rights.Sees(ctx, p, v, s.index(v, new(held)))
+	if p := access.PrincipalFrom(ctx); s.Rights != nil && p != nil && !p.IsOpen() {
+		seen, err := s.Rights.Sees(ctx, p, v, s.indexOf(v, new(held)))
 		if err == nil && !seen {
 			err = outcome.NotFound("Subscription", id)
 		}
@@ -105,7 +105,7 @@ func (s *Service) readable(ctx context.Context, i access.Interaction, id string)
 
 func (s *Service) statusOf(row db.SubscriptionRow, v fhir.Version) status {
 	st := status{Type: "query-status", Subscription: "Subscription/" + row.ID, Status: row.Status, Events: row.Events, Error: row.Error}
-	if r, err := s.decode(v.Body); err == nil {
+	if r, err := s.decodeSubscription(v.Body); err == nil {
 		st.Status, st.Error = r.Status.Text, r.Error.Text
 		if st.Backport = isBackport(r); st.Backport {
 			st.Topic = r.Criteria.Text
@@ -134,14 +134,14 @@ func (s *Service) allSubscriptions(ctx context.Context) (ids []string, err error
 	return ids, nil
 }
 
-func query(raw string) string {
+func queryOf(raw string) string {
 	if raw == "" {
 		return ""
 	}
 	return "?" + raw
 }
 
-func contains(list []string, text string) bool {
+func containsText(list []string, text string) bool {
 	for _, v := range list {
 		if v == text {
 			return true
@@ -150,14 +150,14 @@ func contains(list []string, text string) bool {
 	return false
 }
 
-// mine refuses requests that only the owner of a Subscription, or an administrator, may
+// checkOwner refuses requests that only the owner of a Subscription, or an administrator, may
 // make.
-func mine(ctx context.Context, row db.SubscriptionRow) error {
-	p := access.From(ctx)
+func checkOwner(ctx context.Context, row db.SubscriptionRow) error {
+	p := access.PrincipalFrom(ctx)
 	if p == nil || p.IsOpen() || p.Admin {
 		return nil
 	}
-	if readOwner(row.Owner).is(p) {
+	if readOwner(row.Owner).isPrincipal(p) {
 		return nil
 	}
 	return outcome.New(outcome.CodeForbidden, "only the owner of Subscription/%s may do this", row.ID)
@@ -165,9 +165,9 @@ func mine(ctx context.Context, row db.SubscriptionRow) error {
 
 // newSecret answers POST /Subscription/{id}/$secret: the only time that it is told.
 func (s *Service) newSecret(w http.ResponseWriter, r *http.Request) error {
-	row, _, err := s.readable(r.Context(), access.Update, r.PathValue("id"))
+	row, _, err := s.readableSubscription(r.Context(), access.Update, r.PathValue("id"))
 	if err == nil {
-		err = mine(r.Context(), row)
+		err = checkOwner(r.Context(), row)
 	}
 	if err != nil {
 		return err
@@ -188,22 +188,22 @@ func (s *Service) newSecret(w http.ResponseWriter, r *http.Request) error {
 // testDelivery answers POST /Subscription/{id}/$test: it sends a test notification and
 // tells what came back, as Parameters.
 func (s *Service) testDelivery(w http.ResponseWriter, r *http.Request) error {
-	contentType, err := s.format(r)
+	contentType, err := s.answerFormat(r)
 	if err != nil {
 		return err
 	}
-	row, v, err := s.readable(r.Context(), access.Update, r.PathValue("id"))
+	row, v, err := s.readableSubscription(r.Context(), access.Update, r.PathValue("id"))
 	if err == nil {
-		err = mine(r.Context(), row)
+		err = checkOwner(r.Context(), row)
 	}
 	if err != nil {
 		return err
 	}
-	sub, err := s.decode(v.Body)
+	sub, err := s.decodeSubscription(v.Body)
 	if err != nil {
 		return err
 	}
-	c, err := s.compile(r.Context(), row.ID, sub)
+	c, err := s.compileSubscription(r.Context(), row.ID, sub)
 	if err != nil {
 		return err
 	}
@@ -212,7 +212,7 @@ func (s *Service) testDelivery(w http.ResponseWriter, r *http.Request) error {
 	}
 	id := uuid.NewString()
 	body, sentType := s.statusBody(c, id, "heartbeat", sub.Status.Text, row.Events)
-	result, answer := s.exchange(r.Context(), c, s.keysOf(row.Secret, row.PreviousSecret, row.SecretChanged.Time), id, sentType, body)
+	result, answer := s.exchangeMessage(r.Context(), c, s.keysOf(row.Secret, row.PreviousSecret, row.SecretChanged.Time), id, sentType, body)
 	type parameter map[string]any
 	out := []parameter{
 		{"name": "success", "valueBoolean": result.OK()},
@@ -232,7 +232,7 @@ func (s *Service) testDelivery(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	web.Of(w).Send(r, http.StatusOK, contentType, b, true)
+	web.ExchangeOf(w).Send(r, http.StatusOK, contentType, b, true)
 	return nil
 }
 
@@ -248,7 +248,7 @@ func (s *Service) notifyUsers(w http.ResponseWriter, r *http.Request, typ string
 		Recipients []string `json:"recipients"`
 		Message    string   `json:"message"`
 	}
-	if err := s.served(r.Context(), ""); err != nil {
+	if err := s.checkServed(r.Context(), ""); err != nil {
 		return err
 	}
 	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 1<<20))

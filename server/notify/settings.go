@@ -44,9 +44,9 @@ func (s *Service) Reconfigured() {
 	s.life.wakeUp()
 }
 
-// changed returns a channel that the next change of the settings closes. A caller that
+// configChanged returns a channel that the next change of the settings closes. A caller that
 // waits for one takes the channel before looking at the settings.
-func (s *Service) changed() <-chan struct{} {
+func (s *Service) configChanged() <-chan struct{} {
 	s.changes.mu.Lock()
 	defer s.changes.mu.Unlock()
 	if s.changes.next == nil {
@@ -58,7 +58,7 @@ func (s *Service) changed() <-chan struct{} {
 // awaitOn waits until the settings say so. It returns false when ctx ended first.
 func (s *Service) awaitOn(ctx context.Context, on func(c *Config) bool) bool {
 	for {
-		changed := s.changed()
+		changed := s.configChanged()
 		if ctx.Err() != nil {
 			return false
 		}
@@ -73,8 +73,8 @@ func (s *Service) awaitOn(ctx context.Context, on func(c *Config) bool) bool {
 	}
 }
 
-// while returns a context that ends when the settings no longer say so.
-func (s *Service) while(ctx context.Context, on func(c *Config) bool) (context.Context, context.CancelFunc) {
+// contextWhile returns a context that ends when the settings no longer say so.
+func (s *Service) contextWhile(ctx context.Context, on func(c *Config) bool) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	go func() {
 		defer cancel()
@@ -89,8 +89,8 @@ const (
 	featureSSE       = "sse"
 )
 
-// on reports whether a feature is on for the client of ctx.
-func (s *Service) on(ctx context.Context, feature string) bool {
+// featureEnabled reports whether a feature is on for the client of ctx.
+func (s *Service) featureEnabled(ctx context.Context, feature string) bool {
 	c := s.Settings()
 	is := c.WebSocket.Enabled
 	if feature == featureSSE {
@@ -99,12 +99,12 @@ func (s *Service) on(ctx context.Context, feature string) bool {
 	return c.Enabled && is && (s.Flag == nil || s.Flag(ctx, feature))
 }
 
-// served refuses a request for a feature that is off.
-func (s *Service) served(ctx context.Context, feature string) error {
+// checkServed refuses a request for a feature that is off.
+func (s *Service) checkServed(ctx context.Context, feature string) error {
 	switch {
 	case !s.Settings().Enabled:
 		return outcome.NotSupported("notifications are switched off on this server (notifications.enabled)")
-	case feature != "" && !s.on(ctx, feature):
+	case feature != "" && !s.featureEnabled(ctx, feature):
 		return outcome.NotSupported("%s notifications are switched off on this server (notifications.%s.enabled)", feature, feature)
 	}
 	return nil

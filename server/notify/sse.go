@@ -23,17 +23,17 @@ const reconnect = "retry: 2000\n"
 func (s *Service) eventStream(typ string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if err := s.serveEvents(w, r, typ); err != nil {
-			web.Of(w).Fail(r, err)
+			web.ExchangeOf(w).Fail(r, err)
 		}
 	}
 }
 
 // serveEvents returns an error only before it has answered.
 func (s *Service) serveEvents(w http.ResponseWriter, r *http.Request, typ string) error {
-	if err := s.served(r.Context(), featureSSE); err != nil {
+	if err := s.checkServed(r.Context(), featureSSE); err != nil {
 		return err
 	}
-	p := access.From(r.Context())
+	p := access.PrincipalFrom(r.Context())
 	wish, from, err := s.streamWish(r, p, typ)
 	if err != nil {
 		return err
@@ -50,10 +50,10 @@ func (s *Service) serveEvents(w http.ResponseWriter, r *http.Request, typ string
 		return err
 	}
 	defer done()
-	if err := s.hub.await(ctx); err != nil {
+	if err := s.hub.awaitBegun(ctx); err != nil {
 		return err
 	}
-	cl, leave := s.hub.join(p, "sse")
+	cl, leave := s.hub.joinClient(p, "sse")
 	defer leave()
 	h := w.Header()
 	h.Set("Content-Type", "text/event-stream; charset=utf-8")
@@ -81,7 +81,7 @@ func (s *Service) serveEvents(w http.ResponseWriter, r *http.Request, typ string
 	defer cancel()
 	l.refused = func(error) { cancel() } // it comes back with its cursor, and is refused by itself
 	working.Go(func() {
-		s.hub.waiting(ctx, cl)
+		s.hub.sendStoredMessages(ctx, cl)
 		if err := s.hub.listen(ctx, l, nil); err != nil && ctx.Err() == nil {
 			s.Log.Warn("replay events", "error", err)
 			cancel() // the client comes back with its cursor
@@ -101,13 +101,13 @@ func (s *Service) streamWish(r *http.Request, p *access.Principal, typ string) (
 	if text == "" {
 		text = values.Get("_since")
 	}
-	if from, err = s.since(r.Context(), text); err != nil {
+	if from, err = s.parseSince(r.Context(), text); err != nil {
 		return all, from, err
 	}
 	values.Del("_since")
 	values.Del("token")
 	values.Del("lastEventId")
-	events := list(values, "events")
+	events := listOf(values, "events")
 	if typ != "" {
 		w, err := s.hub.parseWish(r.Context(), p, typ, events, "")
 		if err == nil && len(values) > 0 {
@@ -115,7 +115,7 @@ func (s *Service) streamWish(r *http.Request, p *access.Principal, typ string) (
 		}
 		return w, from, err
 	}
-	types := list(values, "resourceType")
+	types := listOf(values, "resourceType")
 	for name := range values {
 		return all, from, outcome.Invalid("/notifications/events has no parameter %q: expected resourceType, events and _since", clip(name))
 	}
@@ -145,8 +145,8 @@ func (s *Service) streamWish(r *http.Request, p *access.Principal, typ string) (
 	return all, from, nil
 }
 
-// list reads a parameter that is given by commas or by repetition, and takes it out.
-func list(values url.Values, name string) []string {
+// listOf reads a parameter that is given by commas or by repetition, and takes it out.
+func listOf(values url.Values, name string) []string {
 	var out []string
 	for _, v := range values[name] {
 		for _, part := range strings.Split(v, ",") {
@@ -198,7 +198,7 @@ func (st *stream) flush() error {
 
 // run writes events until the client goes, reads too slowly, or may no longer.
 func (st *stream) run(ctx context.Context, s *Service) {
-	changed := s.changed()
+	changed := s.configChanged()
 	beat := time.NewTicker(max(s.Settings().SSE.Heartbeat, time.Second))
 	defer beat.Stop()
 	expired, stop := untilExpiry(st.client.principal)
@@ -211,16 +211,16 @@ func (st *stream) run(ctx context.Context, s *Service) {
 		case <-st.client.slow:
 			return // it comes back with its cursor
 		case <-changed:
-			changed = s.changed()
-			if !s.on(access.With(ctx, st.client.principal), featureSSE) {
+			changed = s.configChanged()
+			if !s.featureEnabled(access.WithPrincipal(ctx, st.client.principal), featureSSE) {
 				return
 			}
 			beat.Reset(max(s.Settings().SSE.Heartbeat, time.Second))
 		case <-st.client.queue.ready:
-			page = st.client.next()
+			page = st.client.nextMessages()
 		case page = <-st.client.replay:
 		case <-beat.C:
-			st.add(addressed{message: &message{name: "heartbeat", data: heartbeat(st.client.events.Load())}})
+			st.add(addressed{message: &message{name: "heartbeat", data: heartbeatStatus(st.client.events.Load())}})
 		case <-expired:
 			return
 		case <-st.client.ended:
@@ -238,7 +238,7 @@ func (st *stream) run(ctx context.Context, s *Service) {
 			return
 		}
 		for _, m := range page {
-			st.client.wrote(m)
+			st.client.noteWritten(m)
 		}
 	}
 }

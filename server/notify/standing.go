@@ -18,7 +18,7 @@ const (
 // ownerKey tells owners apart whose access can be revoked apart.
 type ownerKey struct{ subject, client, token, session string }
 
-func (o Owner) key() ownerKey { return ownerKey{o.Subject, o.Client, o.TokenID, o.Session} }
+func (o Owner) ownerKey() ownerKey { return ownerKey{o.Subject, o.Client, o.TokenID, o.Session} }
 
 // watchConnections ends the connections of those whose access was revoked. Each is
 // asked about once, however many connections it has.
@@ -26,20 +26,20 @@ func (h *hub) watchConnections(ctx context.Context) {
 	if h.s.Rights == nil {
 		return
 	}
-	for pause(ctx, connectionInterval) {
+	for sleepFor(ctx, connectionInterval) {
 		h.mu.Lock()
 		owners := make(map[ownerKey][]*client)
 		of := make(map[ownerKey]Owner)
 		for c := range h.clients {
 			if p := c.principal; p != nil && !p.IsOpen() {
 				o := ownerOf(p)
-				owners[o.key()] = append(owners[o.key()], c)
-				of[o.key()] = o
+				owners[o.ownerKey()] = append(owners[o.ownerKey()], c)
+				of[o.ownerKey()] = o
 			}
 		}
 		h.mu.Unlock()
 		for key, clients := range owners {
-			if _, err := h.s.Rights.Principal(ctx, of[key]); err != nil && revoked(err) {
+			if _, err := h.s.Rights.Principal(ctx, of[key]); err != nil && isRevoked(err) {
 				for _, c := range clients {
 					c.endedOnce.Do(func() { close(c.ended) })
 				}
@@ -64,7 +64,7 @@ func (l *life) watchOwners(ctx context.Context) {
 	if s.Rights == nil {
 		return
 	}
-	for wait := ownerInterval; pause(ctx, wait); {
+	for wait := ownerInterval; sleepFor(ctx, wait); {
 		start := time.Now()
 		owners, err := s.db().DistinctOwners(ctx)
 		if err != nil {
@@ -75,7 +75,7 @@ func (l *life) watchOwners(ctx context.Context) {
 		}
 		wait = max(ownerInterval, 50*time.Since(start)) // at most one part in fifty of the time
 		for _, owner := range owners {
-			if _, err := s.Rights.Principal(ctx, readOwner(owner)); err == nil || !revoked(err) {
+			if _, err := s.Rights.Principal(ctx, readOwner(owner)); err == nil || !isRevoked(err) {
 				continue
 			}
 			ids, err := s.db().SubscriptionsOf(ctx, db.SubscriptionsOfParams{Owner: owner, Count: 1000})

@@ -69,10 +69,10 @@ const (
 	maxHeader  = 8 << 10 // bytes
 )
 
-// compile reads a Subscription. Criteria that a search would refuse fail with the search's
+// compileSubscription reads a Subscription. Criteria that a search would refuse fail with the search's
 // issue code and text, 422.
-func (s *Service) compile(ctx context.Context, id string, r *r4.Subscription) (*subscription, error) {
-	c := &subscription{id: id, status: r.Status.Text, principal: access.From(ctx)}
+func (s *Service) compileSubscription(ctx context.Context, id string, r *r4.Subscription) (*subscription, error) {
+	c := &subscription{id: id, status: r.Status.Text, principal: access.PrincipalFrom(ctx)}
 	if r.Channel == nil {
 		return nil, unprocessable("Subscription.channel", outcome.CodeRequired, "a subscription needs a channel")
 	}
@@ -104,7 +104,7 @@ func (s *Service) compile(ctx context.Context, id string, r *r4.Subscription) (*
 		typ, query := splitCriteria(text)
 		var parsed *criteria
 		if parsed, err = s.parseCriteria(ctx, typ, query); err != nil {
-			return nil, refused(err, "Subscription.criteria")
+			return nil, refusedCriteria(err, "Subscription.criteria")
 		}
 		rule := Rule{ResourceType: typ, Kinds: AllKinds}
 		if len(parsed.query.Clauses) > 0 {
@@ -112,7 +112,7 @@ func (s *Service) compile(ctx context.Context, id string, r *r4.Subscription) (*
 		}
 		c.rules = []Rule{rule}
 		if len(r.FilterBy) > 0 {
-			err = s.filter(ctx, c, filtersOf(r.FilterBy), "Subscription.filterBy", nil)
+			err = s.applyFilters(ctx, c, filtersOf(r.FilterBy), "Subscription.filterBy", nil)
 		}
 	}
 	if err != nil {
@@ -159,9 +159,9 @@ func (s *Service) compileChannel(c *subscription, ch *r4.SubscriptionChannel) er
 	for _, x := range ch.Extension {
 		switch x.URL.Text {
 		case backportHeartbeat:
-			c.heartbeat = seconds(x.Value)
+			c.heartbeat = durationOf(x.Value)
 		case backportTimeout:
-			c.timeout = seconds(x.Value)
+			c.timeout = durationOf(x.Value)
 		}
 	}
 	if x := ch.Payload.Extra; x != nil {
@@ -194,7 +194,7 @@ func jsonMedia(text string) bool {
 	return false
 }
 
-func seconds(e fhir.Element) time.Duration {
+func durationOf(e fhir.Element) time.Duration {
 	var text string
 	switch v := e.(type) {
 	case *fhir.UnsignedInt:
@@ -257,9 +257,9 @@ func unprocessable(element string, code outcome.Code, format string, args ...any
 	return outcome.UnprocessableContent(code, format, args...).At(element)
 }
 
-// refused makes a 422 of a search's client error, with the same words. Other errors stay as
+// refusedCriteria makes a 422 of a search's client error, with the same words. Other errors stay as
 // they are.
-func refused(err error, element string) error {
+func refusedCriteria(err error, element string) error {
 	o, ok := outcome.From(err)
 	if !ok || outcome.Ours(err) {
 		return err
@@ -371,9 +371,9 @@ func checkForm(r *r4.Subscription) error {
 	return nil
 }
 
-// filter narrows the rules of a subscription. offered are the parameters that the topic
+// applyFilters narrows the rules of a subscription. offered are the parameters that the topic
 // can be filtered by, nil for all.
-func (s *Service) filter(ctx context.Context, c *subscription, filters []filterBy, element string, offered func(typ, parameter, modifier string) bool) error {
+func (s *Service) applyFilters(ctx context.Context, c *subscription, filters []filterBy, element string, offered func(typ, parameter, modifier string) bool) error {
 	for _, f := range filters {
 		typ := strings.TrimPrefix(f.resourceType, "http://hl7.org/fhir/StructureDefinition/")
 		used := false
@@ -393,7 +393,7 @@ func (s *Service) filter(ctx context.Context, c *subscription, filters []filterB
 			values.Add(f.parameter, f.value)
 			parsed, err := s.criteriaOf(ctx, r.ResourceType, values)
 			if err != nil {
-				return refused(err, element)
+				return refusedCriteria(err, element)
 			}
 			r.filter, used = parsed, true
 		}
@@ -411,8 +411,8 @@ func onType(typ string) string {
 	return " on " + clip(typ)
 }
 
-// same reports whether two Subscriptions want the same sent to the same place.
-func same(a, b *r4.Subscription) bool {
+// sameChannel reports whether two Subscriptions want the same sent to the same place.
+func sameChannel(a, b *r4.Subscription) bool {
 	strip := func(r *r4.Subscription) string {
 		c := r4.Subscription{Criteria: r.Criteria, Channel: r.Channel, Topic: r.Topic, FilterBy: r.FilterBy}
 		return string(fhir.Encode(nil, &c))

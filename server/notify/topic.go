@@ -136,7 +136,7 @@ type knownTopics struct {
 // topicsAge is how old knownTopics may be: another server may have written a topic.
 const topicsAge = 2 * time.Second
 
-func (k *knownTopics) forget() {
+func (k *knownTopics) forgetTopics() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.read = time.Time{}
@@ -185,16 +185,16 @@ func (s *Service) compileTopic(ctx context.Context, c *subscription, filters []f
 		return unprocessable(at, outcome.CodeNotFound, "there is no SubscriptionTopic %q in force", clip(c.topic))
 	}
 	if c.rules, err = s.topicRules(ctx, t); err != nil {
-		return refused(err, at)
+		return refusedCriteria(err, at)
 	}
 	for i := range t.Shape {
 		known, err := s.knownIncludes(ctx, &t.Shape[i])
 		if err != nil {
-			return refused(err, at)
+			return refusedCriteria(err, at)
 		}
 		c.include = append(c.include, known...)
 	}
-	return s.filter(ctx, c, filters, element, func(typ, parameter, modifier string) bool {
+	return s.applyFilters(ctx, c, filters, element, func(typ, parameter, modifier string) bool {
 		for _, f := range t.Filters {
 			if f.Parameter == parameter && (f.Resource == "" || typeOf(f.Resource) == typ) {
 				return modifier == "" || len(f.Modifiers) == 0 || slices.Contains(f.Modifiers, modifier)
@@ -278,14 +278,14 @@ func (s *Service) checkTopic(ctx context.Context, body []byte) error {
 		return nil
 	}
 	if _, err := s.topicRules(ctx, t); err != nil {
-		return refused(err, "SubscriptionTopic.resourceTrigger")
+		return refusedCriteria(err, "SubscriptionTopic.resourceTrigger")
 	}
 	for _, shape := range t.Shape {
 		if typ := typeOf(shape.Resource); s.Service.Model.Resources[typ] == nil {
-			return refused(s.Service.UnknownType(typ), "SubscriptionTopic.notificationShape.resource")
+			return refusedCriteria(s.Service.UnknownType(typ), "SubscriptionTopic.notificationShape.resource")
 		}
 		if _, err := s.knownIncludes(ctx, &shape); err != nil {
-			return refused(err, "SubscriptionTopic.notificationShape")
+			return refusedCriteria(err, "SubscriptionTopic.notificationShape")
 		}
 	}
 	return nil
@@ -332,8 +332,8 @@ func (s *Service) pathTest(expression string) (func(ctx context.Context, e *Even
 		return nil, outcome.Invalid("the expression %q of the topic cannot be read: %v", clip(expression), err)
 	}
 	return func(ctx context.Context, e *Event) bool {
-		s.index(e.Version, &e.current)
-		s.index(e.Previous, &e.earlier)
+		s.indexOf(e.Version, &e.current)
+		s.indexOf(e.Previous, &e.earlier)
 		env := map[string]fhirpath.Collection{"current": nil, "previous": nil}
 		var focus fhir.Node
 		if r := e.earlier.resource; r != nil {

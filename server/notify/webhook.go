@@ -86,14 +86,14 @@ func (k keys) sign(h http.Header, id string, at time.Time, body []byte) {
 // maxAnswer is how much of an answer is read.
 const maxAnswer = 64 << 10
 
-// post sends one message. id is the notification's.
-func (s *Service) post(ctx context.Context, c *subscription, k keys, id, contentType string, body []byte) Result {
-	r, _ := s.exchange(ctx, c, k, id, contentType, body)
+// postMessage sends one message. id is the notification's.
+func (s *Service) postMessage(ctx context.Context, c *subscription, k keys, id, contentType string, body []byte) Result {
+	r, _ := s.exchangeMessage(ctx, c, k, id, contentType, body)
 	return r
 }
 
-// exchange is post with what came back, up to maxAnswer.
-func (s *Service) exchange(ctx context.Context, c *subscription, k keys, id, contentType string, body []byte) (Result, []byte) {
+// exchangeMessage is post with what came back, up to maxAnswer.
+func (s *Service) exchangeMessage(ctx context.Context, c *subscription, k keys, id, contentType string, body []byte) (Result, []byte) {
 	timeout := s.Settings().Webhook.Timeout
 	if c.timeout > 0 {
 		timeout = min(timeout, c.timeout)

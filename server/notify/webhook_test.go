@@ -70,7 +70,7 @@ func TestDialledAddressIsChecked(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := &subscription{id: "1", endpoint: endpoint, headers: http.Header{}}
-	if r := s.post(t.Context(), c, keys{}, "id", "text/plain", nil); r.OK() || !strings.Contains(r.Err, "127.0.0.1") {
+	if r := s.postMessage(t.Context(), c, keys{}, "id", "text/plain", nil); r.OK() || !strings.Contains(r.Err, "127.0.0.1") {
 		t.Errorf("%+v, want a refusal of the address", r)
 	}
 }
@@ -98,7 +98,7 @@ func TestRetrySchedule(t *testing.T) {
 	t.Parallel()
 	p := Policy{MaxAttempts: 4, Backoff: []time.Duration{10 * time.Second, 30 * time.Second, 60 * time.Second, 120 * time.Second}}
 	for attempts, want := range map[int]time.Duration{1: 10 * time.Second, 2: 30 * time.Second, 3: 60 * time.Second, 4: -1} {
-		got, again := p.retry(attempts, Result{})
+		got, again := p.nextAttempt(attempts, Result{})
 		if !again {
 			got = -1
 		}
@@ -107,14 +107,14 @@ func TestRetrySchedule(t *testing.T) {
 		}
 	}
 	for asked, want := range map[time.Duration]time.Duration{5 * time.Second: 10 * time.Second, 15 * time.Second: 15 * time.Second} {
-		if got, again := p.retry(1, Result{RetryAfter: asked}); got != want || !again {
+		if got, again := p.nextAttempt(1, Result{RetryAfter: asked}); got != want || !again {
 			t.Errorf("Retry-After %s: %s %t, want %s", asked, got, again, want)
 		}
 	}
-	if got, again := (Policy{MaxAttempts: 2}).retry(1, Result{RetryAfter: time.Second}); got != time.Second || !again {
+	if got, again := (Policy{MaxAttempts: 2}).nextAttempt(1, Result{RetryAfter: time.Second}); got != time.Second || !again {
 		t.Errorf("without a backoff: %s %t", got, again)
 	}
-	if _, again := p.retry(4, Result{RetryAfter: time.Minute}); again {
+	if _, again := p.nextAttempt(4, Result{RetryAfter: time.Minute}); again {
 		t.Error("Retry-After asks for an attempt after the last one")
 	}
 }
@@ -128,7 +128,7 @@ func TestCandidatesByTheRarestTerm(t *testing.T) {
 	for i := range n {
 		// patient=i, and a code that all have.
 		c := &criteria{typ: "Observation", anchors: [][]int64{{int64(1000 + i)}, {7}}}
-		m.put(&Subscriber{ID: "Subscription/" + string(rune('a'+i%26)) + time.Duration(i).String(), Rules: []Rule{{ResourceType: "Observation", Kinds: AllKinds, current: c}}})
+		m.addSubscriber(&Subscriber{ID: "Subscription/" + string(rune('a'+i%26)) + time.Duration(i).String(), Rules: []Rule{{ResourceType: "Observation", Kinds: AllKinds, current: c}}})
 	}
 	if got := len(m.types["Observation"].byTerm[7]); got > 1 {
 		t.Errorf("%d rules lie under the term that all have", got)
@@ -136,7 +136,7 @@ func TestCandidatesByTheRarestTerm(t *testing.T) {
 	if got := len(m.types["Observation"].byTerm[1000+n/2]); got != 1 {
 		t.Errorf("%d rules lie under a patient, want 1", got)
 	}
-	if m.size() != n || !m.wants("Observation") || m.wants("Patient") {
+	if m.size() != n || !m.wantsType("Observation") || m.wantsType("Patient") {
 		t.Errorf("%d subscribers", m.size())
 	}
 }

@@ -40,9 +40,9 @@ func (s *Service) webSocket(w http.ResponseWriter, r *http.Request) { s.serveSoc
 // serveSocket serves a WebSocket with the rights of the request's principal. onlyBound says that the
 // client may do nothing but bind it with tokens.
 func (s *Service) serveSocket(w http.ResponseWriter, r *http.Request, onlyBound bool) {
-	x := web.Of(w)
+	x := web.ExchangeOf(w)
 	c := s.Settings().WebSocket
-	if err := s.served(r.Context(), featureWebSocket); err != nil {
+	if err := s.checkServed(r.Context(), featureWebSocket); err != nil {
 		x.Fail(r, err)
 		return
 	}
@@ -67,7 +67,7 @@ func (s *Service) serveSocket(w http.ResponseWriter, r *http.Request, onlyBound 
 		return
 	}
 	defer done()
-	if err := s.hub.await(ctx); err != nil {
+	if err := s.hub.awaitBegun(ctx); err != nil {
 		x.Fail(r, err)
 		return
 	}
@@ -76,7 +76,7 @@ func (s *Service) serveSocket(w http.ResponseWriter, r *http.Request, onlyBound 
 		CheckOrigin: func(*http.Request) bool { return true }, // above
 	}
 	// Messages to the user are for this connection from before it is answered.
-	cl, leave := s.hub.join(access.From(r.Context()), "websocket")
+	cl, leave := s.hub.joinClient(access.PrincipalFrom(r.Context()), "websocket")
 	defer leave()
 	conn, err := upgrader.Upgrade(w, r, nil)
 	if err != nil {
@@ -91,7 +91,7 @@ func (s *Service) serveSocket(w http.ResponseWriter, r *http.Request, onlyBound 
 		bindings: make(map[string]*binding), onlyBound: onlyBound}
 	var writing sync.WaitGroup
 	writing.Go(k.write)
-	k.working.Go(func() { s.hub.waiting(ctx, cl) })
+	k.working.Go(func() { s.hub.sendStoredMessages(ctx, cl) })
 	k.read()
 	cancel(errClientGone)
 	k.working.Wait()
@@ -172,10 +172,10 @@ func (k *socket) read() {
 			return
 		}
 		if kind != websocket.TextMessage {
-			k.refuse("", outcome.Invalid("a binary frame: messages are JSON in text frames"))
+			k.sendError("", outcome.Invalid("a binary frame: messages are JSON in text frames"))
 			continue
 		}
-		k.take(data)
+		k.handleMessage(data)
 	}
 }
 
@@ -203,8 +203,8 @@ type request struct {
 	SubscriptionID string          `json:"subscriptionId"`
 }
 
-// take acts on one message.
-func (k *socket) take(data []byte) {
+// handleMessage acts on one message.
+func (k *socket) handleMessage(data []byte) {
 	if token, ok := strings.CutPrefix(strings.TrimSpace(string(data)), bindWithToken); ok {
 		k.bindToken(strings.Trim(token, ": \t\""))
 		return
@@ -216,15 +216,15 @@ func (k *socket) take(data []byte) {
 	var r request
 	err := json.Unmarshal(data, &r)
 	if len(r.Ref) > 1024 {
-		k.refuse("", outcome.New(outcome.CodeTooLong, "ref is longer than 1024 bytes"))
+		k.sendError("", outcome.New(outcome.CodeTooLong, "ref is longer than 1024 bytes"))
 		return
 	}
 	if err != nil { // ref is read nevertheless where only another member is of a wrong kind
-		k.refuse(string(r.Ref), outcome.New(outcome.CodeStructure, "the message is no JSON object of the expected form: %s", outcome.JSONProblem(err)))
+		k.sendError(string(r.Ref), outcome.New(outcome.CodeStructure, "the message is no JSON object of the expected form: %s", outcome.JSONProblem(err)))
 		return
 	}
 	if k.onlyBound && r.Type != "ping" {
-		k.refuse(string(r.Ref), outcome.New(outcome.CodeForbidden, "this connection takes nothing but bind-with-token and ping"))
+		k.sendError(string(r.Ref), outcome.New(outcome.CodeForbidden, "this connection takes nothing but bind-with-token and ping"))
 		return
 	}
 	switch r.Type {
@@ -235,7 +235,7 @@ func (k *socket) take(data []byte) {
 	case "unsubscribe":
 		k.unsubscribe(r)
 	default:
-		k.refuse(string(r.Ref), outcome.NotSupported("there is no message type %q: expected subscribe, unsubscribe or ping", clip(r.Type)))
+		k.sendError(string(r.Ref), outcome.NotSupported("there is no message type %q: expected subscribe, unsubscribe or ping", clip(r.Type)))
 	}
 }
 
@@ -248,18 +248,18 @@ func (k *socket) answer(m map[string]any) {
 	if err != nil {
 		return
 	}
-	k.send(b)
+	k.sendText(b)
 }
 
-func (k *socket) send(b []byte) {
+func (k *socket) sendText(b []byte) {
 	select {
 	case k.answers <- b:
 	case <-k.ctx.Done():
 	}
 }
 
-// refuse answers with an error; the connection stays.
-func (k *socket) refuse(ref string, err error) {
+// sendError answers with an error; the connection stays.
+func (k *socket) sendError(ref string, err error) {
 	code, text := "exception", "internal error"
 	if o, ok := outcome.From(err); ok && outcome.Theirs(err) {
 		code, text = string(o.Issues[0].Code), o.Error()
@@ -272,16 +272,16 @@ func (k *socket) refuse(ref string, err error) {
 // subscribe begins to listen, after a replay when since says so.
 func (k *socket) subscribe(r request) {
 	if r.ResourceType == "" {
-		k.refuse(string(r.Ref), outcome.New(outcome.CodeRequired, "subscribe needs a resourceType"))
+		k.sendError(string(r.Ref), outcome.New(outcome.CodeRequired, "subscribe needs a resourceType"))
 		return
 	}
 	w, err := k.s.hub.parseWish(k.ctx, k.client.principal, r.ResourceType, r.Events, r.Criteria)
 	var from since
 	if err == nil {
-		from, err = k.s.since(k.ctx, r.Since)
+		from, err = k.s.parseSince(k.ctx, r.Since)
 	}
 	if err != nil {
-		k.refuse(string(r.Ref), err)
+		k.sendError(string(r.Ref), err)
 		return
 	}
 	l := newListener(k.client, from)
@@ -304,11 +304,11 @@ func (k *socket) claim(key string, l *listener, ref string) bool {
 	}
 	k.mu.Unlock()
 	if full {
-		k.refuse(ref, outcome.New(outcome.CodeTooCostly, "a connection has at most %d subscriptions", maxListeners))
+		k.sendError(ref, outcome.New(outcome.CodeTooCostly, "a connection has at most %d subscriptions", maxListeners))
 		return false
 	}
 	if before != nil {
-		k.s.hub.leave(before)
+		k.s.hub.removeListener(before)
 	}
 	return true
 }
@@ -318,13 +318,13 @@ func (k *socket) start(l *listener, rules []Rule, ref string) {
 	l.refused = func(err error) {
 		go func() {
 			k.forget(l)
-			k.refuse(ref, err)
+			k.sendError(ref, err)
 		}()
 	}
 	k.working.Go(func() {
 		err := k.s.hub.listen(k.ctx, l, rules)
 		if err != nil && k.ctx.Err() == nil {
-			k.refuse(ref, err)
+			k.sendError(ref, err)
 		}
 		if err != nil {
 			k.forget(l)
@@ -336,7 +336,7 @@ func (k *socket) start(l *listener, rules []Rule, ref string) {
 		}
 		k.mu.Unlock()
 		if gone { // unsubscribed during the replay
-			k.s.hub.leave(l)
+			k.s.hub.removeListener(l)
 		}
 	})
 }
@@ -366,11 +366,11 @@ func (k *socket) unsubscribe(r request) {
 	}
 	k.mu.Unlock()
 	if len(ended) == 0 {
-		k.refuse(string(r.Ref), outcome.New(outcome.CodeNotFound, "there is no such subscription on this connection"))
+		k.sendError(string(r.Ref), outcome.New(outcome.CodeNotFound, "there is no such subscription on this connection"))
 		return
 	}
 	for _, l := range ended {
-		k.s.hub.leave(l)
+		k.s.hub.removeListener(l)
 	}
 	m := map[string]any{"type": "unsubscribed", "ref": r.Ref}
 	if r.SubscriptionID != "" {
@@ -385,28 +385,28 @@ func (k *socket) unsubscribe(r request) {
 // bind is R4's websocket channel: the client names a Subscription, and gets a ping for each
 // of its events. Spec: https://hl7.org/fhir/R4/subscription.html#channels.
 func (k *socket) bind(id string) {
-	ctx := access.With(k.ctx, k.client.principal)
-	err := k.s.Service.May(ctx, access.Read, "Subscription", id)
+	ctx := access.WithPrincipal(k.ctx, k.client.principal)
+	err := k.s.Service.CheckAllowed(ctx, access.Read, "Subscription", id)
 	var from interaction.Reader
 	if err == nil {
-		from, err = k.s.Service.Seen(ctx, k.s.Store)
+		from, err = k.s.Service.VisibleReader(ctx, k.s.Store)
 	}
 	if err == nil {
 		_, err = from.Read(ctx, "Subscription", id) // what may not be read is absent
 	}
 	var c *subscription
 	if err == nil {
-		c, err = k.s.read(ctx, id)
+		c, err = k.s.readSubscription(ctx, id)
 	}
 	if err == nil && (!c.webSocket || c.status == "off") {
 		err = outcome.Invalid("Subscription/%s is not active on the channel websocket", id)
 	}
 	var now since
 	if err == nil {
-		now, err = k.s.since(k.ctx, "")
+		now, err = k.s.parseSince(k.ctx, "")
 	}
 	if err != nil {
-		k.refuse("", err)
+		k.sendError("", err)
 		return
 	}
 	l := newListener(k.client, now)
@@ -414,13 +414,13 @@ func (k *socket) bind(id string) {
 	if !k.claim("bind "+id, l, "") {
 		return
 	}
-	k.send([]byte("bound " + id))
+	k.sendText([]byte("bound " + id))
 	k.start(l, c.rules, "")
 }
 
 // write sends messages until the connection ends, and then the reason.
 func (k *socket) write() {
-	changed := k.s.changed()
+	changed := k.s.configChanged()
 	beat := time.NewTicker(max(k.s.Settings().WebSocket.Heartbeat, time.Second))
 	defer beat.Stop()
 	expired, stop := untilExpiry(k.client.principal)
@@ -454,13 +454,13 @@ func (k *socket) write() {
 			}
 			return
 		case <-k.client.queue.ready:
-			page = k.client.next()
+			page = k.client.nextMessages()
 		case page = <-k.client.replay:
 		case b := <-k.answers:
 			err = k.writeText(b)
 		case <-changed:
-			changed = k.s.changed()
-			if !k.s.on(access.With(k.ctx, k.client.principal), featureWebSocket) {
+			changed = k.s.configChanged()
+			if !k.s.featureEnabled(access.WithPrincipal(k.ctx, k.client.principal), featureWebSocket) {
 				k.cancel(closing{websocket.CloseGoingAway, "off"})
 				end(websocket.CloseGoingAway, "notifications by WebSocket are switched off")
 				return
@@ -470,7 +470,7 @@ func (k *socket) write() {
 			err = k.conn.WriteControl(websocket.PingMessage, nil, time.Now().Add(writeWait))
 		case <-beat.C:
 			if !k.onlyBound { // heartbeats of the Backport IG are by Subscription
-				err = k.writeText(heartbeat(k.client.events.Load()))
+				err = k.writeText(heartbeatStatus(k.client.events.Load()))
 			}
 			if err == nil {
 				err = k.conn.WriteControl(websocket.PingMessage, nil, time.Now().Add(writeWait))
@@ -494,7 +494,7 @@ func (k *socket) write() {
 			if err = k.writeText(k.text(m)); err != nil {
 				break
 			}
-			k.client.wrote(m)
+			k.client.noteWritten(m)
 		}
 		if err != nil {
 			k.cancel(errClientGone)

@@ -21,7 +21,7 @@ type ownWrite struct{}
 
 func isOwn(ctx context.Context) bool { return ctx.Value(ownWrite{}) != nil }
 
-func (s *Service) decode(body []byte) (*r4.Subscription, error) {
+func (s *Service) decodeSubscription(body []byte) (*r4.Subscription, error) {
 	r, err := fhir.Decode(s.Service.Model, body)
 	if err != nil {
 		return nil, err
@@ -76,11 +76,11 @@ func (s *Service) prepare(ctx context.Context, t *store.Tx, w *store.Write, begu
 	if w.Modify != nil {
 		modify := w.Modify
 		w.Modify = func(current fhir.Version) (*fhir.Body, *fhir.Index, error) {
-			was, err := s.decode(current.Body)
+			was, err := s.decodeSubscription(current.Body)
 			if err != nil {
 				return nil, nil, err
 			}
-			foreign, err := s.foreign(ctx, w.ID)
+			foreign, err := s.isForeign(ctx, w.ID)
 			if err != nil {
 				return nil, nil, err
 			}
@@ -91,7 +91,7 @@ func (s *Service) prepare(ctx context.Context, t *store.Tx, w *store.Write, begu
 			if err != nil {
 				return nil, nil, err
 			}
-			r, err := s.decode(body.Render(nil, w.ID, 1, time.Unix(0, 0)))
+			r, err := s.decodeSubscription(body.Render(nil, w.ID, 1, time.Unix(0, 0)))
 			if err != nil {
 				return nil, nil, err
 			}
@@ -103,7 +103,7 @@ func (s *Service) prepare(ctx context.Context, t *store.Tx, w *store.Write, begu
 		}
 		return nil
 	}
-	r, err := s.decode(w.Body.Render(nil, w.ID, 1, time.Unix(0, 0)))
+	r, err := s.decodeSubscription(w.Body.Render(nil, w.ID, 1, time.Unix(0, 0)))
 	if err != nil {
 		return err
 	}
@@ -112,13 +112,13 @@ func (s *Service) prepare(ctx context.Context, t *store.Tx, w *store.Write, begu
 	if w.Method != fhir.POST {
 		v, err := t.Read(ctx, "Subscription", w.ID)
 		if err == nil {
-			was, err = s.decode(v.Body)
+			was, err = s.decodeSubscription(v.Body)
 		}
 		if outcome.Ours(err) {
 			return err
 		}
 		if was != nil {
-			if foreign, err = s.foreign(ctx, w.ID); err != nil {
+			if foreign, err = s.isForeign(ctx, w.ID); err != nil {
 				return err
 			}
 		}
@@ -144,7 +144,7 @@ func (s *Service) admit(ctx context.Context, w *store.Write, r, was *r4.Subscrip
 		return err
 	}
 	w.Note = note
-	c, err := s.compile(ctx, id, r)
+	c, err := s.compileSubscription(ctx, id, r)
 	if err != nil {
 		return err
 	}
@@ -159,7 +159,7 @@ func (s *Service) admit(ctx context.Context, w *store.Write, r, was *r4.Subscrip
 		r.Status.Text = "off"
 		return nil
 	}
-	if was != nil && was.Status.Text == "active" && r.Status.Text == "active" && same(r, was) {
+	if was != nil && was.Status.Text == "active" && r.Status.Text == "active" && sameChannel(r, was) {
 		return nil
 	}
 	r.Status.Text = "requested"
@@ -176,7 +176,7 @@ func (s *Service) admit(ctx context.Context, w *store.Write, r, was *r4.Subscrip
 // others the same transaction begins, which no count finds yet.
 func (s *Service) begin(ctx context.Context, id string, before int) error {
 	most := int64(s.Settings().MaxSubscriptions)
-	if s.room.take(most) {
+	if s.room.takeRoom(most) {
 		return nil
 	}
 	n, err := s.db().CountSubscriptions(ctx, id)
@@ -207,8 +207,8 @@ const (
 	roomAge = time.Second
 )
 
-// take reports whether one may begin without a count.
-func (r *room) take(most int64) bool {
+// takeRoom reports whether one may begin without a count.
+func (r *room) takeRoom(most int64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.left == 0 || r.most != most || time.Now().After(r.until) {
@@ -234,7 +234,7 @@ func (s *Service) mayFollow(ctx context.Context, c *subscription) error {
 		}
 		asked = append(asked, r.ResourceType)
 		for _, i := range []access.Interaction{access.Search, access.Read} {
-			if err := s.Service.May(ctx, i, r.ResourceType, ""); err != nil {
+			if err := s.Service.CheckAllowed(ctx, i, r.ResourceType, ""); err != nil {
 				return err
 			}
 		}
@@ -266,13 +266,13 @@ func (s *Service) follow(ctx context.Context, t *store.Tx, w *store.Write) error
 		}
 		return q.DeleteSubscription(ctx, w.ID)
 	}
-	r, err := s.decode(w.Result.Body)
+	r, err := s.decodeSubscription(w.Result.Body)
 	if err != nil {
 		return err
 	}
 	now := time.Now()
 	p := db.PutSubscriptionParams{
-		ID: w.ID, Status: r.Status.Text, Owner: ownerOf(access.From(ctx)).json(), Error: r.Error.Text,
+		ID: w.ID, Status: r.Status.Text, Owner: ownerOf(access.PrincipalFrom(ctx)).json(), Error: r.Error.Text,
 		KeepOwner: isOwn(ctx), Version: int32(w.Result.VersionID),
 	}
 	if note, ok := w.Note.(ownership); ok && note.keep {
@@ -290,12 +290,12 @@ func (s *Service) follow(ctx context.Context, t *store.Tx, w *store.Write) error
 		p.Started = true
 		due = s.nextHeartbeat(now, end, r)
 	case "error":
-		p.Failing, due = stamp(now), now.Add(errorHeartbeat)
+		p.Failing, due = timestamptz(now), now.Add(errorHeartbeat)
 		if !end.IsZero() && end.Before(due) {
 			due = end
 		}
 	}
-	p.Due = stamp(due)
+	p.Due = timestamptz(due)
 	if err := q.PutSubscription(ctx, p); err != nil {
 		return err
 	}
@@ -336,7 +336,7 @@ func (s *Service) heartbeatOf(r *r4.Subscription) time.Duration {
 	if r.Channel != nil {
 		for _, x := range r.Channel.Extension {
 			if x.URL.Text == backportHeartbeat {
-				if d := seconds(x.Value); d > 0 {
+				if d := durationOf(x.Value); d > 0 {
 					return d
 				}
 			}
@@ -351,13 +351,13 @@ func (s *Service) heartbeatOf(r *r4.Subscription) time.Duration {
 // errUnchanged ends a transition that is not due any more.
 var errUnchanged = outcome.New(outcome.CodeConflict, "the subscription has changed meanwhile")
 
-// transition writes a new status of a Subscription, a new version, if its status is one of
+// changeStatus writes a new status of a Subscription, a new version, if its status is one of
 // from. reason is kept in Subscription.error.
-func (s *Service) transition(ctx context.Context, id string, from []string, to, reason string) error {
-	ctx = access.With(context.WithValue(ctx, ownWrite{}, true), access.Open)
+func (s *Service) changeStatus(ctx context.Context, id string, from []string, to, reason string) error {
+	ctx = access.WithPrincipal(context.WithValue(ctx, ownWrite{}, true), access.Open)
 	w := &store.Write{Method: fhir.PUT, ResourceType: "Subscription", ID: id, MustExist: true}
 	w.Modify = func(current fhir.Version) (*fhir.Body, *fhir.Index, error) {
-		r, err := s.decode(current.Body)
+		r, err := s.decodeSubscription(current.Body)
 		if err != nil {
 			return nil, nil, err
 		}

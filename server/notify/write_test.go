@@ -15,7 +15,7 @@ func TestRoomIsCountedSeldom(t *testing.T) {
 	var r room
 	counts, alone := 0, 0
 	for n := int64(0); n < most; n++ {
-		if !r.take(most) {
+		if !r.takeRoom(most) {
 			counts++
 			if n >= most-roomPart {
 				alone++
@@ -34,11 +34,11 @@ func TestRoomIsCountedSeldom(t *testing.T) {
 		t.Errorf("of the last %d only %d were counted", roomPart, alone)
 	}
 	r.found(most, 0)
-	if r.take(most / 2) {
+	if r.takeRoom(most / 2) {
 		t.Error("a count for another limit was taken")
 	}
 	r.until = time.Now().Add(-time.Millisecond)
-	if r.take(most) {
+	if r.takeRoom(most) {
 		t.Error("an old count was taken")
 	}
 }
@@ -49,11 +49,11 @@ func TestNamesElsewhereAreNobodyHere(t *testing.T) {
 	t.Parallel()
 	here := &access.Principal{Subject: "nora", ClientID: "ward", FHIRUser: "Practitioner/dr"}
 	elsewhere := &access.Principal{Subject: "nora", Issuer: "https://id.example.org", ClientID: "ward", FHIRUser: "Practitioner/dr"}
-	if o := readOwner(ownerOf(here).json()); !o.is(here) || o.is(elsewhere) {
-		t.Errorf("the owner %+v is %t here, %t elsewhere", o, o.is(here), o.is(elsewhere))
+	if o := readOwner(ownerOf(here).json()); !o.isPrincipal(here) || o.isPrincipal(elsewhere) {
+		t.Errorf("the owner %+v is %t here, %t elsewhere", o, o.isPrincipal(here), o.isPrincipal(elsewhere))
 	}
-	if o := readOwner(ownerOf(elsewhere).json()); o.is(here) || !o.is(elsewhere) {
-		t.Errorf("the owner %+v is %t here, %t elsewhere", o, o.is(here), o.is(elsewhere))
+	if o := readOwner(ownerOf(elsewhere).json()); o.isPrincipal(here) || !o.isPrincipal(elsewhere) {
+		t.Errorf("the owner %+v is %t here, %t elsewhere", o, o.isPrincipal(here), o.isPrincipal(elsewhere))
 	}
 	if p, err := (Decided{}).Principal(t.Context(), ownerOf(elsewhere)); err != nil || p.Issuer != elsewhere.Issuer {
 		t.Errorf("the principal of the owner elsewhere: %+v %v", p, err)

@@ -43,7 +43,7 @@ var pages = []fhir.OperationParameter{{Name: "_offset", Max: 1, Type: "integer"}
 // are part of the answer only if _type names them.
 func (s *Set) everything(ctx context.Context, p Request, in *Inputs) (interaction.Response, error) {
 	for _, i := range []access.Interaction{access.Read, access.Search} { // it reads and searches
-		if err := s.May(ctx, i, p.ResourceType, p.ID); err != nil {
+		if err := s.CheckAllowed(ctx, i, p.ResourceType, p.ID); err != nil {
 			return interaction.Response{}, err
 		}
 	}
@@ -80,7 +80,7 @@ func (s *Set) everything(ctx context.Context, p Request, in *Inputs) (interactio
 		last := v[len(v)-1]
 		switch name {
 		case "_since":
-			if _, err := interaction.Instant(name, last); err != nil {
+			if _, err := interaction.ParseInstant(name, last); err != nil {
 				return interaction.Response{}, err
 			}
 			values.Set("_lastUpdated", "ge"+last)
@@ -193,7 +193,7 @@ func (e *record) page(ctx context.Context, values url.Values, included bool) (in
 	for _, c := range e.dated {
 		q.And(c)
 	}
-	return e.s.Page(ctx, e.from, q, e.self)
+	return e.s.SearchPage(ctx, e.from, q, e.self)
 }
 
 // includes returns the targets of all references of the record that are outside of it, each once.

@@ -8,10 +8,10 @@ import (
 	"kiln/server/terminology"
 )
 
-// expand is ValueSet/$expand: the codes of a value set that is named by url, given
+// expandOperation is ValueSet/$expand: the codes of a value set that is named by url, given
 // in the body, or is the instance.
 // Spec: https://hl7.org/fhir/R4/valueset-operation-expand.html.
-func (s *Set) expand() Operation {
+func (s *Set) expandOperation() Operation {
 	return Operation{
 		Definition: core + "ValueSet-expand", Run: s.runExpand, Body: "valueSet",
 		Unserved: []string{"context", "contextDirection", "date", "designation", "excludeNotForUI", "excludePostCoordinated",
@@ -47,5 +47,5 @@ func (s *Set) runExpand(ctx context.Context, p Request, in *Inputs) (interaction
 			return interaction.Response{}, err
 		}
 	}
-	return answer(s.Terminology.Expand(ctx, e))
+	return answerBody(s.Terminology.Expand(ctx, e))
 }

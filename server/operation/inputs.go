@@ -22,9 +22,9 @@ type Inputs struct {
 	list      map[string][]parameters.Parameter
 }
 
-// inputs reads the inputs of p. An unknown input is invalid, because ignoring it could change the answer. An input of
+// readInputs reads the inputs of p. An unknown input is invalid, because ignoring it could change the answer. An input of
 // another type, or repeated too often, is invalid. A missing one is required.
-func (e *entry) inputs(model *fhir.Model, p Request) (*Inputs, error) {
+func (e *entry) readInputs(model *fhir.Model, p Request) (*Inputs, error) {
 	in := &Inputs{operation: p.Name, model: model, list: make(map[string][]parameters.Parameter)}
 	for name, values := range p.Values {
 		if name == "_format" || name == "_pretty" {

@@ -46,7 +46,7 @@ func (s *Set) installPackage() Operation {
 }
 
 func (s *Set) runInstallPackage(ctx context.Context, p Request, in *Inputs) (interaction.Response, error) {
-	if err := s.May(ctx, access.Admin, "", ""); err != nil {
+	if err := s.CheckAllowed(ctx, access.Admin, "", ""); err != nil {
 		return interaction.Response{}, err
 	}
 	if len(p.Body) == 0 {
@@ -239,7 +239,7 @@ func (s *Set) planItems(ctx context.Context, tx *store.Tx, items []*packageItem)
 			}
 			ids = append(ids, it.id)
 		}
-		taken, err := tx.Taken(ctx, typ, ids)
+		taken, err := tx.TakenCanonicals(ctx, typ, ids)
 		if err != nil {
 			return err
 		}
@@ -278,7 +278,7 @@ func (s *Set) writeItems(ctx context.Context, tx *store.Tx, items []*packageItem
 		if it.version != 0 {
 			it.w.IfMatch = []int{it.version}
 		}
-		if err := s.Draft(it.w, it.resource, nil); err != nil {
+		if err := s.DraftWrite(it.w, it.resource, nil); err != nil {
 			return inFile(it.file, err)
 		}
 		ws, of = append(ws, it.w), append(of, it)

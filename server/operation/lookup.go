@@ -8,9 +8,9 @@ import (
 	"kiln/server/terminology"
 )
 
-// lookup is CodeSystem/$lookup: the properties of a code.
+// lookupOperation is CodeSystem/$lookup: the properties of a code.
 // Spec: https://hl7.org/fhir/R4/codesystem-operation-lookup.html.
-func (s *Set) lookup() Operation {
+func (s *Set) lookupOperation() Operation {
 	return Operation{Definition: core + "CodeSystem-lookup", Run: s.runLookup, Unserved: []string{"date"}}
 }
 
@@ -30,5 +30,5 @@ func (s *Set) runLookup(ctx context.Context, p Request, in *Inputs) (interaction
 	if l.Version == "" {
 		l.Version = codings[0].Version
 	}
-	return answer(s.Terminology.Lookup(ctx, l))
+	return answerBody(s.Terminology.Lookup(ctx, l))
 }

@@ -10,10 +10,10 @@ import (
 	"kiln/server/outcome"
 )
 
-// meta is $meta: the profiles, tags and security labels of a resource; of a type
+// metaOperation is $meta: the profiles, tags and security labels of a resource; of a type
 // those that any resource of it has, of the system any at all.
 // Spec: https://hl7.org/fhir/R4/resource-operation-meta.html.
-func (s *Set) meta() Operation {
+func (s *Set) metaOperation() Operation {
 	return Operation{Definition: core + "Resource-meta", Run: func(ctx context.Context, p Request, _ *Inputs) (interaction.Response, error) {
 		if p.ID == "" {
 			return s.metaInUse(ctx, p.From, p.ResourceType)

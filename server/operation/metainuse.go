@@ -28,7 +28,7 @@ const metaPage = 1000
 // resources that have one are read, within the time of a search; beyond it fails
 // with timeout, 503. Spec: https://hl7.org/fhir/R4/resource-operation-meta.html.
 func (s *Set) metaInUse(ctx context.Context, from interaction.Reader, typ string) (interaction.Response, error) {
-	if err := s.May(ctx, access.Search, typ, ""); err != nil {
+	if err := s.CheckAllowed(ctx, access.Search, typ, ""); err != nil {
 		return interaction.Response{}, err
 	}
 	from, err := s.SeenBy(ctx, from, smart.Read|smart.Search)
@@ -100,7 +100,7 @@ type metaUse struct {
 }
 
 func (u *metaUse) add(body []byte) error {
-	for name, value := range interaction.Members(body) {
+	for name, value := range interaction.EachMember(body) {
 		if name != "meta" {
 			continue
 		}

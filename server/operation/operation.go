@@ -96,9 +96,9 @@ func New(service *interaction.Service, definitions []fhir.OperationDefinition) (
 	s.current.Store(new(snapshot))
 	err := s.Register(definitions,
 		s.patientEverything(), s.encounterEverything(),
-		s.meta(), s.metaAdd(), s.metaDelete(),
-		s.expand(), s.valueSetValidateCode(), s.codeSystemValidateCode(), s.lookup(), s.subsumes(), s.translate(),
-		s.reindexing(), s.installPackage(), s.packages(), s.removePackage())
+		s.metaOperation(), s.metaAdd(), s.metaDelete(),
+		s.expandOperation(), s.valueSetValidateCode(), s.codeSystemValidateCode(), s.lookupOperation(), s.subsumesOperation(), s.translateOperation(),
+		s.reindexOperation(), s.installPackage(), s.packagesOperation(), s.removePackage())
 	if err != nil {
 		return nil, err
 	}
@@ -201,7 +201,7 @@ func (s *Set) Run(ctx context.Context, p Request) (interaction.Response, error) 
 	case e.affects() && p.Read:
 		return interaction.Response{}, outcome.MethodNotAllowed("%s changes something and needs a POST", p.Name)
 	}
-	in, err := e.inputs(s.Model, p)
+	in, err := e.readInputs(s.Model, p)
 	if err != nil {
 		return interaction.Response{}, err
 	}
@@ -236,8 +236,8 @@ func parametersResponse(status int, list []parameters.Parameter) (interaction.Re
 	return interaction.Response{Status: status, Body: body}, err
 }
 
-// answer answers 200 with a resource.
-func answer(body []byte, err error) (interaction.Response, error) {
+// answerBody answers 200 with a resource.
+func answerBody(body []byte, err error) (interaction.Response, error) {
 	if err != nil {
 		return interaction.Response{}, err
 	}

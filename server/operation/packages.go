@@ -15,11 +15,11 @@ import (
 	"kiln/server/store"
 )
 
-// packages is GET /$packages: the packages that were installed on the running
+// packagesOperation is GET /$packages: the packages that were installed on the running
 // service, by name, with the definitions that another version of the package has replaced.
-func (s *Set) packages() Operation {
+func (s *Set) packagesOperation() Operation {
 	return Operation{Definition: local + "packages", Run: func(ctx context.Context, _ Request, _ *Inputs) (interaction.Response, error) {
-		if err := s.May(ctx, access.Admin, "", ""); err != nil {
+		if err := s.CheckAllowed(ctx, access.Admin, "", ""); err != nil {
 			return interaction.Response{}, err
 		}
 		list, err := s.Store.InstalledPackages(ctx)
@@ -73,7 +73,7 @@ func (s *Set) removePackage() Operation {
 }
 
 func (s *Set) runRemovePackage(ctx context.Context, _ Request, in *Inputs) (interaction.Response, error) {
-	if err := s.May(ctx, access.Admin, "", ""); err != nil {
+	if err := s.CheckAllowed(ctx, access.Admin, "", ""); err != nil {
 		return interaction.Response{}, err
 	}
 	name, dryRun := in.Text("name"), in.True("dry-run")

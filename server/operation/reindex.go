@@ -23,7 +23,7 @@ import (
 // created, reason, started, finished, total, done, changed, failed (resources), rate
 // (resources a second), remainingSeconds and failure.
 func (s *Set) reindexState(ctx context.Context) (interaction.Response, error) {
-	if err := s.May(ctx, access.Admin, "", ""); err != nil {
+	if err := s.CheckAllowed(ctx, access.Admin, "", ""); err != nil {
 		return interaction.Response{}, err
 	}
 	jobs, err := s.Store.ReindexJobs(ctx)
@@ -55,7 +55,7 @@ func jobParts(j store.ReindexJob, now time.Time) []parameters.Parameter {
 	}
 	add(parameters.Code("state", state))
 	add(parameters.DateTime("created", j.Created.Format(time.RFC3339Nano)))
-	add(parameters.String("reason", j.Why()))
+	add(parameters.String("reason", j.ReasonText()))
 	if j.Planned.IsZero() {
 		return p
 	}
@@ -87,7 +87,7 @@ func jobParts(j store.ReindexJob, now time.Time) []parameters.Parameter {
 // parameter `parameter`, the code or URL of a search parameter, leaves out types without it. The answer is 202
 // with reindexState of the new jobs. An unknown type or parameter is invalid, 400.
 func (s *Set) reindex(ctx context.Context, in *Inputs) (interaction.Response, error) {
-	if err := s.May(ctx, access.Admin, "", ""); err != nil {
+	if err := s.CheckAllowed(ctx, access.Admin, "", ""); err != nil {
 		return interaction.Response{}, err
 	}
 	types, codes := in.Texts("type"), in.Texts("parameter")
@@ -145,8 +145,8 @@ func (s *Set) withParameters(types, codes []string) ([]string, error) {
 	return out, nil
 }
 
-// reindexing is $reindex: by POST reindex, by GET reindexState.
-func (s *Set) reindexing() Operation {
+// reindexOperation is $reindex: by POST reindex, by GET reindexState.
+func (s *Set) reindexOperation() Operation {
 	return Operation{Definition: local + "reindex", Run: func(ctx context.Context, p Request, in *Inputs) (interaction.Response, error) {
 		if p.Read {
 			return s.reindexState(ctx)

@@ -9,9 +9,9 @@ import (
 	"kiln/server/terminology"
 )
 
-// subsumes is CodeSystem/$subsumes: which of two codes is the more general one.
+// subsumesOperation is CodeSystem/$subsumes: which of two codes is the more general one.
 // Spec: https://hl7.org/fhir/R4/codesystem-operation-subsumes.html.
-func (s *Set) subsumes() Operation {
+func (s *Set) subsumesOperation() Operation {
 	return Operation{Definition: core + "CodeSystem-subsumes", Run: s.runSubsumes}
 }
 
@@ -56,5 +56,5 @@ func (s *Set) runSubsumes(ctx context.Context, p Request, in *Inputs) (interacti
 	if err != nil {
 		return interaction.Response{}, err
 	}
-	return answer(o.JSON())
+	return answerBody(o.JSON())
 }

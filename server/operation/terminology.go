@@ -22,7 +22,7 @@ func (s *Set) mayAsk(ctx context.Context, p Request) error {
 	if s.Terminology == nil {
 		return outcome.NotImplemented("terminology services disabled")
 	}
-	return s.May(ctx, access.Operation, p.ResourceType, p.ID)
+	return s.CheckAllowed(ctx, access.Operation, p.ResourceType, p.ID)
 }
 
 // valueSet returns the value set of the body or the instance, nil for neither.

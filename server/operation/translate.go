@@ -8,9 +8,9 @@ import (
 	"kiln/server/terminology"
 )
 
-// translate is ConceptMap/$translate: a code in another system.
+// translateOperation is ConceptMap/$translate: a code in another system.
 // Spec: https://hl7.org/fhir/R4/conceptmap-operation-translate.html.
-func (s *Set) translate() Operation {
+func (s *Set) translateOperation() Operation {
 	return Operation{Definition: core + "ConceptMap-translate", Run: s.runTranslate, Unserved: []string{"conceptMap", "dependency"}}
 }
 
@@ -36,5 +36,5 @@ func (s *Set) runTranslate(ctx context.Context, p Request, in *Inputs) (interact
 	if err != nil {
 		return interaction.Response{}, err
 	}
-	return answer(r.JSON())
+	return answerBody(r.JSON())
 }

@@ -67,7 +67,7 @@ func (s *Set) addWriteErrors(ctx context.Context, p Request, in *Inputs, issues 
 		w.Method, w.ID = fhir.PUT, id
 	}
 	if err = s.RefuseConditionalReferences(r, ""); err == nil {
-		err = s.Draft(w, r, nil)
+		err = s.DraftWrite(w, r, nil)
 	}
 	if err == nil {
 		err = s.Store.InTx(ctx, func(tx *store.Tx) error {

@@ -50,7 +50,7 @@ func (s *Set) validated(ctx context.Context, v terminology.ValidateCodeParams) (
 	if err != nil {
 		return interaction.Response{}, err
 	}
-	return answer(r.JSON())
+	return answerBody(r.JSON())
 }
 
 // codeSystemValidateCode is CodeSystem/$validate-code.

@@ -37,7 +37,7 @@ func (l *Limiter) Enter(ctx context.Context, h http.Header, r *http.Request, k K
 		return func() {}, nil
 	}
 	who := l.address(r)
-	if p := access.From(ctx); p != nil && p != access.Open {
+	if p := access.PrincipalFrom(ctx); p != nil && p != access.Open {
 		who = p.ClientID + "\x00" + p.Subject
 	}
 	id := identity("concurrent", who)

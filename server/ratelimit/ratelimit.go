@@ -213,7 +213,7 @@ func basicUser(r *http.Request) string {
 // address is the client's address; of IPv6 its /64 network, which one client has as a
 // whole.
 func (l *Limiter) address(r *http.Request) string {
-	a := l.Proxies().Client(r)
+	a := l.Proxies().ClientAddress(r)
 	if a.Is6() {
 		if p, err := a.Prefix(64); err == nil {
 			a = p.Addr()

@@ -31,6 +31,6 @@ type KickOff struct {
 
 // kickOff hands a request to the Background.
 func (c *call) kickOff(r *http.Request, k KickOff) {
-	k.Base = c.base(r)
+	k.Base = c.baseURL(r)
 	c.h.Background.KickOff(c.ctx, c.Exchange, r, k)
 }

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// base is the URL that links start with, without a trailing slash.
-func (c *call) base(r *http.Request) string { return c.h.baseOf(r, c.Prefix) }
+// baseURL is the URL that links start with, without a trailing slash.
+func (c *call) baseURL(r *http.Request) string { return c.h.baseOf(r, c.Prefix) }
 
 // Base is the URL that links of an answer to r start with, without a trailing slash and
 // without the prefix that the request used.

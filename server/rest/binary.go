@@ -20,7 +20,7 @@ import (
 // _summary or _elements, or by a type of JSON or XML that the content does not have. XML
 // beside a range that the content is in asks for the content: browsers accept XML.
 func wantsContent(r *http.Request, contentType string) bool {
-	values, err := query(r)
+	values, err := parseQuery(r)
 	if err != nil || values.Has("_format") || values.Has("_summary") || values.Has("_elements") {
 		return false
 	}
@@ -46,9 +46,9 @@ func wantsContent(r *http.Request, contentType string) bool {
 	return namesContent || !namesOther
 }
 
-// content answers with b, the content of a Binary, or with the error of reading it. The
+// writeContent answers with b, the content of a Binary, or with the error of reading it. The
 // header keeps a browser from running the content as a page of this origin.
-func (c *call) content(r *http.Request, resp interaction.Response, b interaction.Content, err error) {
+func (c *call) writeContent(r *http.Request, resp interaction.Response, b interaction.Content, err error) {
 	header := c.Header()
 	v := &resp.Version
 	header["Etag"] = []string{interaction.ETag(v.VersionID)}
@@ -59,14 +59,14 @@ func (c *call) content(r *http.Request, resp interaction.Response, b interaction
 		return
 	}
 	if err != nil {
-		c.fail(r, err)
+		c.writeError(r, err)
 		return
 	}
 	if b.SecurityContext != "" {
 		header["X-Security-Context"] = []string{b.SecurityContext}
 	}
 	header["Content-Security-Policy"] = []string{"sandbox"}
-	header["Content-Location"] = []string{c.base(r) + "/" + interaction.Location(*v)}
+	header["Content-Location"] = []string{c.baseURL(r) + "/" + interaction.Location(*v)}
 	c.SendContent(r, http.StatusOK, b.Type, b.Data)
 }
 

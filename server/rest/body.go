@@ -41,7 +41,7 @@ func (c *call) body(r *http.Request) ([]byte, error) {
 		size = -1
 	}
 	if size > smallBody {
-		if leave := c.h.bodies.arrive(size); leave != nil {
+		if leave := c.h.bodies.admitArrived(size); leave != nil {
 			defer leave()
 			return c.arriving(r.Body, size)
 		}
@@ -58,7 +58,7 @@ func (c *call) body(r *http.Request) ([]byte, error) {
 		}
 	}
 	var err error
-	if c.leave, err = c.h.bodies.enter(c.ctx, size); err != nil {
+	if c.leave, err = c.h.bodies.enterBody(c.ctx, size); err != nil {
 		return nil, err
 	}
 	in := raw
@@ -96,7 +96,7 @@ func (c *call) arriving(in io.Reader, size int64) ([]byte, error) {
 		return nil, unreadable(err)
 	}
 	var err error
-	c.leave, err = c.h.bodies.enter(c.ctx, size)
+	c.leave, err = c.h.bodies.enterBody(c.ctx, size)
 	return body, err
 }
 

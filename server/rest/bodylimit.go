@@ -30,18 +30,18 @@ func newBodyLimit() *bodyLimit {
 	return &bodyLimit{semaphore.NewWeighted(limitBytes), semaphore.NewWeighted(arrivingBytes)}
 }
 
-// arrive returns what gives back room for a body to arrive in; nil where there is none.
-func (l *bodyLimit) arrive(size int64) (leave func()) {
+// admitArrived returns what gives back room for a body to arrive in; nil where there is none.
+func (l *bodyLimit) admitArrived(size int64) (leave func()) {
 	if !l.arrivals.TryAcquire(size) {
 		return nil
 	}
 	return func() { l.arrivals.Release(size) }
 }
 
-// enter waits for room for a body of size bytes, -1 if that is not known, and returns the
+// enterBody waits for room for a body of size bytes, -1 if that is not known, and returns the
 // function that frees the room. It fails with throttled, 429, if the client has gone before
 // its turn.
-func (l *bodyLimit) enter(ctx context.Context, size int64) (leave func(), err error) {
+func (l *bodyLimit) enterBody(ctx context.Context, size int64) (leave func(), err error) {
 	switch {
 	case size >= 0 && size <= smallBody:
 		return func() {}, nil

@@ -8,16 +8,16 @@ import (
 func TestBodyLimit(t *testing.T) {
 	g := newBodyLimit()
 	ctx, cancel := context.WithCancel(t.Context())
-	leave, err := g.enter(ctx, 10*limitBytes) // alone, and takes all the room
+	leave, err := g.enterBody(ctx, 10*limitBytes) // alone, and takes all the room
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := g.enter(ctx, smallBody); err != nil {
+	if _, err := g.enterBody(ctx, smallBody); err != nil {
 		t.Errorf("a small body waits: %v", err)
 	}
 	second := make(chan error, 1)
 	go func() {
-		_, err := g.enter(ctx, smallBody+1)
+		_, err := g.enterBody(ctx, smallBody+1)
 		second <- err
 	}()
 	cancel()
@@ -25,7 +25,7 @@ func TestBodyLimit(t *testing.T) {
 		t.Error("a second large body passes while the first has all the room")
 	}
 	leave()
-	leave, err = g.enter(context.Background(), -1)
+	leave, err = g.enterBody(context.Background(), -1)
 	if err != nil {
 		t.Fatalf("room that was given back is not there: %v", err)
 	}

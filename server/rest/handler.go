@@ -61,8 +61,8 @@ func (h *Handler) Mount(m *web.Mux) {
 	h.routes.HandleFunc("GET "+systemOperation, h.operationSystem)
 	h.routes.HandleFunc("POST "+systemOperation, h.operationSystem)
 	h.routes.HandleFunc("PUT /{type}/{id}/{operation}", h.operationByPut)
-	h.routes.HandleFunc("/", h.unrouted)
-	m.HandleFunc(web.Public, "GET /metadata", func(w http.ResponseWriter, r *http.Request) { h.metadata(h.call(web.Of(w)), r) })
+	h.routes.HandleFunc("/", h.serveUnrouted)
+	m.HandleFunc(web.Public, "GET /metadata", func(w http.ResponseWriter, r *http.Request) { h.serveMetadata(h.call(web.ExchangeOf(w)), r) })
 	m.HandleRest(web.FHIR, h)
 }
 
@@ -85,7 +85,7 @@ func (h *Handler) call(x *web.Exchange) *call { return &call{Exchange: x, h: h, 
 func (h *Handler) ServeExchange(x *web.Exchange, r *http.Request) {
 	c := h.call(x)
 	if h.Audit != nil {
-		c.ctx, c.recorded = h.Audit.Begin(c.ctx, x, r)
+		c.ctx, c.recorded = h.Audit.BeginRequest(c.ctx, x, r)
 	}
 	if h.Attribute != nil && r.Method != http.MethodGet && r.Method != http.MethodHead {
 		c.ctx = h.Attribute(c.ctx)
@@ -98,28 +98,28 @@ func (h *Handler) ServeExchange(x *web.Exchange, r *http.Request) {
 			c.end()
 		}
 		if c.recorded != nil {
-			c.recorded.End(x, r, c.subject(r), c.read)
+			c.recorded.EndRequest(x, r, c.subject(r), c.read)
 		}
 	}()
 	if r.Header.Get("X-Skip-Validation") == "true" && h.AllowSkipValidation != nil && h.AllowSkipValidation(c.ctx) {
 		c.ctx = interaction.SkipValidation(c.ctx)
 	}
-	if web.Unclean(r.URL.Path) {
-		h.unrouted(c, r)
+	if web.IsUnclean(r.URL.Path) {
+		h.serveUnrouted(c, r)
 		return
 	}
 	h.routes.ServeHTTP(c, r)
 }
 
-// enter counts something expensive until the request ends, and answers where it is
+// enterLimited counts something expensive until the request ends, and answers where it is
 // refused.
-func (c *call) enter(r *http.Request, what ratelimit.Kind) bool {
+func (c *call) enterLimited(r *http.Request, what ratelimit.Kind) bool {
 	if c.h.Enter == nil {
 		return true
 	}
 	leave, err := c.h.Enter(c.ctx, c.Header(), r, what)
 	if err != nil {
-		c.fail(r, err)
+		c.writeError(r, err)
 		return false
 	}
 	c.end = leave
@@ -137,11 +137,11 @@ func (c *call) subject(r *http.Request) string {
 	return typ + "/" + id
 }
 
-// fail answers with an error as an OperationOutcome.
-func (c *call) fail(r *http.Request, err error) {
+// writeError answers with an error as an OperationOutcome.
+func (c *call) writeError(r *http.Request, err error) {
 	if outcome.IsMethodNotAllowed(err) && c.Header().Get("Allow") == "" {
 		// An interaction refused the method, the path takes it.
-		c.Header().Set("Allow", strings.Join(slices.DeleteFunc(c.h.allowed(r), func(m string) bool {
+		c.Header().Set("Allow", strings.Join(slices.DeleteFunc(c.h.allowedMethods(r), func(m string) bool {
 			return m == r.Method || m == http.MethodHead && r.Method == http.MethodGet || m == http.MethodGet && r.Method == http.MethodHead
 		}), ", "))
 	}
@@ -154,11 +154,11 @@ func (c *call) fail(r *http.Request, err error) {
 // acceptPatch lists the types of patches: JSON Patch and FHIRPath Patch. RFC 5789 §2.2, §3.1.
 const acceptPatch = patch.JSONType + ", application/fhir+json"
 
-// unrouted answers what no route matches: OPTIONS, and 405 where the path exists
+// serveUnrouted answers what no route matches: OPTIONS, and 405 where the path exists
 // with another method, with Allow; else 404.
-func (h *Handler) unrouted(w http.ResponseWriter, r *http.Request) {
+func (h *Handler) serveUnrouted(w http.ResponseWriter, r *http.Request) {
 	c := w.(*call)
-	allowed := h.allowed(r)
+	allowed := h.allowedMethods(r)
 	switch {
 	case len(allowed) > 0 && r.Method == http.MethodOptions:
 		c.Route = "options"
@@ -175,17 +175,17 @@ func (h *Handler) unrouted(w http.ResponseWriter, r *http.Request) {
 	first, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
 	switch {
 	case first == "admin" || first == "auth" || first == ".well-known" || first == "health":
-		c.fail(r, outcome.New(outcome.CodeNotFound, "%s is not a path of this server", outcome.Clip(r.URL.Path)))
+		c.writeError(r, outcome.New(outcome.CodeNotFound, "%s is not a path of this server", outcome.Clip(r.URL.Path)))
 	case h.Service.Model.Resources[first] != nil:
-		c.fail(r, outcome.NotSupported("%s is not a path of this server", outcome.Clip(r.URL.Path)))
+		c.writeError(r, outcome.NotSupported("%s is not a path of this server", outcome.Clip(r.URL.Path)))
 	default:
-		c.fail(r, h.Service.UnknownType(first))
+		c.writeError(r, h.Service.UnknownType(first))
 	}
 }
 
-// allowed lists the methods that the request's path is served with.
-func (h *Handler) allowed(r *http.Request) []string {
-	if web.Unclean(r.URL.Path) {
+// allowedMethods lists the methods that the request's path is served with.
+func (h *Handler) allowedMethods(r *http.Request) []string {
+	if web.IsUnclean(r.URL.Path) {
 		return nil
 	}
 	out := h.root.Allowed(r)
@@ -204,12 +204,12 @@ func (h *Handler) allowed(r *http.Request) []string {
 		case at == "{operation}":
 			served = strings.HasPrefix(name, "$")
 			if typ, _, _ := strings.Cut(r.URL.Path[1:], "/"); served && method == http.MethodPut {
-				served = !h.Service.Serves(typ, name[1:]) // only operations of Apps have PUT
+				served = !h.Service.ServesOperation(typ, name[1:]) // only operations of Apps have PUT
 			}
-		case at == "{type}" && !reserved(name):
+		case at == "{type}" && !isReserved(name):
 			served = name == "*" || h.Service.Model.Resources[name] != nil
 		case at == "{id}", at == "{type}":
-			served = !reserved(name) || name[0] == '$' && (method == "GET" || method == "HEAD")
+			served = !isReserved(name) || name[0] == '$' && (method == "GET" || method == "HEAD")
 		}
 		if served && !slices.Contains(out, method) {
 			out = append(out, method)
@@ -229,9 +229,9 @@ func (h *Handler) operationMethods(path string) (methods []string, known bool) {
 	return nil, false
 }
 
-// reserved reports whether a segment of a path is of the interface itself: _history,
+// isReserved reports whether a segment of a path is of the interface itself: _history,
 // $meta. Neither can be an id. Spec: https://hl7.org/fhir/R4/datatypes.html#id.
-func reserved(segment string) bool {
+func isReserved(segment string) bool {
 	return strings.HasPrefix(segment, "_") || strings.HasPrefix(segment, "$")
 }
 
@@ -239,5 +239,5 @@ func reserved(segment string) bool {
 func (c *call) methodNotAllowed(r *http.Request, allowed ...string) {
 	list := strings.Join(allowed, ", ")
 	c.Header().Set("Allow", list)
-	c.fail(r, outcome.MethodNotAllowed("%s is not allowed here; allowed: %s", outcome.Clip(r.Method), list))
+	c.writeError(r, outcome.MethodNotAllowed("%s is not allowed here; allowed: %s", outcome.Clip(r.Method), list))
 }

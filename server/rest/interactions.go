@@ -20,17 +20,17 @@ func (h *Handler) Read(w http.ResponseWriter, r *http.Request, typ string) {
 		return
 	}
 	resp, err := h.Service.Read(c.ctx, interaction.ReadParams{ResourceType: typ, ID: r.PathValue("id"),
-		IfNoneMatch: list(r, "If-None-Match"), IfModifiedSince: modifiedSince(r)})
+		IfNoneMatch: listHeader(r, "If-None-Match"), IfModifiedSince: modifiedSince(r)})
 	c.version(r, resp, err)
 }
 
 // misplaced answers 405 where the path of an instance names something else that is
 // served, though not with this method: GET /Patient/_search, DELETE /Patient/_history.
 func (h *Handler) misplaced(c *call, r *http.Request) bool {
-	if !reserved(r.PathValue("id")) {
+	if !isReserved(r.PathValue("id")) {
 		return false
 	}
-	allowed := h.allowed(r)
+	allowed := h.allowedMethods(r)
 	if len(allowed) == 0 {
 		return false
 	}
@@ -46,18 +46,18 @@ func (c *call) version(r *http.Request, resp interaction.Response, err error) {
 	if err == nil && resp.Version.ResourceType == "Binary" {
 		content, e := c.h.Service.Content(resp.Version)
 		if wantsContent(r, content.Type) {
-			c.content(r, resp, content, e)
+			c.writeContent(r, resp, content, e)
 			return
 		}
 	}
-	c.answer(r, prefer{}, c.subset(r, resp, &err), err)
+	c.writeAnswer(r, prefer{}, c.subset(r, resp, &err), err)
 }
 
 // VRead serves GET /{type}/{id}/_history/{vid}.
 func (h *Handler) VRead(w http.ResponseWriter, r *http.Request, typ string) {
 	c := start(w, "vread")
 	resp, err := h.Service.VRead(c.ctx, interaction.VReadParams{ResourceType: typ, ID: r.PathValue("id"), VersionID: r.PathValue("vid"),
-		IfNoneMatch: list(r, "If-None-Match"), IfModifiedSince: modifiedSince(r)})
+		IfNoneMatch: listHeader(r, "If-None-Match"), IfModifiedSince: modifiedSince(r)})
 	c.version(r, resp, err)
 }
 
@@ -65,11 +65,11 @@ func (h *Handler) VRead(w http.ResponseWriter, r *http.Request, typ string) {
 func (h *Handler) Create(w http.ResponseWriter, r *http.Request, typ string) {
 	c := start(w, "create")
 	if err := interaction.NoCreateQuery(r.URL.RawQuery); err != nil {
-		c.fail(r, err)
+		c.writeError(r, err)
 		return
 	}
 	c.write(r, typ, "", func(body []byte) (interaction.Response, error) {
-		return h.Service.Create(c.ctx, interaction.CreateParams{ResourceType: typ, Body: body, BaseURL: c.base(r), IfNoneExist: guardOf(r, "If-None-Exist")})
+		return h.Service.Create(c.ctx, interaction.CreateParams{ResourceType: typ, Body: body, BaseURL: c.baseURL(r), IfNoneExist: guardOf(r, "If-None-Exist")})
 	})
 }
 
@@ -80,7 +80,7 @@ func (h *Handler) Update(w http.ResponseWriter, r *http.Request, typ string) {
 		return
 	}
 	c.write(r, typ, r.PathValue("id"), func(body []byte) (interaction.Response, error) {
-		return h.Service.Update(c.ctx, interaction.UpdateParams{ResourceType: typ, ID: r.PathValue("id"), Body: body, BaseURL: c.base(r),
+		return h.Service.Update(c.ctx, interaction.UpdateParams{ResourceType: typ, ID: r.PathValue("id"), Body: body, BaseURL: c.baseURL(r),
 			Preconditions: preconditions(r)})
 	})
 }
@@ -93,7 +93,7 @@ func (h *Handler) ConditionalUpdate(w http.ResponseWriter, r *http.Request, typ 
 		return
 	}
 	c.write(r, typ, "", func(body []byte) (interaction.Response, error) {
-		return h.Service.Update(c.ctx, interaction.UpdateParams{ResourceType: typ, Criteria: r.URL.RawQuery, Body: body, BaseURL: c.base(r),
+		return h.Service.Update(c.ctx, interaction.UpdateParams{ResourceType: typ, Criteria: r.URL.RawQuery, Body: body, BaseURL: c.baseURL(r),
 			Preconditions: preconditions(r)})
 	})
 }
@@ -120,25 +120,25 @@ func (h *Handler) ConditionalPatch(w http.ResponseWriter, r *http.Request, typ s
 func (c *call) patch(r *http.Request, p interaction.PatchParams) {
 	pref, err := c.asked(r)
 	if err != nil {
-		c.fail(r, err)
+		c.writeError(r, err)
 		return
 	}
 	text := r.Header.Get("Content-Type")
 	if p.ContentType, _, err = mime.ParseMediaType(text); err != nil {
 		p.ContentType = text
 	}
-	p.Preconditions, p.BaseURL = preconditions(r), c.base(r)
+	p.Preconditions, p.BaseURL = preconditions(r), c.baseURL(r)
 	if p.Patch, err = c.body(r); err != nil {
-		c.fail(r, err)
+		c.writeError(r, err)
 		return
 	}
 	if err := c.checkSubset(r, p.ResourceType); err != nil {
-		c.fail(r, err)
+		c.writeError(r, err)
 		return
 	}
 	resp, err := c.h.Service.Patch(c.ctx, p)
 	resp = c.subset(r, resp, &err)
-	c.answer(r, pref, resp, err)
+	c.writeAnswer(r, pref, resp, err)
 }
 
 // Delete serves DELETE /{type}/{id}.
@@ -148,7 +148,7 @@ func (h *Handler) Delete(w http.ResponseWriter, r *http.Request, typ string) {
 		return
 	}
 	resp, err := h.Service.Delete(c.ctx, interaction.DeleteParams{ResourceType: typ, ID: r.PathValue("id"), Preconditions: preconditions(r)})
-	c.answer(r, prefer{}, resp, err)
+	c.writeAnswer(r, prefer{}, resp, err)
 }
 
 // ConditionalDelete serves DELETE /{type}?criteria.
@@ -159,7 +159,7 @@ func (h *Handler) ConditionalDelete(w http.ResponseWriter, r *http.Request, typ 
 		return
 	}
 	resp, err := h.Service.Delete(c.ctx, interaction.DeleteParams{ResourceType: typ, Criteria: r.URL.RawQuery, Preconditions: preconditions(r)})
-	c.answer(r, prefer{}, resp, err)
+	c.writeAnswer(r, prefer{}, resp, err)
 }
 
 // HistoryInstance serves GET /{type}/{id}/_history.
@@ -177,13 +177,13 @@ func (h *Handler) historySystem(w http.ResponseWriter, r *http.Request) {
 }
 
 func (c *call) history(r *http.Request, typ, id string) {
-	values, err := query(r)
+	values, err := parseQuery(r)
 	if err != nil {
-		c.fail(r, err)
+		c.writeError(r, err)
 		return
 	}
 	resp, err := c.h.Service.History(c.ctx, interaction.HistoryParams{ResourceType: typ, ID: id, Values: values})
-	c.answer(r, prefer{}, resp, err)
+	c.writeAnswer(r, prefer{}, resp, err)
 }
 
 // SearchType serves GET /{type}?… and POST /{type}/_search.
@@ -196,7 +196,7 @@ func (h *Handler) SearchCompartment(w http.ResponseWriter, r *http.Request, typ 
 	searched := r.PathValue("type")
 	c := start(w, "search-compartment")
 	if searched != "*" && h.Service.Model.Resources[searched] == nil {
-		c.fail(r, h.Service.UnknownType(searched))
+		c.writeError(r, h.Service.UnknownType(searched))
 		return
 	}
 	c.search(r, interaction.SearchParams{ResourceType: searched, Compartment: typ, CompartmentID: r.PathValue("id")})
@@ -207,7 +207,7 @@ func (h *Handler) searchSystem(w http.ResponseWriter, r *http.Request) {
 }
 
 func (c *call) search(r *http.Request, p interaction.SearchParams) {
-	if !c.enter(r, ratelimit.Search) {
+	if !c.enterLimited(r, ratelimit.Search) {
 		return
 	}
 	pref := preferences(r)
@@ -216,10 +216,10 @@ func (c *call) search(r *http.Request, p interaction.SearchParams) {
 		p.Values, err = c.form(r)
 		c.values = p.Values
 	} else {
-		p.Values, err = query(r)
+		p.Values, err = parseQuery(r)
 	}
 	if err != nil {
-		c.fail(r, err)
+		c.writeError(r, err)
 		return
 	}
 	p.Lenient = pref.lenient
@@ -228,28 +228,28 @@ func (c *call) search(r *http.Request, p interaction.SearchParams) {
 		return
 	}
 	resp, err := c.h.Service.Search(c.ctx, p)
-	c.answer(r, pref, resp, err)
+	c.writeAnswer(r, pref, resp, err)
 }
 
 func (h *Handler) bundle(w http.ResponseWriter, r *http.Request) {
 	c := start(w, "bundle")
-	if !c.enter(r, ratelimit.Bundle) {
+	if !c.enterLimited(r, ratelimit.Bundle) {
 		return
 	}
 	pref, err := c.asked(r)
 	if err != nil {
-		c.fail(r, err)
+		c.writeError(r, err)
 		return
 	}
 	body, err := c.resourceBody(r)
 	if err != nil {
-		c.fail(r, err)
+		c.writeError(r, err)
 		return
 	}
-	p := interaction.BundleParams{Body: body, Return: pref.ret, Lenient: pref.lenient, BaseURL: c.base(r)}
+	p := interaction.BundleParams{Body: body, Return: pref.ret, Lenient: pref.lenient, BaseURL: c.baseURL(r)}
 	if c.recorded != nil {
 		p.Told = func(d interaction.Done) {
-			c.recorded.Entry(d.Method, d.Interaction, d.Resource, d.URL, d.Status, d.Read)
+			c.recorded.AddEntry(d.Method, d.Interaction, d.Resource, d.URL, d.Status, d.Read)
 		}
 	}
 	resp, err := h.Service.Bundle(c.ctx, p)
@@ -259,24 +259,24 @@ func (h *Handler) bundle(w http.ResponseWriter, r *http.Request) {
 	case interaction.IsTransaction(body):
 		c.Route = "transaction"
 	}
-	c.answer(r, pref, resp, err)
+	c.writeAnswer(r, pref, resp, err)
 }
 
-func (h *Handler) metadata(c *call, r *http.Request) {
+func (h *Handler) serveMetadata(c *call, r *http.Request) {
 	c.Route = "capabilities"
-	values, err := query(r)
+	values, err := parseQuery(r)
 	if err != nil {
-		c.fail(r, err)
+		c.writeError(r, err)
 		return
 	}
-	resp, err := h.Service.Capabilities(c.ctx, interaction.CapabilitiesParams{Values: values, BaseURL: c.base(r)})
-	c.answer(r, prefer{}, resp, err)
+	resp, err := h.Service.Capabilities(c.ctx, interaction.CapabilitiesParams{Values: values, BaseURL: c.baseURL(r)})
+	c.writeAnswer(r, prefer{}, resp, err)
 }
 
 // operationSystem serves $operations on the whole system.
 func (h *Handler) operationSystem(w http.ResponseWriter, r *http.Request) {
 	if !strings.HasPrefix(r.PathValue("operation"), "$") {
-		h.unrouted(w, r)
+		h.serveUnrouted(w, r)
 		return
 	}
 	h.Operation(w, r, "")
@@ -286,7 +286,7 @@ func (h *Handler) operationSystem(w http.ResponseWriter, r *http.Request) {
 func (h *Handler) operationByPut(w http.ResponseWriter, r *http.Request) {
 	typ, name := r.PathValue("type"), r.PathValue("operation")
 	if !strings.HasPrefix(name, "$") || h.Service.Model.Resources[typ] == nil {
-		h.unrouted(w, r)
+		h.serveUnrouted(w, r)
 		return
 	}
 	h.Operation(w, r, typ)
@@ -297,7 +297,7 @@ func (h *Handler) Operation(w http.ResponseWriter, r *http.Request, typ string) 
 	c := start(w, "operation")
 	name, id := r.PathValue("operation"), r.PathValue("id")
 	if !strings.HasPrefix(name, "$") {
-		h.unrouted(w, r)
+		h.serveUnrouted(w, r)
 		return
 	}
 	if c.h.Background != nil && c.h.Background.Serves(name, typ, id) {
@@ -307,7 +307,7 @@ func (h *Handler) Operation(w http.ResponseWriter, r *http.Request, typ string) 
 	p := interaction.OperationParams{Name: name, ResourceType: typ, ID: id, Method: r.Method, Read: r.Method == http.MethodGet || r.Method == http.MethodHead}
 	_, err := c.asked(r)
 	if err == nil {
-		p.Values, err = query(r)
+		p.Values, err = parseQuery(r)
 	}
 	if accepts := h.Service.OperationAccepts(name); err == nil && !p.Read && accepts != nil && r.Header.Get("Content-Type") != "" {
 		p.Body, err = c.bodyOf(r, accepts)
@@ -315,7 +315,7 @@ func (h *Handler) Operation(w http.ResponseWriter, r *http.Request, typ string) 
 		p.Body, err = c.resourceBody(r)
 	}
 	if err != nil {
-		c.fail(r, err)
+		c.writeError(r, err)
 		return
 	}
 	if name == "$everything" && c.h.Background != nil && preferences(r).async {
@@ -327,7 +327,7 @@ func (h *Handler) Operation(w http.ResponseWriter, r *http.Request, typ string) 
 		caller.Token = strings.TrimSpace(token)
 	}
 	resp, err := h.Service.Operation(interaction.WithCaller(c.ctx, caller), p)
-	c.answer(r, prefer{}, resp, err)
+	c.writeAnswer(r, prefer{}, resp, err)
 }
 
 // start says which interaction a request is.
@@ -342,7 +342,7 @@ func start(w http.ResponseWriter, name string) *call {
 func (c *call) write(r *http.Request, typ, id string, do func(body []byte) (interaction.Response, error)) {
 	pref, err := c.asked(r)
 	if err != nil {
-		c.fail(r, err)
+		c.writeError(r, err)
 		return
 	}
 	var body []byte
@@ -352,16 +352,16 @@ func (c *call) write(r *http.Request, typ, id string, do func(body []byte) (inte
 		body, err = c.resourceBody(r)
 	}
 	if err != nil {
-		c.fail(r, err)
+		c.writeError(r, err)
 		return
 	}
 	if err := c.checkSubset(r, typ); err != nil {
-		c.fail(r, err)
+		c.writeError(r, err)
 		return
 	}
 	resp, err := do(body)
 	resp = c.subset(r, resp, &err)
-	c.answer(r, pref, resp, err)
+	c.writeAnswer(r, pref, resp, err)
 }
 
 // asked reads how the client wants the answer of a write. An answer that cannot be
@@ -375,7 +375,7 @@ func formatOf(r *http.Request) string {
 	if !strings.Contains(r.URL.RawQuery, "_format") {
 		return ""
 	}
-	v, err := query(r)
+	v, err := parseQuery(r)
 	if err != nil {
 		return ""
 	}
@@ -402,7 +402,7 @@ func (c *call) subset(r *http.Request, resp interaction.Response, err *error) in
 	if *err != nil || !asksForSubset(r) {
 		return resp
 	}
-	values, e := query(r)
+	values, e := parseQuery(r)
 	if e == nil {
 		resp, e = c.h.Service.Subset(resp, values)
 	}

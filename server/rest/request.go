@@ -59,8 +59,8 @@ func unsupportedType(text string) error {
 	return outcome.UnsupportedMediaType("Content-Type %q is not served; application/fhir+json and application/json are", outcome.Clip(text))
 }
 
-// query reads the URL's query string. Unlike URL.Query it refuses malformed parts.
-func query(r *http.Request) (url.Values, error) {
+// parseQuery reads the URL's query string. Unlike URL.Query it refuses malformed parts.
+func parseQuery(r *http.Request) (url.Values, error) {
 	if r.URL.RawQuery == "" {
 		return nil, nil
 	}
@@ -69,7 +69,7 @@ func query(r *http.Request) (url.Values, error) {
 
 // form reads the parameters of a search by POST, from the URL and the form together.
 func (c *call) form(r *http.Request) (url.Values, error) {
-	values, err := query(r)
+	values, err := parseQuery(r)
 	if err != nil {
 		return nil, err
 	}
@@ -81,7 +81,7 @@ func (c *call) form(r *http.Request) (url.Values, error) {
 		return nil, err
 	}
 	if c.recorded != nil {
-		c.recorded.Form(body)
+		c.recorded.NoteForm(body)
 	}
 	form, err := interaction.ParseQuery(string(body))
 	if err != nil {
@@ -101,18 +101,18 @@ func modifiedSince(r *http.Request) time.Time { return dateHeader(r, "If-Modifie
 
 // preconditions reads the conditional headers of a write. Spec: RFC 9110 §13.1.
 func preconditions(r *http.Request) interaction.Preconditions {
-	return interaction.Preconditions{IfMatch: guardOf(r, "If-Match"), IfNoneMatch: list(r, "If-None-Match"),
+	return interaction.Preconditions{IfMatch: guardOf(r, "If-Match"), IfNoneMatch: listHeader(r, "If-None-Match"),
 		UnmodifiedSince: dateHeader(r, "If-Unmodified-Since")}
 }
 
-// list is a header whose value is a list; several lines are one list.
+// listHeader is a header whose value is a list; several lines are one list.
 // Spec: RFC 9110 §5.3.
-func list(r *http.Request, name string) string { return strings.Join(r.Header[name], ",") }
+func listHeader(r *http.Request, name string) string { return strings.Join(r.Header[name], ",") }
 
 // guardOf is a header that guards a write. An empty one would guard nothing, so it is read
 // as a malformed entity tag or criteria.
 func guardOf(r *http.Request, name string) string {
-	if v := list(r, name); strings.TrimSpace(v) != "" || r.Header[name] == nil {
+	if v := listHeader(r, name); strings.TrimSpace(v) != "" || r.Header[name] == nil {
 		return v
 	}
 	return "?"

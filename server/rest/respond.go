@@ -9,24 +9,24 @@ import (
 	"kiln/server/web"
 )
 
-// answer writes a response, or the error in its place.
-func (c *call) answer(r *http.Request, p prefer, resp interaction.Response, err error) {
+// writeAnswer writes a response, or the error in its place.
+func (c *call) writeAnswer(r *http.Request, p prefer, resp interaction.Response, err error) {
 	if err != nil {
-		c.fail(r, err)
+		c.writeError(r, err)
 		return
 	}
 	var formatParam string
 	pretty := false
 	if q := c.values; q != nil || strings.Contains(r.URL.RawQuery, "_") {
 		if q == nil {
-			q, _ = query(r) // what cannot be read asks for no format
+			q, _ = parseQuery(r) // what cannot be read asks for no format
 		}
 		formatParam = q.Get("_format")
 		pretty = q.Get("_pretty") == "true"
 	}
 	contentType, err := format(r, formatParam)
 	if err != nil {
-		c.fail(r, err)
+		c.writeError(r, err)
 		return
 	}
 	header := c.Header()
@@ -35,7 +35,7 @@ func (c *call) answer(r *http.Request, p prefer, resp interaction.Response, err 
 		header["Etag"] = []string{interaction.ETag(v.VersionID)}
 		header["Last-Modified"] = []string{v.LastUpdated.UTC().Format(http.TimeFormat)}
 		if resp.Status == http.StatusCreated || resp.Written {
-			header["Location"] = []string{c.base(r) + "/" + interaction.Location(*v)}
+			header["Location"] = []string{c.baseURL(r) + "/" + interaction.Location(*v)}
 		}
 	}
 	switch {
@@ -43,7 +43,7 @@ func (c *call) answer(r *http.Request, p prefer, resp interaction.Response, err 
 		c.WriteHeader(resp.Status)
 	case resp.Bundle != nil:
 		buf := web.TakeBuffer()
-		*buf = append(appendBundle((*buf)[:0], c.base(r), resp.Bundle), '\n')
+		*buf = append(appendBundle((*buf)[:0], c.baseURL(r), resp.Bundle), '\n')
 		resp.Release()
 		c.Send(r, resp.Status, contentType, *buf, pretty)
 		web.GiveBuffer(buf)
@@ -58,7 +58,7 @@ func (c *call) answer(r *http.Request, p prefer, resp interaction.Response, err 
 		c.Send(r, resp.Status, contentType, resp.Body, pretty)
 	default:
 		if v.VersionID > 0 {
-			header["Content-Location"] = []string{c.base(r) + "/" + interaction.Location(*v)}
+			header["Content-Location"] = []string{c.baseURL(r) + "/" + interaction.Location(*v)}
 		}
 		c.Send(r, resp.Status, contentType, v.Body, pretty)
 	}

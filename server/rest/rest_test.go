@@ -83,7 +83,7 @@ func TestBase(t *testing.T) {
 				r.Header.Set(k, v)
 			}
 			c := &call{Exchange: &web.Exchange{Prefix: tt.prefix}, h: &Handler{BaseURL: tt.configured, root: &web.Mux{Settings: func() *web.Settings { return &web.Settings{Proxies: proxies} }}}}
-			if got := c.base(r); got != tt.want {
+			if got := c.baseURL(r); got != tt.want {
 				t.Errorf("base %q, want %q", got, tt.want)
 			}
 		})

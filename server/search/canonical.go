@@ -11,11 +11,11 @@ func (p *parser) everyReference(in *Include, typ string) {
 	whole := p.reg.notices[typ]
 	p.notices = addNotice(p.notices, whole)
 	for _, o := range p.reg.Parameters(typ) {
-		if o.Type != fhir.SearchReference || unsupported(o) != "" {
+		if o.Type != fhir.SearchReference || unsupportedReason(o) != "" {
 			continue
 		}
 		if whole == "" {
-			p.notice(o)
+			p.addNotice(o)
 		}
 		for _, k := range o.Keys {
 			if !slices.Contains(in.Keys, k) {
@@ -33,7 +33,7 @@ func (p *parser) canonicals(in *Include, param *fhir.Parameter) {
 			continue
 		}
 		if url, ok := p.reg.canonical(t); ok {
-			p.notice(url)
+			p.addNotice(url)
 			in.Canonicals = append(in.Canonicals, Canonical{t, url.Keys})
 		}
 	}

@@ -14,18 +14,18 @@ import (
 // follows the point. Without a type every possible target that has the parameter
 // is searched. Spec: https://hl7.org/fhir/R4/search.html#chaining.
 func (p *parser) chained(param *fhir.Parameter, c match.Clause, modifier, rest string, depth int) (match.Clause, error) {
-	return p.over(param, c, modifier, rest, func(target string) (match.Clause, error) {
+	return p.overTargets(param, c, modifier, rest, func(target string) (match.Clause, error) {
 		return p.clause([]string{target}, rest, c.Value, depth+1)
 	})
 }
 
-// over is the chain over param to what read reads for a type of target; rest is
+// overTargets is the chain over param to what read reads for a type of target; rest is
 // that in words.
-func (p *parser) over(param *fhir.Parameter, c match.Clause, modifier, rest string, read func(target string) (match.Clause, error)) (match.Clause, error) {
+func (p *parser) overTargets(param *fhir.Parameter, c match.Clause, modifier, rest string, read func(target string) (match.Clause, error)) (match.Clause, error) {
 	if param.Type != fhir.SearchReference {
 		return c, outcome.Invalid("parameter %s: only a reference can be chained, and %s is of type %s", outcome.Clip(c.Name), param.Code, param.Type)
 	}
-	if param.Base == "Bundle" && strings.HasSuffix(param.Expression, ".resource") && !embedded(param) {
+	if param.Base == "Bundle" && strings.HasSuffix(param.Expression, ".resource") && !isEmbedded(param) {
 		// Bundle.entry.resource is the resource itself, no reference. Its contents are not in the index.
 		return c, outcome.RefusedParameter("parameter %s: %s is a resource within the %s, whose contents are not searched", outcome.Clip(c.Name), param.Code, param.Base)
 	}
@@ -48,7 +48,7 @@ func (p *parser) over(param *fhir.Parameter, c match.Clause, modifier, rest stri
 		}
 		used, ordered := p.values, p.ordered
 		sub, err := read(target)
-		if err == nil && embedded(param) && !embeds(param, target, sub) {
+		if err == nil && isEmbedded(param) && !embeds(param, target, sub) {
 			err = outcome.RefusedParameter("parameter %s: %s is a resource within the %s: it is searched by its own elements, and by no resource that it refers to", outcome.Clip(c.Name), param.Code, param.Base)
 		}
 		if o, ok := outcome.From(err); ok && o.Issues[0].Code == outcome.CodeTooCostly {
@@ -78,10 +78,10 @@ func (p *parser) over(param *fhir.Parameter, c match.Clause, modifier, rest stri
 	return c, nil
 }
 
-// embedded reports whether a parameter selects a resource that is embedded instead of referenced: the first
+// isEmbedded reports whether a parameter selects a resource that is embedded instead of referenced: the first
 // entry of a document or message. Its contents are searched like those of a contained resource.
 // Spec: https://hl7.org/fhir/R4/bundle.html#search.
-func embedded(param *fhir.Parameter) bool {
+func isEmbedded(param *fhir.Parameter) bool {
 	return strings.HasSuffix(param.Expression, ".entry[0].resource")
 }
 
@@ -105,11 +105,11 @@ func (p *parser) link(param *fhir.Parameter, target string, sub match.Clause, na
 			values[i] = fhir.Value(ref)
 		}
 		out = append(out, match.TermsOf(param.Keys, values...))
-	} else if !embedded(param) {
+	} else if !isEmbedded(param) {
 		out = append(out, match.Chain{Keys: param.Keys, Target: target, Clauses: []match.Clause{sub}})
 	}
 	if url, ok := p.reg.canonical(target); ok && names {
-		p.notice(url)
+		p.addNotice(url)
 		out = append(out, match.Named{Keys: param.Keys, Target: target, Clauses: []match.Clause{sub}})
 	}
 	for _, k := range param.Keys {
@@ -190,18 +190,18 @@ func (p *parser) has(types []string, name, value string, depth int) (match.Claus
 	if len(parts) < 4 || parts[3] == "" {
 		return c, outcome.Invalid("parameter %s: expected _has:Type:reference parameter:search parameter", outcome.Clip(name))
 	}
-	return p.from(types, c, parts[1], parts[2], func() (match.Clause, error) {
+	return p.fromSources(types, c, parts[1], parts[2], func() (match.Clause, error) {
 		return p.clause([]string{parts[1]}, parts[3], value, depth+1)
 	})
 }
 
-// from is the reverse chain from what read reads for type source, whose parameter
+// fromSources is the reverse chain from what read reads for type source, whose parameter
 // reference refers to a resource of one of types.
-func (p *parser) from(types []string, c match.Clause, source, reference string, read func() (match.Clause, error)) (match.Clause, error) {
+func (p *parser) fromSources(types []string, c match.Clause, source, reference string, read func() (match.Clause, error)) (match.Clause, error) {
 	if !p.reg.Has(source) {
 		return c, p.reg.typeError(source)
 	}
-	param, err := p.lookup([]string{source}, c.Name, reference)
+	param, err := p.lookupParameter([]string{source}, c.Name, reference)
 	if err != nil {
 		return c, err
 	}
@@ -230,5 +230,5 @@ func (p *parser) from(types []string, c match.Clause, source, reference string, 
 // names reports whether a reference of param may name a resource of one of types by a canonical.
 func (p *parser) names(param *fhir.Parameter, types []string) bool {
 	return slices.ContainsFunc(types, func(t string) bool { _, ok := p.reg.canonical(t); return ok }) &&
-		p.reg.gives(param, "canonical", "uri", "url", "oid", "uuid")
+		p.reg.givesDatatype(param, "canonical", "uri", "url", "oid", "uuid")
 }

@@ -28,19 +28,19 @@ func (p *parser) id(types []string, c match.Clause, modifier string) (match.Clau
 	default:
 		return c, badModifier(c.Name, modifier, "token", "missing", "not")
 	}
-	values, err := p.split(fhir.SearchToken, c)
+	values, err := p.splitValues(fhir.SearchToken, c)
 	if err != nil {
 		return c, err
 	}
 	if len(types) == 0 {
 		types = p.reg.Types()
 	}
-	if err := p.bounded(c, len(values), len(values)*len(types)); err != nil {
+	if err := p.checkBounds(c, len(values), len(values)*len(types)); err != nil {
 		return c, err
 	}
 	var ids match.IDs
 	for _, v := range values {
-		id := strings.TrimPrefix(unescape(v), "|")
+		id := strings.TrimPrefix(unescapeValue(v), "|")
 		if !fhir.ValidID(id) {
 			return c, badValue(c.Name, v, "expected a logical id: up to 64 of A-Z a-z 0-9 - .")
 		}
@@ -61,7 +61,7 @@ func (p *parser) updated(c match.Clause, modifier string) (match.Clause, error) 
 	if modifier != "" {
 		return c, badModifier(c.Name, modifier, "date", "missing")
 	}
-	values, err := p.split(fhir.SearchDate, c)
+	values, err := p.splitValues(fhir.SearchDate, c)
 	if err != nil {
 		return c, err
 	}
@@ -85,17 +85,17 @@ func (p *parser) list(types []string, c match.Clause, modifier string) (match.Cl
 	if !ok {
 		return c, p.unknown("", c.Name, "_list")
 	}
-	p.notice(param)
+	p.addNotice(param)
 	if c.Value[0] == '$' {
 		return p.functionalList(types, c)
 	}
-	values, err := p.split(fhir.SearchToken, c)
+	values, err := p.splitValues(fhir.SearchToken, c)
 	if err != nil {
 		return c, err
 	}
 	var ids match.IDs
 	for _, v := range values {
-		id := strings.TrimPrefix(unescape(v), "List/")
+		id := strings.TrimPrefix(unescapeValue(v), "List/")
 		if !fhir.ValidID(id) {
 			return c, badValue(c.Name, v, "expected the logical id of a List, or one functional list")
 		}

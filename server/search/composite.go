@@ -15,7 +15,7 @@ func (p *parser) composite(param *fhir.Parameter, name, modifier, v string) ([]m
 	if modifier != "" {
 		return nil, badModifier(name, modifier, "composite", "missing")
 	}
-	values := split(v, '$', 0)
+	values := splitEscaped(v, '$', 0)
 	if slices.Contains(values, "") {
 		return nil, badValue(name, v, "a part of it is empty")
 	}
@@ -113,14 +113,14 @@ func (p *parser) repetition(branch fhir.Composite, name string, values []string)
 		var err error
 		switch part.Type {
 		case fhir.SearchToken:
-			if _, code, ok := cut(values[i], '|'); ok && code == "" {
+			if _, code, ok := cutEscaped(values[i], '|'); ok && code == "" {
 				return nil, badValue(name, values[i], "a component needs a code: expected code, system|code or |code")
 			}
 			vs, err = tokenValues(name, values[i])
 		case fhir.SearchReference:
 			vs, err = p.referenceValues(nil, name, values[i])
 		case fhir.SearchURI:
-			vs = []fhir.Value{fhir.ValueURI(unescape(values[i]))}
+			vs = []fhir.Value{fhir.ValueURI(unescapeValue(values[i]))}
 		default:
 			err = outcome.Invalid("parameter %s: a component of type %s is not supported", outcome.Clip(name), part.Type)
 		}

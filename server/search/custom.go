@@ -362,7 +362,7 @@ func (c *Compiler) parameter(out *Custom, expr *fhirpath.Expr, typ string) (fhir
 		return p, outcome.Invalid("the expression says nothing of %s, which is one of the parameter's base types", typ).At("SearchParameter.expression")
 	}
 	p.Expression = strings.Join(texts, " | ")
-	if why := unsupported(&p); why != "" {
+	if why := unsupportedReason(&p); why != "" {
 		return p, outcome.Invalid("%s", why).At("SearchParameter.component")
 	}
 	return p, nil
@@ -944,8 +944,8 @@ func (r *Registry) Interpret(base, url, expression string, typ fhir.SearchType, 
 	return &next, nil
 }
 
-// notice records the warning of a search by param.
-func (p *parser) notice(param *fhir.Parameter) { p.notices = addNotice(p.notices, param.Notice) }
+// addNotice records the warning of a search by param.
+func (p *parser) addNotice(param *fhir.Parameter) { p.notices = addNotice(p.notices, param.Notice) }
 
 // Warn adds a warning that something may be missing from the matches, if there is a text.
 func (q *Query) Warn(text string) { q.Notices = addNotice(q.Notices, text) }

@@ -23,7 +23,7 @@ func (p *parser) date(param *fhir.Parameter, name, modifier, v string) ([]match.
 // dateRange reads a date value into the half-open range that it stands for. With
 // ap the range is widened, at both ends, by a tenth of its distance from now.
 func (p *parser) dateRange(name, v string) (op match.Prefix, low, high int64, err error) {
-	op, text, ok := match.CutPrefix(unescape(v))
+	op, text, ok := match.CutPrefix(unescapeValue(v))
 	if !ok {
 		return op, 0, 0, badValue(name, v, "expected a prefix of eq, ne, lt, le, gt, ge, sa, eb, ap, or a date")
 	}

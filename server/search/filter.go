@@ -121,7 +121,7 @@ func (p *parser) along(types []string, n *filterComparison, path []filterStep, d
 			return c, outcome.Invalid("expected _has:Type:reference parameter:search parameter")
 		}
 		inner := append([]filterStep{{name: parts[2], where: step.where}}, rest...)
-		return p.from(types, c, parts[0], parts[1], func() (match.Clause, error) {
+		return p.fromSources(types, c, parts[0], parts[1], func() (match.Clause, error) {
 			return p.along([]string{parts[0]}, n, inner, depth+1)
 		})
 	}
@@ -132,11 +132,11 @@ func (p *parser) along(types []string, n *filterComparison, path []filterStep, d
 		}
 		return p.compare(types, c, code, n.op, depth)
 	}
-	param, err := p.lookup(types, step.name, code)
+	param, err := p.lookupParameter(types, step.name, code)
 	if err != nil {
 		return c, err
 	}
-	return p.over(param, c, modifier, rest[0].name, func(target string) (match.Clause, error) {
+	return p.overTargets(param, c, modifier, rest[0].name, func(target string) (match.Clause, error) {
 		sub, err := p.along([]string{target}, n, rest, depth+1)
 		if err != nil || step.where == nil {
 			return sub, err
@@ -192,7 +192,7 @@ func (p *parser) compare(types []string, c match.Clause, code, op string, depth 
 		c.Value = op + c.Value
 		return p.updated(c, "")
 	}
-	param, err := p.lookup(types, code, code)
+	param, err := p.lookupParameter(types, code, code)
 	if err != nil {
 		return c, err
 	}
@@ -211,7 +211,7 @@ func (p *parser) compare(types []string, c match.Clause, code, op string, depth 
 		default:
 			return c, badValue(code, c.Value, "expected true or false after pr")
 		}
-		c.Any = present(param)
+		c.Any = presenceMatches(param)
 		return c, nil
 	case "ni":
 		c.Not = true
@@ -232,7 +232,7 @@ func (p *parser) unequal(param *fhir.Parameter, c match.Clause, code string) (ma
 		return c, outcome.RefusedParameter("operator ne is not supported for %s, which can have several values: not (%s eq …) asks for resources of which none is equal", outcome.Clip(code), outcome.Clip(code))
 	}
 	equal, err := p.compared(param, code, "eq", c.Value)
-	return both(match.Clause{Any: present(param)}, match.Clause{Name: c.Name, Value: c.Value, Any: equal, Not: true}), err
+	return both(match.Clause{Any: presenceMatches(param)}, match.Clause{Name: c.Name, Value: c.Value, Any: equal, Not: true}), err
 }
 
 // compared returns the matches of a comparison.

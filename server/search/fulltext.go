@@ -21,7 +21,7 @@ func (p *parser) fullText(c match.Clause, code, modifier string, depth int) (mat
 	if code == "_content" && depth > 0 {
 		return c, outcome.RefusedParameter("parameter %s: _content reads whole resources, and is not supported at the end of a chain", outcome.Clip(c.Name))
 	}
-	values, err := p.split(fhir.SearchString, c)
+	values, err := p.splitValues(fhir.SearchString, c)
 	if err != nil {
 		return c, err
 	}
@@ -30,7 +30,7 @@ func (p *parser) fullText(c match.Clause, code, modifier string, depth int) (mat
 		if code == "_text" {
 			fold = fhir.FoldText // as narratives are
 		}
-		query, mistake := parseText(unescape(v), fold)
+		query, mistake := parseText(unescapeValue(v), fold)
 		if mistake != "" {
 			return c, badValue(c.Name, v, mistake)
 		}

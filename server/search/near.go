@@ -21,9 +21,9 @@ func (p *parser) near(param *fhir.Parameter, name, modifier, v string) ([]match.
 		return nil, badModifier(name, modifier, "special", "missing")
 	}
 	const expected = "expected latitude|longitude, latitude|longitude|distance or latitude|longitude|distance|unit, in degrees and a unit of length such as km"
-	parts := split(v, '|', 0)
+	parts := splitEscaped(v, '|', 0)
 	for i := range parts {
-		parts[i] = unescape(parts[i])
+		parts[i] = unescapeValue(parts[i])
 	}
 	if len(parts) < 2 || len(parts) > 4 {
 		return nil, badValue(name, v, expected)

@@ -13,7 +13,7 @@ func (p *parser) number(param *fhir.Parameter, name, modifier, v string) ([]matc
 	if modifier != "" {
 		return nil, badModifier(name, modifier, "number", "missing")
 	}
-	m, err := numberRange(name, unescape(v))
+	m, err := numberRange(name, unescapeValue(v))
 	if err != nil {
 		return nil, err
 	}

@@ -162,7 +162,7 @@ func (p *parser) types(q *Query, values []string) error {
 		if v == "" && !p.opt.Guard {
 			continue
 		}
-		for _, t := range split(v, ',', 0) {
+		for _, t := range splitEscaped(v, ',', 0) {
 			if !p.reg.Has(t) {
 				return p.reg.typeError(t)
 			}
@@ -212,7 +212,7 @@ func (p *parser) known(types []string, name string) error {
 	if slices.Contains(resultNames, code) || slices.Contains(commonNames, code) || code == "_type" {
 		return nil
 	}
-	_, err := p.lookup(types, name, code)
+	_, err := p.lookupParameter(types, name, code)
 	return err
 }
 
@@ -251,7 +251,7 @@ func (p *parser) clause(types []string, name, value string, depth int) (match.Cl
 			return p.fullText(c, code, modifier, depth)
 		}
 	}
-	param, err := p.lookup(types, name, code)
+	param, err := p.lookupParameter(types, name, code)
 	if err != nil {
 		return c, err
 	}
@@ -267,7 +267,7 @@ func (p *parser) clause(types []string, name, value string, depth int) (match.Cl
 // plain reads the values between the commas of a parameter that is an entry of
 // the index.
 func (p *parser) plain(param *fhir.Parameter, c match.Clause, modifier string) (match.Clause, error) {
-	values, err := p.split(param.Type, c)
+	values, err := p.splitValues(param.Type, c)
 	if err != nil {
 		return c, err
 	}
@@ -290,7 +290,7 @@ func (p *parser) plain(param *fhir.Parameter, c match.Clause, modifier string) (
 			}
 			c.Any = append(c.Any, m)
 		}
-		if err := p.bounded(c, len(values), len(terms.Values)); err != nil {
+		if err := p.checkBounds(c, len(values), len(terms.Values)); err != nil {
 			return c, err
 		}
 	}
@@ -302,9 +302,9 @@ func (p *parser) plain(param *fhir.Parameter, c match.Clause, modifier string) (
 	return c, nil
 }
 
-// bounded refuses a clause whose alternatives are more than one statement bears:
+// checkBounds refuses a clause whose alternatives are more than one statement bears:
 // values that are compared one by one, or terms.
-func (p *parser) bounded(c match.Clause, values, terms int) error {
+func (p *parser) checkBounds(c match.Clause, values, terms int) error {
 	if terms > maxTerms {
 		return outcome.New(outcome.CodeTooCostly, "parameter %s: %d values, each about every type that it may be of, are too many; name the types (Type/id, _type) or fewer values",
 			outcome.Clip(c.Name), values)
@@ -315,9 +315,9 @@ func (p *parser) bounded(c match.Clause, values, terms int) error {
 	return nil
 }
 
-// split cuts a value at its commas and keeps count of the values.
-func (p *parser) split(t fhir.SearchType, c match.Clause) ([]string, error) {
-	values := split(c.Value, ',', 0)
+// splitValues cuts a value at its commas and keeps count of the values.
+func (p *parser) splitValues(t fhir.SearchType, c match.Clause) ([]string, error) {
+	values := splitEscaped(c.Value, ',', 0)
 	p.values += len(values)
 	if p.values > maxValues {
 		return nil, outcome.New(outcome.CodeTooCostly, "parameter %s: at most %d values are accepted in one search", outcome.Clip(c.Name), maxValues)
@@ -360,9 +360,9 @@ func (p *parser) value(param *fhir.Parameter, name, modifier, v string) ([]match
 	return nil, outcome.Invalid("parameter %s: parameters of type %s are not supported", outcome.Clip(name), param.Type)
 }
 
-// lookup finds parameter code for resources of any of types: of several, with the
+// lookupParameter finds parameter code for resources of any of types: of several, with the
 // keys of all.
-func (p *parser) lookup(types []string, name, code string) (*fhir.Parameter, error) {
+func (p *parser) lookupParameter(types []string, name, code string) (*fhir.Parameter, error) {
 	if why, ok := fhir.RefusedParameters[code]; ok {
 		return nil, outcome.RefusedParameter("parameter %s is not supported: %s", outcome.Clip(name), why)
 	}
@@ -416,10 +416,10 @@ func (p *parser) lookup(types []string, name, code string) (*fhir.Parameter, err
 }
 
 func (p *parser) usable(param *fhir.Parameter, name string) error {
-	if why := unsupported(param); why != "" {
+	if why := unsupportedReason(param); why != "" {
 		return outcome.RefusedParameter("parameter %s is not supported: %s", outcome.Clip(name), why)
 	}
-	p.notice(param)
+	p.addNotice(param)
 	return nil
 }
 
@@ -428,7 +428,7 @@ func (p *parser) unknown(typ, name, code string) error {
 	if where == "" {
 		where = "every type searched"
 	}
-	names := slices.Concat(p.reg.codes(typ), resultNames)
+	names := slices.Concat(p.reg.codesOf(typ), resultNames)
 	return unknownParameter{outcome.RefusedParameter("unknown search parameter %q for %s%s", outcome.Clip(name), where, outcome.DidYouMean(code, names))}
 }
 
@@ -442,12 +442,12 @@ func (p *parser) missing(param *fhir.Parameter, c match.Clause) (match.Clause, e
 	default:
 		return c, badValue(c.Name, c.Value, `expected "true" or "false"`)
 	}
-	c.Any = present(param)
+	c.Any = presenceMatches(param)
 	return c, nil
 }
 
-// present holds for a resource that has any entry of a parameter.
-func present(param *fhir.Parameter) []match.Match {
+// presenceMatches holds for a resource that has any entry of a parameter.
+func presenceMatches(param *fhir.Parameter) []match.Match {
 	if targets := narrowedTo(param); targets != nil {
 		var values []fhir.Value
 		for _, t := range targets {
@@ -481,7 +481,7 @@ func narrowedTo(param *fhir.Parameter) []string {
 		return nil
 	}
 	// The first entry of a Bundle is a Composition where that is a document.
-	if strings.Contains(param.Expression, "resolve()") || embedded(param) {
+	if strings.Contains(param.Expression, "resolve()") || isEmbedded(param) {
 		return param.Targets
 	}
 	return nil

@@ -29,9 +29,9 @@ func TestSplitAndUnescape(t *testing.T) {
 		{",", []string{"", ""}},
 	}
 	for _, tt := range tests {
-		got := split(tt.value, ',', 0)
+		got := splitEscaped(tt.value, ',', 0)
 		for i := range got {
-			got[i] = unescape(got[i])
+			got[i] = unescapeValue(got[i])
 		}
 		if diff := cmp.Diff(tt.want, got); diff != "" {
 			t.Errorf("%s:\n%s", tt.value, diff)

@@ -12,9 +12,9 @@ func (p *parser) quantity(param *fhir.Parameter, name, modifier, v string) ([]ma
 	if modifier != "" {
 		return nil, badModifier(name, modifier, "quantity", "missing")
 	}
-	parts := split(v, '|', 0)
+	parts := splitEscaped(v, '|', 0)
 	for i := range parts {
-		parts[i] = unescape(parts[i])
+		parts[i] = unescapeValue(parts[i])
 	}
 	const expected = "expected number, number|system|code or number||unit, after an optional prefix"
 	m := match.Quantities{}

@@ -15,8 +15,8 @@ import (
 // Spec: https://hl7.org/fhir/R4/search.html#reference.
 func (p *parser) reference(param *fhir.Parameter, name, modifier, v string) ([]match.Match, error) {
 	if modifier == "identifier" {
-		system, value, ok := cut(v, '|')
-		system, value = unescape(system), unescape(value)
+		system, value, ok := cutEscaped(v, '|')
+		system, value = unescapeValue(system), unescapeValue(value)
 		if !ok {
 			system, value = fhir.AnySystem, system
 		}
@@ -73,7 +73,7 @@ func mayPoint(targets []string, typ string) bool {
 // locations that are part of others. Types without a hierarchy are left out.
 // Spec: https://hl7.org/fhir/R4/search.html#recursive.
 func (p *parser) hierarchy(param *fhir.Parameter, name, modifier, v string) ([]match.Match, error) {
-	text := unescape(v)
+	text := unescapeValue(v)
 	typ, id, local := fhir.LocalReference(text, p.opt.BaseURLs)
 	if !local && strings.Contains(text, ":") {
 		return p.uri(param, name, modifier, v)
@@ -113,7 +113,7 @@ func (r *Registry) hierarchy(typ string) []fhir.Key {
 // referenceValues are the hashed values that a reference stands for. targets are
 // the types it may point at, nil for every type.
 func (p *parser) referenceValues(targets []string, name, v string) ([]fhir.Value, error) {
-	v = unescape(v)
+	v = unescapeValue(v)
 	if typ, id, ok := fhir.LocalReference(v, p.opt.BaseURLs); ok {
 		if !p.reg.Has(typ) {
 			return nil, p.reg.typeError(typ)

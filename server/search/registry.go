@@ -179,8 +179,8 @@ func (r *Registry) Targets(p *fhir.Parameter) []string {
 	return p.Targets
 }
 
-// unsupported is why p cannot be searched, or "".
-func unsupported(p *fhir.Parameter) string {
+// unsupportedReason is why p cannot be searched, or "".
+func unsupportedReason(p *fhir.Parameter) string {
 	if p.Unsupported != "" {
 		return p.Unsupported
 	}
@@ -214,7 +214,7 @@ func isNear(p *fhir.Parameter) bool {
 }
 
 // Supported reports whether p can be searched, for /metadata.
-func Supported(p *fhir.Parameter) bool { return unsupported(p) == "" }
+func Supported(p *fhir.Parameter) bool { return unsupportedReason(p) == "" }
 
 func isOrdered(t fhir.SearchType) bool {
 	switch t {
@@ -232,12 +232,12 @@ func (r *Registry) typeError(typ string) *outcome.Error {
 // NearestType returns `, did you mean "Patient"?` for a misspelt type, or "".
 func (r *Registry) NearestType(typ string) string { return outcome.DidYouMean(typ, r.names) }
 
-// codes returns what may stand as a parameter name for typ.
-func (r *Registry) codes(typ string) []string {
+// codesOf returns what may stand as a parameter name for typ.
+func (r *Registry) codesOf(typ string) []string {
 	list := slices.Clone(commonNames)
 	if typ != "" {
 		for _, p := range r.sorted[typ] {
-			if unsupported(p) == "" {
+			if unsupportedReason(p) == "" {
 				list = append(list, p.Code)
 			}
 		}

@@ -123,7 +123,7 @@ func (p *parser) sort(q *Query, value string) error {
 		case "":
 			return badValue("_sort", value, "expected parameter names between commas, with - before one for descending order")
 		default:
-			param, err := p.lookup(q.Types, "_sort="+k, code)
+			param, err := p.lookupParameter(q.Types, "_sort="+k, code)
 			if err != nil {
 				return err
 			}
@@ -181,7 +181,7 @@ func (p *parser) include(q *Query, name, value string, reverse, iterate bool) (I
 		return in, nil
 	}
 	param, ok := p.reg.Lookup(in.Source, in.Param)
-	if !ok || param.Type != fhir.SearchReference || unsupported(param) != "" {
+	if !ok || param.Type != fhir.SearchReference || unsupportedReason(param) != "" {
 		var names []string
 		for _, o := range p.reg.Parameters(in.Source) {
 			if o.Type == fhir.SearchReference {
@@ -197,7 +197,7 @@ func (p *parser) include(q *Query, name, value string, reverse, iterate bool) (I
 		!slices.ContainsFunc(q.Types, func(t string) bool { return slices.Contains(param.Targets, t) }) {
 		return in, badValue(name, value, in.Param+" refers to "+strings.Join(param.Targets, ", ")+", not to "+strings.Join(q.Types, ", "))
 	}
-	p.notice(param)
+	p.addNotice(param)
 	if in.Target == "" && len(param.Targets) == 1 {
 		in.Target = param.Targets[0] // patient shares its entries with subject
 	}

@@ -39,7 +39,7 @@ func (r *Registry) WithSortIndexes(list []SortIndex, ready func(x *SortIndex) bo
 	}
 	for _, x := range list {
 		p, ok := r.Lookup(x.ResourceType, x.Code)
-		if !ok || !isText(p.Type) || unsupported(p) != "" {
+		if !ok || !isText(p.Type) || unsupportedReason(p) != "" {
 			continue
 		}
 		x.keys, x.targets = p.Keys, narrowedTo(p)
@@ -75,9 +75,9 @@ func (r *Registry) CanSortIndex(typ, code string) error {
 	p, ok := r.Lookup(typ, code)
 	switch {
 	case !ok:
-		return outcome.Invalid("%s has no search parameter %q%s", typ, outcome.Clip(code), outcome.DidYouMean(code, r.codes(typ)))
-	case unsupported(p) != "":
-		return outcome.Invalid("parameter %s of %s is not supported: %s", code, typ, unsupported(p))
+		return outcome.Invalid("%s has no search parameter %q%s", typ, outcome.Clip(code), outcome.DidYouMean(code, r.codesOf(typ)))
+	case unsupportedReason(p) != "":
+		return outcome.Invalid("parameter %s of %s is not supported: %s", code, typ, unsupportedReason(p))
 	case isOrdered(p.Type):
 		return outcome.Invalid("parameter %s of %s is of type %s and needs no index for _sort: the index has that order", code, typ, p.Type)
 	case !isText(p.Type):

@@ -12,7 +12,7 @@ import (
 // of a value; `:exact` the whole as it is.
 // Spec: https://hl7.org/fhir/R4/search.html#string.
 func (p *parser) text(param *fhir.Parameter, name, modifier, v string) ([]match.Match, error) {
-	v = unescape(v)
+	v = unescapeValue(v)
 	m := match.Strings{Keys: param.Keys, Single: param.Single, Text: fhir.JoinText(v)}
 	switch modifier {
 	case "":

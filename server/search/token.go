@@ -36,7 +36,7 @@ func (p *parser) token(param *fhir.Parameter, name, modifier, v string) ([]match
 	case "text":
 		// A text is compared like a string; a part anywhere in it is what people
 		// look for.
-		text := fhir.JoinText(unescape(v))
+		text := fhir.JoinText(unescapeValue(v))
 		if text == "" {
 			return nil, badValue(name, v, "expected a part of a display text")
 		}
@@ -44,7 +44,7 @@ func (p *parser) token(param *fhir.Parameter, name, modifier, v string) ([]match
 	case "of-type":
 		return p.ofType(param, name, v)
 	case "in", "not-in":
-		return p.expand(param, name, Expansion{Modifier: "in", ValueSet: unescape(v)})
+		return p.expand(param, name, Expansion{Modifier: "in", ValueSet: unescapeValue(v)})
 	case "below", "above":
 		t := readToken(v)
 		e := Expansion{Modifier: modifier, System: t.system, Code: t.code}
@@ -71,11 +71,11 @@ type token struct {
 }
 
 func readToken(v string) token {
-	system, code, ok := cut(v, '|')
+	system, code, ok := cutEscaped(v, '|')
 	if !ok {
 		system, code = "", system
 	}
-	return token{unescape(system), unescape(code), ok}
+	return token{unescapeValue(system), unescapeValue(code), ok}
 }
 
 // tokenValues are the hashed values that a token stands for.
@@ -97,12 +97,12 @@ func tokenValues(name, v string) ([]fhir.Value, error) {
 // ambiguous. The modifier is rejected for parameters that never select an Identifier.
 // Spec: https://hl7.org/fhir/R4/search.html#token (of-type).
 func (p *parser) ofType(param *fhir.Parameter, name, v string) ([]match.Match, error) {
-	if !p.reg.gives(param, "Identifier") {
+	if !p.reg.givesDatatype(param, "Identifier") {
 		return nil, outcome.Invalid("parameter %s: modifier \":of-type\" applies to identifiers only, and %s never gives one", outcome.Clip(name), param.Code)
 	}
-	parts := split(v, '|', 0)
+	parts := splitEscaped(v, '|', 0)
 	for i := range parts {
-		parts[i] = unescape(parts[i])
+		parts[i] = unescapeValue(parts[i])
 	}
 	switch whole := !slices.Contains(parts, ""); {
 	case whole && len(parts) == 3:
@@ -113,9 +113,9 @@ func (p *parser) ofType(param *fhir.Parameter, name, v string) ([]match.Match, e
 	return nil, badValue(name, v, "expected type system|type code|identifier value, or type system|type code, every part with a value and the system a URI")
 }
 
-// gives reports whether a value of param can be of one of the datatypes, or that is not known before a resource
+// givesDatatype reports whether a value of param can be of one of the datatypes, or that is not known before a resource
 // is there. param may be of several resource types.
-func (r *Registry) gives(param *fhir.Parameter, datatypes ...string) bool {
+func (r *Registry) givesDatatype(param *fhir.Parameter, datatypes ...string) bool {
 	for _, typ := range r.names {
 		own := r.types[typ][param.Code]
 		if own == nil || slices.ContainsFunc(own.Keys, func(k fhir.Key) bool { return !slices.Contains(param.Keys, k) }) {

@@ -13,15 +13,15 @@ import (
 // a resource that canonicals name, `url|version` selects that version.
 // Spec: https://hl7.org/fhir/R4/search.html#uri, search.html#versions.
 func (p *parser) uri(param *fhir.Parameter, name, modifier, v string) ([]match.Match, error) {
-	if url, version, ok := cut(v, '|'); ok && modifier == "" && version != "" {
+	if url, version, ok := cutEscaped(v, '|'); ok && modifier == "" && version != "" {
 		if keys := p.reg.versionKeys(param); keys != nil {
 			return []match.Match{match.All{Clauses: []match.Clause{
-				{Name: name, Value: v, Any: []match.Match{match.TermsOf(param.Keys, fhir.ValueURI(unescape(url)))}},
-				{Name: "version", Value: version, Any: []match.Match{match.TermsOf(keys, fhir.ValueCode(unescape(version)))}},
+				{Name: name, Value: v, Any: []match.Match{match.TermsOf(param.Keys, fhir.ValueURI(unescapeValue(url)))}},
+				{Name: "version", Value: version, Any: []match.Match{match.TermsOf(keys, fhir.ValueCode(unescapeValue(version)))}},
 			}}}, nil
 		}
 	}
-	v = unescape(v)
+	v = unescapeValue(v)
 	if modifier == "above" || modifier == "below" {
 		v = strings.TrimRight(v, "/")
 		if !strings.Contains(v, "://") {

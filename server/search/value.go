@@ -9,9 +9,9 @@ import (
 // Values are split before they are unescaped: `\,` `\|` `\$` and `\\` stand for
 // the character itself. Spec: https://hl7.org/fhir/R4/search.html#escaping.
 
-// split cuts s at every sep that has no backslash before it. The parts keep their
+// splitEscaped cuts s at every sep that has no backslash before it. The parts keep their
 // escapes. At most limit parts are made, the last with the rest, if limit > 0.
-func split(s string, sep byte, limit int) []string {
+func splitEscaped(s string, sep byte, limit int) []string {
 	if strings.IndexByte(s, sep) < 0 {
 		return []string{s}
 	}
@@ -32,8 +32,8 @@ func split(s string, sep byte, limit int) []string {
 	return append(out, s[start:])
 }
 
-// cut splits s at its first unescaped sep.
-func cut(s string, sep byte) (before, after string, found bool) {
+// cutEscaped splits s at its first unescaped sep.
+func cutEscaped(s string, sep byte) (before, after string, found bool) {
 	for i := 0; i < len(s); i++ {
 		switch s[i] {
 		case '\\':
@@ -45,8 +45,8 @@ func cut(s string, sep byte) (before, after string, found bool) {
 	return s, "", false
 }
 
-// unescape drops the backslash of every escape.
-func unescape(s string) string {
+// unescapeValue drops the backslash of every escape.
+func unescapeValue(s string) string {
 	if strings.IndexByte(s, '\\') < 0 {
 		return s
 	}

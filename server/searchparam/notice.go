@@ -10,8 +10,8 @@ import (
 	"kiln/server/store"
 )
 
-// build makes the registry of the stored parameters, with the warnings that the jobs cause.
-func (s *Service) build(at *snapshot, jobs []store.ReindexJob) *search.Registry {
+// buildRegistry makes the registry of the stored parameters, with the warnings that the jobs cause.
+func (s *Service) buildRegistry(at *snapshot, jobs []store.ReindexJob) *search.Registry {
 	var warn search.Notice
 	if len(jobs) > 0 {
 		of := make(map[string][]store.ReindexJob)
@@ -25,7 +25,7 @@ func (s *Service) build(at *snapshot, jobs []store.ReindexJob) *search.Registry 
 			}
 		}
 		warn = func(typ, code string, keys []fhir.Key) string {
-			text := notice(typ, code, keys, of[typ])
+			text := jobNotice(typ, code, keys, of[typ])
 			for _, k := range keys {
 				if j, ok := elsewhere[k]; ok && text == "" {
 					text = building(typ, code, j)
@@ -34,7 +34,7 @@ func (s *Service) build(at *snapshot, jobs []store.ReindexJob) *search.Registry 
 			return text
 		}
 	}
-	in := s.Base.Extended(at.Version, at.customs(), s.Value, warn)
+	in := s.Base.Extended(at.Version, at.customParameters(), s.Value, warn)
 	if len(at.sorts) == 0 {
 		return in
 	}
@@ -48,9 +48,9 @@ func (s *Service) build(at *snapshot, jobs []store.ReindexJob) *search.Registry 
 	})
 }
 
-// notice returns the warning of a search that uses the entries of a resource type under keys, "" for none. code is the
+// jobNotice returns the warning of a search that uses the entries of a resource type under keys, "" for none. code is the
 // parameter code, or "" for a compartment. jobs are the jobs of the type, oldest first.
-func notice(typ, code string, keys []fhir.Key, jobs []store.ReindexJob) string {
+func jobNotice(typ, code string, keys []fhir.Key, jobs []store.ReindexJob) string {
 	if len(jobs) == 0 {
 		return ""
 	}

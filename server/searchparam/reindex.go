@@ -33,7 +33,7 @@ func (s *Service) Run(ctx context.Context) {
 		var worked, waits, removing bool
 		err := s.Refresh(ctx) // the end of a job changes the warnings of searches
 		if err == nil {
-			due := store.Since(followed) >= removal
+			due := store.TimeSince(followed) >= removal
 			if removing, err = s.followSortIndexes(ctx, due); due {
 				followed = time.Now()
 			}

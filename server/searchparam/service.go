@@ -117,7 +117,7 @@ func (s *Service) Open(ctx context.Context) error {
 // (search.Registry.Err).
 func (s *Service) Current() *search.Registry {
 	at := s.current.Load()
-	switch age := store.Since(at.asked); {
+	switch age := store.TimeSince(at.asked); {
 	case age < s.MaxAge/2:
 	case age < s.MaxAge:
 		if s.renewing.CompareAndSwap(false, true) {
@@ -164,7 +164,7 @@ func (s *Service) Refresh(ctx context.Context) error {
 		s.Forget()
 	}
 	if state.Fingerprint != s.fingerprints.All {
-		return s.refuse(&next, state, asked)
+		return s.refuseSearches(&next, state, asked)
 	}
 	next.Fingerprint, next.otherBuild = state.Fingerprint, nil
 	if state.Epoch != at.Epoch { // surrogates and versions may be given again
@@ -176,14 +176,14 @@ func (s *Service) Refresh(ctx context.Context) error {
 	// asked stays the time of the first question: what was read since may be older than the time of the last one.
 	if state.Version != at.Version || state.Progress != at.Progress || at.otherBuild != nil {
 		var list []store.StoredParameter
-		if next.Version, next.Progress, list, err = s.Store.StoredParameters(ctx, at.versions()); err != nil {
+		if next.Version, next.Progress, list, err = s.Store.StoredParameters(ctx, at.versionsByKey()); err != nil {
 			return err
 		}
 		// Read after the version: newer rows make a write fail once more, and do no other harm.
 		if next.sorts, err = s.Store.SortIndexes(ctx); err != nil {
 			return err
 		}
-		next.stored = s.read(at, list)
+		next.stored = s.readParameters(at, list)
 		for rid, sp := range next.stored {
 			if sp.err != nil && at.stored[rid] != sp {
 				s.Logger.Warn("a stored SearchParameter is not in force", slog.String("id", sp.id), slog.Any("error", sp.err))
@@ -193,7 +193,7 @@ func (s *Service) Refresh(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		next.registry = s.build(&next, jobs)
+		next.registry = s.buildRegistry(&next, jobs)
 	}
 	next.asked = asked
 	s.current.Store(&next)

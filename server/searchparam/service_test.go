@@ -43,7 +43,7 @@ func TestOwnDefinitionsChangeNothing(t *testing.T) {
 			continue // of the extensions package: nothing has them
 		}
 		n++
-		custom, err := k.compile(&c, definition(p))
+		custom, err := k.compile(&c, definitionOf(p))
 		switch {
 		case err != nil:
 			kept = append(kept, fmt.Sprintf("%s is refused: %v", e.URL, err))
@@ -91,7 +91,7 @@ func TestNotice(t *testing.T) {
 		{"a later job has not ended", []store.ReindexJob{{ResourceType: "Patient", Keys: keys, Finished: now, FailedKeys: keys}, {ResourceType: "Patient"}}, "could not be indexed"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			p, _ := k.build(&snapshot{stored: map[int64]*stored{1: {custom: c}}}, tc.jobs).Lookup("Patient", "kin")
+			p, _ := k.buildRegistry(&snapshot{stored: map[int64]*stored{1: {custom: c}}}, tc.jobs).Lookup("Patient", "kin")
 			got := p.Notice
 			if tc.want == "" && got != "" || !strings.Contains(got, tc.want) {
 				t.Errorf("the notice is %q, want %q", got, tc.want)

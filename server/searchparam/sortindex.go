@@ -95,7 +95,7 @@ func (s *Service) sortIndexState(ctx context.Context, at *snapshot, row store.So
 		}
 	}
 	// Where no job is missing, at is of before the last one had ended.
-	if out.State = SortIndexBuilding; notice(row.ResourceType, row.Code, []fhir.Key{x.Key}, jobs) != "" {
+	if out.State = SortIndexBuilding; jobNotice(row.ResourceType, row.Code, []fhir.Key{x.Key}, jobs) != "" {
 		out.State = SortIndexIncomplete
 	}
 	return out, nil

@@ -21,8 +21,8 @@ type stored struct {
 	err        error
 }
 
-// versions are those that need not be read again.
-func (at *snapshot) versions() map[int64]int {
+// versionsByKey are those that need not be read again.
+func (at *snapshot) versionsByKey() map[int64]int {
 	out := make(map[int64]int, len(at.stored))
 	for rid, sp := range at.stored {
 		out[rid] = sp.version
@@ -30,8 +30,8 @@ func (at *snapshot) versions() map[int64]int {
 	return out
 }
 
-// read compiles the new entries of list, and takes the others from at.
-func (s *Service) read(at *snapshot, list []store.StoredParameter) map[int64]*stored {
+// readParameters compiles the new entries of list, and takes the others from at.
+func (s *Service) readParameters(at *snapshot, list []store.StoredParameter) map[int64]*stored {
 	out := make(map[int64]*stored, len(list))
 	var fresh []*stored
 	for _, r := range list {
@@ -46,13 +46,13 @@ func (s *Service) read(at *snapshot, list []store.StoredParameter) map[int64]*st
 			err = errors.New("it is no SearchParameter")
 		}
 		if sp.err = err; err == nil {
-			sp.definition, sp.retired = definition(p), p.Status.Text == "retired"
+			sp.definition, sp.retired = definitionOf(p), p.Status.Text == "retired"
 		}
 		out[r.RID] = sp
 		fresh = append(fresh, sp)
 	}
 	// The parts of a composite may have been added, changed or removed.
-	was, is := lookup(at.stored), lookup(out)
+	was, is := definitionLookup(at.stored), definitionLookup(out)
 	for rid, sp := range out {
 		if at.stored[rid] == sp && slices.ContainsFunc(sp.definition.Components, func(c search.Component) bool {
 			x, had := was(c.Definition)
@@ -75,8 +75,8 @@ func (s *Service) read(at *snapshot, list []store.StoredParameter) map[int64]*st
 	return out
 }
 
-// lookup finds definitions by URL.
-func lookup(list map[int64]*stored) func(url string) (search.Definition, bool) {
+// definitionLookup finds definitions by URL.
+func definitionLookup(list map[int64]*stored) func(url string) (search.Definition, bool) {
 	return func(canonical string) (search.Definition, bool) {
 		url, _, _ := strings.Cut(canonical, "|")
 		for _, sp := range list {
@@ -122,8 +122,8 @@ func (s *Service) compiled(d search.Definition) bool {
 	return false
 }
 
-// definition returns the search parameter that a SearchParameter resource defines.
-func definition(p *r4.SearchParameter) search.Definition {
+// definitionOf returns the search parameter that a SearchParameter resource defines.
+func definitionOf(p *r4.SearchParameter) search.Definition {
 	d := search.Definition{
 		URL: p.URL.Text, Code: p.Code.Text, Type: fhir.SearchType(p.Type_.Text),
 		Expression: p.Expression.Text, Description: p.Description.Text,
@@ -140,8 +140,8 @@ func definition(p *r4.SearchParameter) search.Definition {
 	return d
 }
 
-// customs are the parameters in force, by id of their resource.
-func (at *snapshot) customs() []*search.Custom {
+// customParameters are the parameters in force, by id of their resource.
+func (at *snapshot) customParameters() []*search.Custom {
 	var list []*stored
 	for _, sp := range at.stored {
 		if sp.custom != nil {

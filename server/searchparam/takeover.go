@@ -43,11 +43,11 @@ func (s *Service) rebuild(ctx context.Context, t *store.Tx, types []string, vers
 	if err != nil {
 		return nil, err
 	}
-	at.stored = s.read(at, list)
+	at.stored = s.readParameters(at, list)
 	if at.sorts, err = t.SortIndexes(ctx); err != nil {
 		return nil, err
 	}
-	in := s.build(at, nil)
+	in := s.buildRegistry(at, nil)
 	jobs := make([]store.ReindexJob, len(types))
 	for i, typ := range types {
 		jobs[i] = store.ReindexJob{ID: s.NewID(), ResourceType: typ, Keys: keysOf(in, typ), Ranges: true, ParametersVersion: version, Created: s.Now()}
@@ -68,10 +68,10 @@ func keysOf(in *search.Registry, typ string) []fhir.Key {
 	return slices.Compact(keys)
 }
 
-// refuse makes the server answer neither searches nor writes, because another build
+// refuseSearches makes the server answer neither searches nor writes, because another build
 // has taken over the index (as state says), and returns that error. A server of this
 // build that starts takes the index back.
-func (s *Service) refuse(next *snapshot, state store.ParametersState, asked time.Time) error {
+func (s *Service) refuseSearches(next *snapshot, state store.ParametersState, asked time.Time) error {
 	if next.otherBuild == nil {
 		next.otherBuild = outcome.Unavailable("a server of another build, with other search parameters, has taken over the index of the database: " +
 			"this one neither searches nor writes any more; replace it by that build, or start it again to take the index back")

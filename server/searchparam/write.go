@@ -21,7 +21,7 @@ import (
 // again in the transaction.
 func (s *Service) Check(p *r4.SearchParameter) error {
 	at := s.current.Load()
-	_, err := s.compile(&search.Compiler{Base: s.Base, Other: lookup(at.stored)}, definition(p))
+	_, err := s.compile(&search.Compiler{Base: s.Base, Other: definitionLookup(at.stored)}, definitionOf(p))
 	if errors.Is(err, search.ErrComponent) {
 		return nil // it may come in the same transaction
 	}
@@ -31,7 +31,7 @@ func (s *Service) Check(p *r4.SearchParameter) error {
 // Warnings returns warnings about a SearchParameter that can be stored, each with the
 // element of the resource.
 func (s *Service) Warnings(p *r4.SearchParameter) []outcome.Issue {
-	custom, err := (&search.Compiler{Base: s.Base, Other: lookup(s.current.Load().stored)}).Compile(definition(p))
+	custom, err := (&search.Compiler{Base: s.Base, Other: definitionLookup(s.current.Load().stored)}).Compile(definitionOf(p))
 	if err != nil {
 		return nil
 	}
@@ -41,7 +41,7 @@ func (s *Service) Warnings(p *r4.SearchParameter) []outcome.Issue {
 // Restates reports whether R4 has a search parameter of the same code, type and values for
 // each resource type of p.
 func (s *Service) Restates(p *r4.SearchParameter) bool {
-	return (&search.Compiler{Base: s.Base}).RestatesR4(definition(p))
+	return (&search.Compiler{Base: s.Base}).RestatesR4(definitionOf(p))
 }
 
 // InTx follows writes of SearchParameters inside their transaction.
@@ -58,11 +58,11 @@ func (s *Service) InTx(ctx context.Context, t *store.Tx, ws []*store.Write) (cha
 
 	// 2. The parameters in force after the commit.
 	after := &snapshot{}
-	_, _, list, err := t.StoredParameters(ctx, before.versions())
+	_, _, list, err := t.StoredParameters(ctx, before.versionsByKey())
 	if err != nil {
 		return false, err
 	}
-	after.stored = s.read(before, list)
+	after.stored = s.readParameters(before, list)
 	for _, w := range ws {
 		if err := s.checkUnique(after, w.ID); err != nil {
 			return false, err
@@ -70,7 +70,7 @@ func (s *Service) InTx(ctx context.Context, t *store.Tx, ws []*store.Write) (cha
 	}
 
 	// 3. A job for each type whose index is to change.
-	if slices.Equal(before.customs(), after.customs()) {
+	if slices.Equal(before.customParameters(), after.customParameters()) {
 		return false, nil // the definition of a compiled parameter: nothing changes
 	}
 	if after.Version, err = t.RaiseParametersVersion(ctx); err != nil {
@@ -123,7 +123,7 @@ func (s *Service) checkUnique(at *snapshot, id string) error {
 // addJobs adds an index job for each resource type whose custom keys differ between
 // before and after, and for those that contain resources of such a type.
 func (s *Service) addJobs(ctx context.Context, t *store.Tx, before, after *snapshot) error {
-	was, is := before.customs(), after.customs()
+	was, is := before.customParameters(), after.customParameters()
 	changed := make(map[string]*store.ReindexJob)
 	for _, typ := range s.Base.Types() {
 		j := &store.ReindexJob{}

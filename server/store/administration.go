@@ -28,7 +28,7 @@ const (
 func (s *Store) Signals(ctx context.Context) (map[string]Signal, error) {
 	rows, err := db.New(s.side).Signals(ctx)
 	if err != nil {
-		return nil, translate(err)
+		return nil, translateError(err)
 	}
 	out := make(map[string]Signal, len(rows))
 	for _, r := range rows {
@@ -40,7 +40,7 @@ func (s *Store) Signals(ctx context.Context) (map[string]Signal, error) {
 // RaiseSignal makes every server look.
 func (s *Store) RaiseSignal(ctx context.Context, name, detail string) error {
 	_, err := db.New(s.pool).RaiseSignal(ctx, db.RaiseSignalParams{Name: name, Detail: detail})
-	return translate(err)
+	return translateError(err)
 }
 
 // Setting is a value that an administrator has set at run time.
@@ -59,7 +59,7 @@ type Setting struct {
 func (s *Store) Settings(ctx context.Context) ([]Setting, error) {
 	rows, err := db.New(s.side).Settings(ctx)
 	if err != nil {
-		return nil, translate(err)
+		return nil, translateError(err)
 	}
 	out := make([]Setting, len(rows))
 	for i, r := range rows {
@@ -107,7 +107,7 @@ func (s *Store) DeleteSetting(ctx context.Context, name string) (existed bool, e
 }
 
 func (s *Store) signalled(ctx context.Context, name string, do func(q *db.Queries) error) error {
-	return translate(pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+	return translateError(pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		q := db.New(tx)
 		if err := do(q); err != nil {
 			return err
@@ -131,7 +131,7 @@ type Instance struct {
 
 // SeeInstance says that a server is there.
 func (s *Store) SeeInstance(ctx context.Context, i Instance) error {
-	return translate(db.New(s.side).SeeServer(ctx, db.SeeServerParams{ID: i.ID, Address: i.Address, Version: i.Version, Started: i.Started, Seen: i.Seen,
+	return translateError(db.New(s.side).SeeServer(ctx, db.SeeServerParams{ID: i.ID, Address: i.Address, Version: i.Version, Started: i.Started, Seen: i.Seen,
 		Load: i.Load, Connections: int32(i.Connections), Streams: int32(i.Streams)}))
 }
 
@@ -140,16 +140,16 @@ func (s *Store) SeeInstance(ctx context.Context, i Instance) error {
 func (s *Store) ForgetInstance(ctx context.Context, id string, before time.Time) error {
 	q := db.New(s.side)
 	if err := q.ForgetServer(ctx, id); err != nil {
-		return translate(err)
+		return translateError(err)
 	}
-	return translate(q.ForgetServers(ctx, before))
+	return translateError(q.ForgetServers(ctx, before))
 }
 
 // Instances are the servers that were seen since a time, the oldest first.
 func (s *Store) Instances(ctx context.Context, since time.Time) ([]Instance, error) {
 	rows, err := db.New(s.pool).Servers(ctx, since)
 	if err != nil {
-		return nil, translate(err)
+		return nil, translateError(err)
 	}
 	out := make([]Instance, len(rows))
 	for i, r := range rows {
@@ -171,7 +171,7 @@ func (s *Store) AddRates(ctx context.Context, added []Rate) ([]Rate, error) {
 	}
 	rows, err := db.New(s.side).AddRates(ctx, p)
 	if err != nil {
-		return nil, translate(err)
+		return nil, translateError(err)
 	}
 	out := make([]Rate, len(rows))
 	for i, r := range rows {
@@ -184,7 +184,7 @@ func (s *Store) AddRates(ctx context.Context, added []Rate) ([]Rate, error) {
 func (s *Store) Rates(ctx context.Context, clients []int64) ([]Rate, error) {
 	rows, err := db.New(s.side).Rates(ctx, clients)
 	if err != nil {
-		return nil, translate(err)
+		return nil, translateError(err)
 	}
 	out := make([]Rate, len(rows))
 	for i, r := range rows {
@@ -195,7 +195,7 @@ func (s *Store) Rates(ctx context.Context, clients []int64) ([]Rate, error) {
 
 // DropRates forgets windows that are over.
 func (s *Store) DropRates(ctx context.Context, now time.Time) error {
-	return translate(db.New(s.side).DropRates(ctx, now.Unix()))
+	return translateError(db.New(s.side).DropRates(ctx, now.Unix()))
 }
 
 // TableStatistics is what PostgreSQL knows of a table. Times that never were are
@@ -265,7 +265,7 @@ func (s *Store) Statistics(ctx context.Context) (DatabaseStatistics, error) {
 		Scan(&d.Version, &d.Bytes, &d.CacheHitRatio, &d.WALBytes, &d.OldestTransaction, &d.Connections, &d.MaxConnections, &d.InRecovery,
 			&d.Deadlocks, &d.TransactionsDone, &d.TransactionsUndone, &d.SchemaVersion)
 	if err != nil {
-		return d, translate(fmt.Errorf("database statistics: %w", err))
+		return d, translateError(fmt.Errorf("database statistics: %w", err))
 	}
 	if d.Epoch, d.Readers, err = s.epochStatistics(ctx); err != nil {
 		return d, err
@@ -278,7 +278,7 @@ func (s *Store) Statistics(ctx context.Context) (DatabaseStatistics, error) {
 		_, err = pgx.ForEachRow(rows, []any{&name, &version}, func() error { d.Extensions[name] = version; return nil })
 	}
 	if err != nil {
-		return d, translate(fmt.Errorf("extensions: %w", err))
+		return d, translateError(fmt.Errorf("extensions: %w", err))
 	}
 	if !d.InRecovery {
 		rows, err = s.side.Query(ctx, `
@@ -290,7 +290,7 @@ func (s *Store) Statistics(ctx context.Context) (DatabaseStatistics, error) {
 			_, err = pgx.ForEachRow(rows, []any{&l.Name, &l.Bytes, &l.Seconds}, func() error { d.ReplicationLag = append(d.ReplicationLag, l); return nil })
 		}
 		if err != nil {
-			return d, translate(fmt.Errorf("replication: %w", err))
+			return d, translateError(fmt.Errorf("replication: %w", err))
 		}
 	}
 	rows, err = s.side.Query(ctx, `
@@ -309,7 +309,7 @@ func (s *Store) Statistics(ctx context.Context) (DatabaseStatistics, error) {
 		})
 	}
 	if err != nil {
-		return d, translate(fmt.Errorf("tables: %w", err))
+		return d, translateError(fmt.Errorf("tables: %w", err))
 	}
 	at := make(map[string]*TableStatistics, len(d.Tables))
 	for i := range d.Tables {
@@ -330,5 +330,5 @@ func (s *Store) Statistics(ctx context.Context) (DatabaseStatistics, error) {
 			return nil
 		})
 	}
-	return d, translate(err)
+	return d, translateError(err)
 }

@@ -40,8 +40,8 @@ type partsAt struct {
 	asked time.Time
 }
 
-// note stores a list that was read.
-func (k *announcedParts) note(asked time.Time, usual int64, more []int64) {
+// storeParts stores a list that was read.
+func (k *announcedParts) storeParts(asked time.Time, usual int64, more []int64) {
 	parts := &match.Parts{Usual: int(usual), Of: make(map[int16]int, len(more))}
 	for _, m := range more {
 		parts.Of[int16(m>>48)] = int(m & (1<<48 - 1))
@@ -60,10 +60,10 @@ func (k *announcedParts) note(asked time.Time, usual int64, more []int64) {
 	}
 }
 
-// parts are the parts that a search has to ask which begins now.
-func (s *Store) parts(ctx context.Context) (*match.Parts, error) {
+// currentParts are the parts that a search has to ask which begins now.
+func (s *Store) currentParts(ctx context.Context) (*match.Parts, error) {
 	at := s.memory.Load().announced.at.Load()
-	if at == nil || Since(at.asked) > knownFor {
+	if at == nil || TimeSince(at.asked) > knownFor {
 		if _, err := s.ParametersState(ctx); err != nil {
 			return nil, err
 		}
@@ -72,9 +72,9 @@ func (s *Store) parts(ctx context.Context) (*match.Parts, error) {
 	return at.parts, nil
 }
 
-// Since is the time since t: the longer one of two measures, for the clock that never goes back
+// TimeSince is the time since t: the longer one of two measures, for the clock that never goes back
 // stands still while a machine is suspended.
-func Since(t time.Time) time.Duration {
+func TimeSince(t time.Time) time.Duration {
 	now := time.Now()
 	return max(now.Sub(t), now.Round(0).Sub(t.Round(0)))
 }

@@ -44,7 +44,7 @@ func (q *AppsQuestion) Answer(ctx context.Context) (int64, error) {
 	case <-q.done:
 		return q.version, q.err
 	case <-ctx.Done():
-		return 0, translate(ctx.Err())
+		return 0, translateError(ctx.Err())
 	}
 }
 
@@ -58,4 +58,4 @@ func (s *Store) AppsVersion(ctx context.Context) (int64, error) {
 
 // BumpApps makes AppsVersion another one when the transaction commits. Until then
 // no other transaction can do so.
-func (t *Tx) BumpApps(ctx context.Context) error { return translate(db.New(t.tx).BumpApps(ctx)) }
+func (t *Tx) BumpApps(ctx context.Context) error { return translateError(db.New(t.tx).BumpApps(ctx)) }

@@ -15,7 +15,7 @@ import (
 // KeepAuditPending keeps groups of events that are still to be made AuditEvents, durable
 // on return.
 func (s *Store) KeepAuditPending(ctx context.Context, groups [][]byte) error {
-	return translate(db.New(s.side).InsertAuditPending(ctx, groups))
+	return translateError(db.New(s.side).InsertAuditPending(ctx, groups))
 }
 
 // AuditKept is how much was ever kept to be made AuditEvents, by all servers.
@@ -27,7 +27,7 @@ type AuditKept struct {
 // AuditKept reads how much was ever kept.
 func (s *Store) AuditKept(ctx context.Context) (AuditKept, error) {
 	kept, err := db.New(s.side).AuditKept(ctx)
-	return AuditKept(kept), translate(err)
+	return AuditKept(kept), translateError(err)
 }
 
 // WriteAuditPending takes a group of those that KeepAuditPending has kept, of any server,
@@ -88,7 +88,7 @@ func eventsOf(ctx context.Context, ws []*Write, entries []entry, json func(i int
 
 // KeepAudit keeps groups of events with the transaction, as WithAudit does.
 func (t *Tx) KeepAudit(ctx context.Context, groups [][]byte) error {
-	return translate(db.New(t.tx).InsertAuditOfWrites(ctx, groups))
+	return translateError(db.New(t.tx).InsertAuditOfWrites(ctx, groups))
 }
 
 // takenAudit is how many rows of audit_of_write are made AuditEvents in one transaction. It
@@ -101,7 +101,7 @@ const takenAudit = 64
 func (s *Store) WriteAuditOfWrites(ctx context.Context, write func(events []byte) []*Write) (found bool, err error) {
 	last, err := db.New(s.side).LastAuditOfWrites(ctx)
 	if err != nil || last == 0 {
-		return false, translate(err)
+		return false, translateError(err)
 	}
 	return s.writeAudit(ctx, write, func(q *db.Queries) ([]db.AuditOfWrite, error) { return q.TakeAuditOfWrites(ctx, takenAudit) })
 }
@@ -116,7 +116,7 @@ func (s *Store) SettleAuditOfWrites(ctx context.Context, write func(events []byt
 			return q.AwaitAuditOfWrites(ctx, db.AwaitAuditOfWritesParams{Last: last, Count: takenAudit})
 		})
 	}
-	return translate(err)
+	return translateError(err)
 }
 
 // writeAudit stores what write makes of rows that take takes, in one transaction.
@@ -143,13 +143,13 @@ func (s *Store) writeAudit(ctx context.Context, write func(events []byte) []*Wri
 // LastContent is the last version of a resource that is deleted which had content, 0 for
 // one that never existed.
 func (s *Store) LastContent(ctx context.Context, typ, id string) (int, error) {
-	ref, shard := place(typ, id)
+	ref, shard := refAndShard(typ, id)
 	h, err := db.New(s.side).LastHistory(ctx, db.LastHistoryParams{Ref: ref, Shard: shard})
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return 0, nil
 	case err != nil:
-		return 0, translate(err)
+		return 0, translateError(err)
 	case h.Method == fhir.DELETE:
 		return int(h.Version) - 1, nil
 	}

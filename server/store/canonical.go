@@ -17,7 +17,7 @@ func (t *Tx) ByCanonical(ctx context.Context, typ string, urls []string) ([]fhir
 	}
 	rows, err := db.New(t.tx).ResourcesByTerms(ctx, terms)
 	if err != nil {
-		return nil, translate(err)
+		return nil, translateError(err)
 	}
 	out := make([]fhir.Version, len(rows))
 	for i, r := range rows {
@@ -45,7 +45,7 @@ func (s *Store) Definitions(ctx context.Context, url string) ([][]byte, error) {
 	}
 	rows, err := db.New(s.side).ResourcesByTerms(ctx, terms)
 	if err != nil {
-		return nil, translate(err)
+		return nil, translateError(err)
 	}
 	out := make([][]byte, len(rows))
 	for i, r := range rows {
@@ -56,18 +56,18 @@ func (s *Store) Definitions(ctx context.Context, url string) ([][]byte, error) {
 	return out, nil
 }
 
-// Taken reports which of the ids of a type belong to current resources, and locks
+// TakenCanonicals reports which of the ids of a type belong to current resources, and locks
 // those.
-func (t *Tx) Taken(ctx context.Context, typ string, ids []string) (map[string]bool, error) {
+func (t *Tx) TakenCanonicals(ctx context.Context, typ string, ids []string) (map[string]bool, error) {
 	refs := make([]int64, len(ids))
 	of := make(map[int64]string, len(ids))
 	for i, id := range ids {
-		refs[i], _ = place(typ, id)
+		refs[i], _ = refAndShard(typ, id)
 		of[refs[i]] = id
 	}
 	rows, err := db.New(t.tx).LockResources(ctx, db.LockResourcesParams{Refs: refs})
 	if err != nil {
-		return nil, translate(err)
+		return nil, translateError(err)
 	}
 	out := make(map[string]bool, len(rows))
 	for _, r := range rows {
@@ -80,7 +80,7 @@ func (t *Tx) Taken(ctx context.Context, typ string, ids []string) (map[string]bo
 func (s *Store) ResourceTypes(ctx context.Context) ([]string, error) {
 	rows, err := db.New(s.side).ResourceTypes(ctx)
 	if err != nil {
-		return nil, translate(err)
+		return nil, translateError(err)
 	}
 	out := make([]string, len(rows))
 	for i, r := range rows {

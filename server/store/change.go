@@ -51,7 +51,7 @@ func (s *Store) Changes(ctx context.Context, after ChangePosition, count int) ([
 		AfterEpoch: int64(after.Epoch), AfterXid: strconv.FormatInt(after.XID, 10), AfterRid: after.RID, AfterVersion: int32(after.Version), Count: int32(count),
 	})
 	if err != nil {
-		return nil, translate(err)
+		return nil, translateError(err)
 	}
 	changes := make([]Change, len(rows))
 	for i, r := range rows {
@@ -89,7 +89,7 @@ func (s *Store) ChangeSnapshot(ctx context.Context) (ChangeSnapshot, error) {
 	q := db.New(s.pool)
 	r, err := q.ChangeSnapshot(ctx)
 	if err != nil {
-		return ChangeSnapshot{}, translate(err)
+		return ChangeSnapshot{}, translateError(err)
 	}
 	at := ChangeSnapshot{epoch: EpochID(r.Epoch), xmin: r.Xmin, xmax: r.Xmax, running: r.Running, last: ChangePosition{Epoch: EpochID(r.Epoch)}}
 	rows, err := q.LastChange(ctx, db.LastChangeParams{Epoch: r.Epoch, Xid: strconv.FormatInt(r.Xmin, 10)})
@@ -102,11 +102,11 @@ func (s *Store) ChangeSnapshot(ctx context.Context) (ChangeSnapshot, error) {
 	for _, c := range rows {
 		at.last = ChangePosition{Epoch: EpochID(c.Epoch), XID: c.Xid, RID: c.Rid, Version: int(c.Version)}
 	}
-	return at, translate(err)
+	return at, translateError(err)
 }
 
-// Over reports whether the transaction of a position had ended: its changes were there to be read.
-func (s ChangeSnapshot) Over(p ChangePosition) bool {
+// IsOver reports whether the transaction of a position had ended: its changes were there to be read.
+func (s ChangeSnapshot) IsOver(p ChangePosition) bool {
 	return p.Epoch < s.epoch || p.Epoch == s.epoch && (p.XID < s.xmin || p.XID < s.xmax && !slices.Contains(s.running, p.XID))
 }
 
@@ -135,7 +135,7 @@ func (s *Store) ChangesSince(ctx context.Context, since time.Time) (ChangePositi
 	q := db.New(s.pool)
 	ends, err := q.ChangeEnds(ctx)
 	if err != nil {
-		return ChangePosition{}, translate(err)
+		return ChangePosition{}, translateError(err)
 	}
 	var at ChangePosition
 	for _, e := range ends {
@@ -147,7 +147,7 @@ func (s *Store) ChangesSince(ctx context.Context, since time.Time) (ChangePositi
 			case errors.Is(err, pgx.ErrNoRows), err == nil && !written.Before(since):
 				high = middle
 			case err != nil:
-				return ChangePosition{}, translate(err)
+				return ChangePosition{}, translateError(err)
 			default:
 				low = middle + 1
 			}
@@ -212,7 +212,7 @@ func (s *Store) FindCursor(ctx context.Context, p ChangePosition) (ahead bool, e
 		}
 		found, err := q.FindChange(ctx, db.FindChangeParams{Epoch: int64(p.Epoch), Xid: strconv.FormatInt(p.XID, 10), Rid: p.RID, Version: int32(p.Version)})
 		if err != nil || found {
-			return false, translate(err)
+			return false, translateError(err)
 		}
 	} else { // the history parted before that epoch began
 		upTo = ChangePosition{Epoch: EpochID(p.Epoch.Number()) << 32}
@@ -220,7 +220,7 @@ func (s *Store) FindCursor(ctx context.Context, p ChangePosition) (ahead bool, e
 	lost := &TrimmedError{Lost: true}
 	lost.Since, err = q.WrittenUpTo(ctx, db.WrittenUpToParams{Epoch: int64(upTo.Epoch), Xid: strconv.FormatInt(upTo.XID, 10)})
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
-		return false, translate(err)
+		return false, translateError(err)
 	}
 	if trim, err := s.trimmed(ctx); err != nil {
 		return false, err
@@ -244,7 +244,7 @@ func (s *Store) trimmed(ctx context.Context) (changeTrim, error) {
 	if errors.Is(err, pgx.ErrNoRows) {
 		return changeTrim{}, nil
 	}
-	return changeTrim{Epoch: EpochID(r.Epoch), XID: r.Xid, Written: r.Written.UTC()}, translate(err)
+	return changeTrim{Epoch: EpochID(r.Epoch), XID: r.Xid, Written: r.Written.UTC()}, translateError(err)
 }
 
 // VersionKey names a version in the change log.
@@ -275,7 +275,7 @@ func (s *Store) ChangedVersions(ctx context.Context, keys []VersionKey, types ma
 	}
 	rows, err := db.New(s.pool).ChangedVersions(ctx, p)
 	if err != nil {
-		return nil, translate(err)
+		return nil, translateError(err)
 	}
 	versions := make(map[VersionKey]fhir.Version, len(rows))
 	for _, r := range rows {
@@ -293,12 +293,12 @@ func (s *Store) ChangedVersions(ctx context.Context, keys []VersionKey, types ma
 
 // LogRead puts the reading of a version into the change log, where that is an event.
 func (s *Store) LogRead(ctx context.Context, v fhir.Version) error {
-	ref, shard := place(v.ResourceType, v.ID)
+	ref, shard := refAndShard(v.ResourceType, v.ID)
 	err := db.New(s.side).LogRead(ctx, db.LogReadParams{Ref: ref, Shard: shard, Version: int32(v.VersionID)})
 	if err == nil {
-		s.changed()
+		s.announceChange()
 	}
-	return translate(err)
+	return translateError(err)
 }
 
 // TrimChanges deletes the changes that were written before an instant and that every
@@ -310,7 +310,7 @@ func (s *Store) TrimChanges(ctx context.Context, before, unread time.Time) (int,
 		n, err := db.New(s.pool).TrimChanges(ctx, db.TrimChangesParams{Before: before, UnreadBefore: unread, Count: chunk})
 		total += int(n)
 		if err != nil || n < chunk {
-			return total, translate(err)
+			return total, translateError(err)
 		}
 	}
 }

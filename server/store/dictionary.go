@@ -61,10 +61,10 @@ type unitRow struct {
 	system, code, unit string
 }
 
-// learn commits the dictionary rows that the indexes need, before anything uses
+// learnIndexTexts commits the dictionary rows that the indexes need, before anything uses
 // them and in a transaction of its own: no write waits for another one's row,
 // and a row that outlives a failed write does no harm.
-func (s *Store) learn(ctx context.Context, indexes ...*fhir.Index) error {
+func (s *Store) learnIndexTexts(ctx context.Context, indexes ...*fhir.Index) error {
 	m := s.memory.Load()
 	var texts []textRow
 	var units []unitRow
@@ -87,12 +87,12 @@ func (s *Store) learn(ctx context.Context, indexes ...*fhir.Index) error {
 	}
 	if len(texts) > 0 {
 		if err := s.learnTexts(ctx, m, texts); err != nil {
-			return translate(err)
+			return translateError(err)
 		}
 	}
 	if len(units) > 0 {
 		if err := s.learnUnits(ctx, m, units); err != nil {
-			return translate(err)
+			return translateError(err)
 		}
 	}
 	return nil

@@ -55,7 +55,7 @@ func readEpochs(ctx context.Context, q *db.Queries) ([]Epoch, error) {
 	for i, r := range rows {
 		list[i] = Epoch{ID: EpochID(r.Epoch), Cause: r.Cause, Since: r.Since.UTC(), SystemIdentifier: r.SystemIdentifier, DatabaseOID: r.DatabaseOid, Timeline: int(r.Timeline)}
 	}
-	return list, translate(err)
+	return list, translateError(err)
 }
 
 // StartEpoch stores a new epoch with the cause manual, and returns it. Servers notice it within
@@ -121,7 +121,7 @@ type epochs struct {
 }
 
 // errOldPrimary is the error of a connection to a PostgreSQL that lacks the present epoch.
-var errOldPrimary = unavailable("this PostgreSQL is of a former epoch: another one has taken over")
+var errOldPrimary = unavailableError("this PostgreSQL is of a former epoch: another one has taken over")
 
 // Keys of the CustomData of a connection: the epoch of its PostgreSQL, and a mark of a connection
 // that was made to a standby.
@@ -246,7 +246,7 @@ func (s *Store) EpochsOf(ctx context.Context, versions []fhir.Version) ([]EpochI
 		}
 		rows, err := db.New(s.pool).ChangesAmong(ctx, p)
 		if err != nil {
-			return nil, translate(err)
+			return nil, translateError(err)
 		}
 		inLog := make(map[VersionKey]bool, len(rows))
 		for _, r := range rows {

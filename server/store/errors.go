@@ -14,10 +14,10 @@ import (
 // transaction committed first. The transaction is run again.
 var errLostRace = errors.New("store: another transaction committed this version first")
 
-// translate turns what PostgreSQL and pgx say into an outcome: the one place
+// translateError turns what PostgreSQL and pgx say into an outcome: the one place
 // where this is decided. An error that is an outcome, a *WriteError, or none of
 // the client's business stays as it is.
-func translate(err error) error {
+func translateError(err error) error {
 	if err == nil {
 		return nil
 	}
@@ -28,7 +28,7 @@ func translate(err error) error {
 	if _, ok := outcome.From(err); ok {
 		return err
 	}
-	if errors.Is(err, errLostRace) || outdated(err) {
+	if errors.Is(err, errLostRace) || isOutdated(err) {
 		return outcome.Conflict("others kept changing the same resources; try again").Because(err)
 	}
 	var pg *pgconn.PgError
@@ -41,15 +41,15 @@ func translate(err error) error {
 		return outcome.New(outcome.CodeTimeout, "the request took too long").Because(err)
 	case errors.Is(err, context.Canceled):
 		return outcome.New(outcome.CodeTimeout, "the request was given up").Because(err)
-	case errors.As(err, &connect), pgconn.Timeout(err), pgconn.SafeToRetry(err), lost(err):
-		return unavailable("the database cannot be reached").Because(err)
+	case errors.As(err, &connect), pgconn.Timeout(err), pgconn.SafeToRetry(err), isConnectionLost(err):
+		return unavailableError("the database cannot be reached").Because(err)
 	}
 	return err
 }
 
 // Translate says of an error of the database, of another pool's too, what callers may
 // know: unavailable, 503, where it cannot be reached. Other errors are returned as they are.
-func Translate(err error) error { return translate(err) }
+func Translate(err error) error { return translateError(err) }
 
 func translateCode(pg *pgconn.PgError, err error) error {
 	switch pg.Code {
@@ -64,23 +64,23 @@ func translateCode(pg *pgconn.PgError, err error) error {
 	case "54001", "54023": // a statement too deep or with too many arguments
 		return outcome.New(outcome.CodeTooCostly, "the search is too complex; ask for less at once").Because(err)
 	case "53300": // too many connections
-		return unavailable("the database has no free connection").Because(err)
+		return unavailableError("the database has no free connection").Because(err)
 	case "25006", "53100", "53200": // read-only, disk full, out of memory
-		return unavailable("the database cannot take writes").Because(err)
+		return unavailableError("the database cannot take writes").Because(err)
 	}
 	// Classes 08 (connection) and 57P (shutdown, crash, start-up).
 	if strings.HasPrefix(pg.Code, "08") || strings.HasPrefix(pg.Code, "57P") {
-		return unavailable("the database cannot be reached").Because(err)
+		return unavailableError("the database cannot be reached").Because(err)
 	}
 	return err
 }
 
-func unavailable(diagnostics string) *outcome.Error {
+func unavailableError(diagnostics string) *outcome.Error {
 	return outcome.Unavailable("%s", diagnostics)
 }
 
-// lost reports whether the connection ended under a statement.
-func lost(err error) bool {
+// isConnectionLost reports whether the connection ended under a statement.
+func isConnectionLost(err error) bool {
 	text := err.Error()
 	for _, s := range []string{"unexpected EOF", "conn closed", "connection reset", "broken pipe", "closed pool", "use of closed network connection"} {
 		if strings.Contains(text, s) {
@@ -90,10 +90,10 @@ func lost(err error) bool {
 	return false
 }
 
-// retryable reports whether running the transaction again may succeed: nothing
+// isRetryable reports whether running the transaction again may succeed: nothing
 // of it was committed and the reason has passed.
-func retryable(err error) bool {
-	if errors.Is(err, errLostRace) || outdated(err) || pgconn.SafeToRetry(err) {
+func isRetryable(err error) bool {
+	if errors.Is(err, errLostRace) || isOutdated(err) || pgconn.SafeToRetry(err) {
 		return true
 	}
 	var pg *pgconn.PgError

@@ -44,11 +44,11 @@ func TestTranslate(t *testing.T) {
 		{"anything else", errors.New("secret"), 0, "", false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got := translate(tt.err)
+			got := translateError(tt.err)
 			if !errors.Is(got, tt.err) {
 				t.Errorf("the cause is lost: %v", got)
 			}
-			if r := retryable(tt.err); r != tt.retry {
+			if r := isRetryable(tt.err); r != tt.retry {
 				t.Errorf("retryable is %v, want %v", r, tt.retry)
 			}
 			o, ok := outcome.From(got)
@@ -60,7 +60,7 @@ func TestTranslate(t *testing.T) {
 			}
 		})
 	}
-	if translate(nil) != nil {
+	if translateError(nil) != nil {
 		t.Error("no error became one")
 	}
 }

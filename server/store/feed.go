@@ -85,8 +85,8 @@ func (f *Feed) Close() {
 	f.done.Wait()
 }
 
-// changed notes that a transaction of this server has committed changes.
-func (s *Store) changed() {
+// announceChange notes that a transaction of this server has committed changes.
+func (s *Store) announceChange() {
 	if f := s.feed.Load(); f != nil {
 		select {
 		case f.committed <- struct{}{}:
@@ -129,11 +129,11 @@ func (f *Feed) notify(ctx context.Context) {
 			f.log.Warn("other servers are not notified of changes and find them by polling", "error", err)
 			closeQuietly(conn)
 			conn = nil
-			if !sleep(ctx, time.Second) {
+			if !sleepFor(ctx, time.Second) {
 				return
 			}
 		}
-		if !sleep(ctx, notifyInterval) {
+		if !sleepFor(ctx, notifyInterval) {
 			return
 		}
 	}
@@ -156,7 +156,7 @@ func (f *Feed) listen(ctx context.Context) {
 		if ctx.Err() == nil {
 			f.log.Warn("wake-ups by NOTIFY are interrupted; changes are found by polling", "error", err)
 		}
-		if !sleep(ctx, time.Second) {
+		if !sleepFor(ctx, time.Second) {
 			return
 		}
 	}
@@ -190,8 +190,8 @@ func closeQuietly(conn *pgx.Conn) {
 	}
 }
 
-// sleep returns false when ctx ended first.
-func sleep(ctx context.Context, d time.Duration) bool {
+// sleepFor returns false when ctx ended first.
+func sleepFor(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
@@ -242,7 +242,7 @@ func (r *Follower) Next(ctx context.Context, count int, wait time.Duration) ([]C
 		end = t.C
 	}
 	for {
-		if early := r.interval() - time.Since(r.looked); early > 0 && !sleep(ctx, early) {
+		if early := r.interval() - time.Since(r.looked); early > 0 && !sleepFor(ctx, early) {
 			return nil, ctx.Err()
 		}
 		r.looked = time.Now()
@@ -355,7 +355,7 @@ func (f *Feed) look(ctx context.Context, after ChangePosition, count int) (chang
 	}
 	if len(changes) == 0 {
 		if held, err = db.New(f.store.pool).ChangesHeld(ctx); err != nil {
-			return nil, false, translate(err)
+			return nil, false, translateError(err)
 		}
 	}
 	if len(changes) == 0 && !held {
@@ -397,7 +397,7 @@ type Handler struct {
 // Add makes the reader of a name. It begins with the next write. An existing reader keeps
 // its position.
 func (f *Feed) Add(ctx context.Context, name string) error {
-	return translate(db.New(f.store.side).AddReader(ctx, name))
+	return translateError(db.New(f.store.side).AddReader(ctx, name))
 }
 
 // Run works as the reader of a name, which it adds, until ctx ends. Of all servers that run
@@ -423,7 +423,7 @@ func (f *Feed) Run(ctx context.Context, name string, h Handler) error {
 			}
 			r.release()
 		}
-		sleep(ctx, readerLease/10)
+		sleepFor(ctx, readerLease/10)
 	}
 	return ctx.Err()
 }
@@ -445,7 +445,7 @@ func (r *namedReader) lease(ctx context.Context) (at ChangePosition, ok bool, er
 		Holder: r.holder, LeaseMs: readerLease.Milliseconds(), Name: r.name,
 	})
 	if err != nil || len(rows) == 0 {
-		return ChangePosition{}, false, translate(err)
+		return ChangePosition{}, false, translateError(err)
 	}
 	r.renewed = start
 	return ChangePosition{Epoch: EpochID(rows[0].Epoch), XID: rows[0].Xid, RID: rows[0].Rid, Version: int(rows[0].Version)}, true, nil
@@ -466,7 +466,7 @@ func (r *namedReader) work(ctx context.Context, from ChangePosition) error {
 	defer renewing.Wait()
 	defer cancel(nil)
 	renewing.Go(func() {
-		for lastSeen := time.Now(); sleep(ctx, readerLease/4); {
+		for lastSeen := time.Now(); sleepFor(ctx, readerLease/4); {
 			_, ok, err := r.lease(ctx)
 			switch {
 			case ok:
@@ -535,7 +535,7 @@ func (r *namedReader) work(ctx context.Context, from ChangePosition) error {
 // move commits the results of a batch with the reader's new position.
 func (r *namedReader) move(ctx context.Context, from, to ChangePosition, commit func(context.Context, pgx.Tx) error) error {
 	for attempt := 1; ; attempt++ {
-		err := r.feed.store.begin(ctx, func(tx pgx.Tx) error {
+		err := r.feed.store.runTransaction(ctx, func(tx pgx.Tx) error {
 			if r.memory != r.feed.store.memory.Load() {
 				return errLeaseLost // the new epoch may lack changes that the batch has
 			}
@@ -556,10 +556,10 @@ func (r *namedReader) move(ctx context.Context, from, to ChangePosition, commit 
 			}
 			return err
 		})
-		if err == nil || attempt == maxAttempts || !retryable(err) {
-			return translate(err)
+		if err == nil || attempt == maxAttempts || !isRetryable(err) {
+			return translateError(err)
 		}
-		if err := pause(ctx, attempt); err != nil {
+		if err := pauseBeforeRetry(ctx, attempt); err != nil {
 			return err
 		}
 	}
@@ -582,10 +582,10 @@ func (s *Store) Readers(ctx context.Context) ([]ReaderState, error) {
 		states[i] = ReaderState{Name: r.Name, Position: ChangePosition{Epoch: EpochID(r.Epoch), XID: r.Xid, RID: r.Rid, Version: int(r.Version)},
 			LeasedUntil: r.LeasedUntil, Behind: time.Duration(r.BehindSeconds * float64(time.Second)), Ahead: r.Ahead}
 	}
-	return states, translate(err)
+	return states, translateError(err)
 }
 
 // RemoveReader forgets a reader that nobody runs any more, so that it holds nothing back.
 func (s *Store) RemoveReader(ctx context.Context, name string) error {
-	return translate(db.New(s.pool).RemoveReader(ctx, name))
+	return translateError(db.New(s.pool).RemoveReader(ctx, name))
 }

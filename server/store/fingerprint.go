@@ -28,7 +28,7 @@ func (s *Store) ClaimFresh(ctx context.Context, f search.Fingerprints) (bool, er
 	if errors.Is(err, pgx.ErrNoRows) {
 		return false, nil
 	}
-	return err == nil, translate(err)
+	return err == nil, translateError(err)
 }
 
 // ClaimIndex records that the index belongs to this build; where it does already,
@@ -45,18 +45,18 @@ func (t *Tx) ClaimIndex(ctx context.Context, f search.Fingerprints, jobs func(ty
 	q := db.New(t.tx)
 	now, err := q.LockParameters(ctx)
 	if err != nil || now.Fingerprint == f.All {
-		return translate(err)
+		return translateError(err)
 	}
 	if err := q.LockResourceTypes(ctx); err != nil {
-		return translate(err)
+		return translateError(err)
 	}
 	p := fingerprints(f, false)
 	types, err := q.IndexedOtherwise(ctx, db.IndexedOtherwiseParams{Types: p.Types, Fingerprints: p.Fingerprints})
 	if err != nil {
-		return translate(fmt.Errorf("compare fingerprints: %w", err))
+		return translateError(fmt.Errorf("compare fingerprints: %w", err))
 	}
 	if t.parametersVersion, err = q.SetFingerprints(ctx, p); err != nil {
-		return translate(fmt.Errorf("set fingerprints: %w", err))
+		return translateError(fmt.Errorf("set fingerprints: %w", err))
 	}
 	list, err := jobs(types, t.parametersVersion)
 	if err != nil {

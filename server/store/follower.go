@@ -12,11 +12,11 @@ func WithFollower(ctx context.Context, f func(ctx context.Context, t *Tx, ws []*
 	return context.WithValue(ctx, followerKey{}, f)
 }
 
-// followed reports whether a context has a follower.
-func followed(ctx context.Context) bool { return ctx.Value(followerKey{}) != nil }
+// isFollowed reports whether a context has a follower.
+func isFollowed(ctx context.Context) bool { return ctx.Value(followerKey{}) != nil }
 
-// follow tells the follower of a context.
-func (t *Tx) follow(ctx context.Context, ws []*Write) error {
+// followWrites tells the follower of a context.
+func (t *Tx) followWrites(ctx context.Context, ws []*Write) error {
 	f, ok := ctx.Value(followerKey{}).(func(ctx context.Context, t *Tx, ws []*Write) error)
 	if !ok {
 		return nil

@@ -46,9 +46,9 @@ const (
 	deleted
 )
 
-// prepare does what can be done before a transaction: everything, for a create
+// prepareEntries does what can be done before a transaction: everything, for a create
 // with an id of the server's.
-func (s *Store) prepare(ctx context.Context, ws []*Write) ([]entry, error) {
+func (s *Store) prepareEntries(ctx context.Context, ws []*Write) ([]entry, error) {
 	if s.Indexer() != nil {
 		if err := s.Indexer().Err(); err != nil { // of a delete, too, which has no index
 			return nil, err
@@ -57,7 +57,7 @@ func (s *Store) prepare(ctx context.Context, ws []*Write) ([]entry, error) {
 	epoch := s.memory.Load().epoch
 	entries := make([]entry, len(ws))
 	indexes := make([]*fhir.Index, len(ws))
-	now := s.clock() // one for all: last updates are remembered in runs of one value
+	now := s.commitClock() // one for all: last updates are remembered in runs of one value
 	trace := telemetry.Traceparent(ctx)
 	for i, w := range ws {
 		e := &entries[i]
@@ -70,7 +70,7 @@ func (s *Store) prepare(ctx context.Context, ws []*Write) ([]entry, error) {
 		}
 		var err error
 		if e.typ, err = s.addType(ctx, w.ResourceType); err != nil {
-			return nil, &WriteError{i, translate(err)}
+			return nil, &WriteError{i, translateError(err)}
 		}
 		if w.Method == fhir.POST {
 			if w.Guard != nil {
@@ -78,17 +78,17 @@ func (s *Store) prepare(ctx context.Context, ws []*Write) ([]entry, error) {
 					return nil, &WriteError{i, err}
 				}
 			}
-			if e.rid, err = s.rid(ctx, e.typ); err != nil {
-				return nil, &WriteError{i, translate(err)}
+			if e.rid, err = s.nextSurrogate(ctx, e.typ); err != nil {
+				return nil, &WriteError{i, translateError(err)}
 			}
 			e.action = inserted
-			e.make(1, now, w.Body)
+			e.makeVersion(1, now, w.Body)
 		}
 	}
-	if err := s.learn(ctx, indexes...); err != nil {
+	if err := s.learnIndexTexts(ctx, indexes...); err != nil {
 		// Which one it was shows when each is learned alone.
 		for i, x := range indexes {
-			if err := s.learn(ctx, x); err != nil {
+			if err := s.learnIndexTexts(ctx, x); err != nil {
 				return nil, &WriteError{i, err}
 			}
 		}
@@ -96,8 +96,8 @@ func (s *Store) prepare(ctx context.Context, ws []*Write) ([]entry, error) {
 	return entries, nil
 }
 
-// make gives the entry its version.
-func (e *entry) make(version int, at time.Time, body *fhir.Body) {
+// makeVersion gives the entry its version.
+func (e *entry) makeVersion(version int, at time.Time, body *fhir.Body) {
 	e.version = version
 	e.lastUpdated = at.UTC().Truncate(time.Microsecond)
 	if body != nil {
@@ -105,8 +105,8 @@ func (e *entry) make(version int, at time.Time, body *fhir.Body) {
 	}
 }
 
-// finish gives the writer the version made.
-func (e *entry) finish() {
+// finishWrite gives the writer the version made.
+func (e *entry) finishWrite() {
 	w := e.w
 	w.Created = e.action == inserted || e.action == claimed
 	w.Result = fhir.Version{
@@ -115,11 +115,11 @@ func (e *entry) finish() {
 	}
 }
 
-// resolve locks the current versions of everything that may exist and decides
+// resolveEntries locks the current versions of everything that may exist and decides
 // what each write does. A write that cannot be done goes to fail, which returns
 // nil to go on without it. All versions get one last update: from, or a later one where a
 // resource was last updated at from or later.
-func (s *Store) resolve(ctx context.Context, q *db.Queries, entries []*entry, from time.Time, fail func(*entry, error) error) error {
+func (s *Store) resolveEntries(ctx context.Context, q *db.Queries, entries []*entry, from time.Time, fail func(*entry, error) error) error {
 	var refs []int64
 	byRef := make(map[int64]*entry, len(entries))
 	withBody := false
@@ -144,7 +144,7 @@ func (s *Store) resolve(ctx context.Context, q *db.Queries, entries []*entry, fr
 	}
 	existing := make([]*entry, len(current))
 	for i, r := range current {
-		at = later(at, r.LastUpdated)
+		at = laterOf(at, r.LastUpdated)
 		existing[i] = byRef[r.Ref]
 		delete(byRef, r.Ref)
 	}
@@ -159,7 +159,7 @@ func (s *Store) resolve(ctx context.Context, q *db.Queries, entries []*entry, fr
 			return fmt.Errorf("last versions: %w", err)
 		}
 		for _, h := range last {
-			at = later(at, h.LastUpdated)
+			at = laterOf(at, h.LastUpdated)
 			history[h.Ref] = h
 		}
 	}
@@ -191,14 +191,14 @@ func (s *Store) resolve(ctx context.Context, q *db.Queries, entries []*entry, fr
 func stampCreates(entries []*entry, at time.Time) {
 	for _, e := range entries {
 		if e.action == inserted && !e.lastUpdated.Equal(at) {
-			e.make(1, at, e.w.Body)
+			e.makeVersion(1, at, e.w.Body)
 		}
 	}
 }
 
-// later returns now, or the next microsecond after last if that is later: the versions of a
+// laterOf returns now, or the next microsecond after last if that is later: the versions of a
 // resource are ordered in time, even if the clocks of servers differ.
-func later(now, last time.Time) time.Time {
+func laterOf(now, last time.Time) time.Time {
 	if next := last.Add(time.Microsecond); now.Before(next) {
 		return next
 	}
@@ -315,8 +315,8 @@ func (g *group) release() {
 // terms is the number of terms in the group.
 func (g *group) terms() int { return g.insert.cols[0].n + g.update.cols[0].n }
 
-// add lays out the rows of an entry.
-func (g *group) add(e *entry) {
+// addEntry lays out the rows of an entry.
+func (g *group) addEntry(e *entry) {
 	if e.action == nothing {
 		return
 	}
@@ -476,10 +476,10 @@ func addRange(low, high *array, from, to string) {
 	}
 }
 
-// send writes the rows: many of one table by COPY, all others in one round trip.
+// sendGroup writes the rows: many of one table by COPY, all others in one round trip.
 // With commit it ends the transaction too: one that has begun, else the implicit
 // one of the pipeline.
-func (g *group) send(ctx context.Context, conn *pgx.Conn, begun, commit bool) error {
+func (g *group) sendGroup(ctx context.Context, conn *pgx.Conn, begun, commit bool) error {
 	if begun {
 		if err := g.copyInserts(ctx, conn); err != nil {
 			return err

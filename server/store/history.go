@@ -177,14 +177,14 @@ type historyRange struct {
 
 func (s *Store) countHistory(ctx context.Context, d *db.Queries, q HistoryQuery, r historyRange) (int, error) {
 	if q.ID != "" {
-		ref, shard := place(q.ResourceType, q.ID)
+		ref, shard := refAndShard(q.ResourceType, q.ID)
 		n, err := d.CountInstanceHistory(ctx, db.CountInstanceHistoryParams{
 			Since: r.since, Before: r.before, AtOnly: r.atOnly, CurrentAfter: r.currentAfter, Ref: ref, Shard: shard,
 		})
 		if err == nil && n.Existing == 0 {
 			return 0, outcome.NotFound(q.ResourceType, q.ID)
 		}
-		return int(n.Matching), translate(err)
+		return int(n.Matching), translateError(err)
 	}
 	typs, err := s.historyTypes(ctx, q)
 	if err != nil {
@@ -198,7 +198,7 @@ func (s *Store) countHistory(ctx context.Context, d *db.Queries, q HistoryQuery,
 	} else {
 		n, err = d.CountTypeHistory(ctx, db.CountTypeHistoryParams{Typs: typs, Since: r.since, Before: r.before})
 	}
-	return int(n), translate(err)
+	return int(n), translateError(err)
 }
 
 // historyPage reads the versions of a range, the nearest to its cursor first.
@@ -206,7 +206,7 @@ func (s *Store) historyPage(ctx context.Context, d *db.Queries, q HistoryQuery, 
 	if q.ID != "" {
 		rows, err := instanceHistory(ctx, d, q, r, count)
 		if err != nil {
-			return nil, nil, translate(err)
+			return nil, nil, translateError(err)
 		}
 		versions := make([]fhir.Version, len(rows))
 		for i, v := range rows {
@@ -227,7 +227,7 @@ func (s *Store) historyPage(ctx context.Context, d *db.Queries, q HistoryQuery, 
 	}
 	rows, err := typeHistory(ctx, d, typs, r, count)
 	if err != nil {
-		return nil, nil, translate(err)
+		return nil, nil, translateError(err)
 	}
 	versions, rids := make([]fhir.Version, len(rows)), make([]int64, len(rows))
 	for i, v := range rows {
@@ -245,7 +245,7 @@ func (s *Store) historyPage(ctx context.Context, d *db.Queries, q HistoryQuery, 
 }
 
 func instanceHistory(ctx context.Context, d *db.Queries, q HistoryQuery, r historyRange, count int) ([]db.InstanceHistoryRow, error) {
-	ref, shard := place(q.ResourceType, q.ID)
+	ref, shard := refAndShard(q.ResourceType, q.ID)
 	if !r.newer {
 		return d.InstanceHistory(ctx, db.InstanceHistoryParams{
 			Since: r.since, Before: r.before, BeforeRid: r.beforeRID, AtOnly: r.atOnly, CurrentAfter: r.currentAfter,
@@ -291,7 +291,7 @@ func (s *Store) historyTypes(ctx context.Context, q HistoryQuery) ([]int16, erro
 		return []int16{n}, nil
 	}
 	if err := s.loadTypes(ctx); err != nil {
-		return nil, translate(err)
+		return nil, translateError(err)
 	}
 	var all []int16
 	for n := range s.memory.Load().types.current.Load().name {

@@ -48,9 +48,9 @@ func (s *Store) hooksByType() map[string]Hook {
 	return nil
 }
 
-// hooked reports whether one of the writes has a hook, and so needs a transaction
+// hasHooks reports whether one of the writes has a hook, and so needs a transaction
 // of its own.
-func (s *Store) hooked(ws []*Write) bool {
+func (s *Store) hasHooks(ws []*Write) bool {
 	hooks := s.hooksByType()
 	if len(hooks) == 0 {
 		return false
@@ -123,8 +123,8 @@ func (t *Tx) prepareHooks(ctx context.Context, ws []*Write) error {
 	return nil
 }
 
-// committed tells the hooks of a transaction that it is.
-func (t *Tx) committed(ctx context.Context) {
+// runCommitted tells the hooks of a transaction that it is.
+func (t *Tx) runCommitted(ctx context.Context) {
 	for typ, changed := range t.hooks {
 		if h := t.store.hooksByType()[typ]; h.Committed != nil {
 			h.Committed(ctx, changed)

@@ -33,7 +33,7 @@ type IndexBuild struct {
 
 // AddIndexBuild adds a job.
 func (s *Store) AddIndexBuild(ctx context.Context, b IndexBuild) error {
-	return translate(db.New(s.pool).AddIndexBuild(ctx, db.AddIndexBuildParams{ID: b.ID, Name: b.Name, Statement: b.Statement, Reason: b.Reason, Created: b.Created}))
+	return translateError(db.New(s.pool).AddIndexBuild(ctx, db.AddIndexBuildParams{ID: b.ID, Name: b.Name, Statement: b.Statement, Reason: b.Reason, Created: b.Created}))
 }
 
 // IndexBuilds are the jobs, oldest first: those under way, and those that ended
@@ -41,7 +41,7 @@ func (s *Store) AddIndexBuild(ctx context.Context, b IndexBuild) error {
 func (s *Store) IndexBuilds(ctx context.Context) ([]IndexBuild, error) {
 	rows, err := db.New(s.side).IndexBuilds(ctx)
 	if err != nil {
-		return nil, translate(err)
+		return nil, translateError(err)
 	}
 	type progress struct {
 		phase       string
@@ -59,7 +59,7 @@ func (s *Store) IndexBuilds(ctx context.Context) ([]IndexBuild, error) {
 		_, err = pgx.ForEachRow(list, []any{&name, &p.phase, &p.total, &p.done}, func() error { under[name] = p; return nil })
 	}
 	if err != nil {
-		return nil, translate(fmt.Errorf("progress of index builds: %w", err))
+		return nil, translateError(fmt.Errorf("progress of index builds: %w", err))
 	}
 	out := make([]IndexBuild, len(rows))
 	for i, r := range rows {
@@ -81,7 +81,7 @@ func (s *Store) IndexBuilds(ctx context.Context) ([]IndexBuild, error) {
 // there was such a job under way.
 func (s *Store) CancelIndexBuild(ctx context.Context, id string) (bool, error) {
 	n, err := db.New(s.pool).CancelIndexBuild(ctx, id)
-	return n > 0, translate(err)
+	return n > 0, translateError(err)
 }
 
 // ValidIndexes are the indexes that queries use, of those with these names.
@@ -91,11 +91,11 @@ func (s *Store) ValidIndexes(ctx context.Context, names []string) (map[string]bo
 		JOIN pg_index i ON i.indexrelid = c.oid
 		WHERE i.indisvalid AND c.relnamespace = current_schema()::regnamespace AND c.relname = ANY ($1::text[])`, names)
 	if err != nil {
-		return nil, translate(err)
+		return nil, translateError(err)
 	}
 	list, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
-		return nil, translate(err)
+		return nil, translateError(err)
 	}
 	out := make(map[string]bool, len(list))
 	for _, name := range list {
@@ -110,20 +110,20 @@ func (s *Store) ValidIndexes(ctx context.Context, names []string) (map[string]bo
 func (s *Store) BuildIndex(ctx context.Context) (worked bool, err error) {
 	waiting, err := db.New(s.side).WaitingIndexBuilds(ctx)
 	if err != nil || len(waiting) == 0 {
-		return false, translate(err)
+		return false, translateError(err)
 	}
 	conn, err := s.ownConnection(ctx, "SET statement_timeout = 0; SET lock_timeout = '1min';")
 	if err != nil {
-		return false, translate(err)
+		return false, translateError(err)
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
 	for _, w := range waiting {
 		var mine bool
 		if err := conn.QueryRow(ctx, "SELECT pg_try_advisory_lock($1)", buildLock(w.ID)).Scan(&mine); err != nil {
-			return false, translate(err)
+			return false, translateError(err)
 		}
 		if mine { // the lock ends with the connection
-			return true, translate(s.buildIndex(ctx, conn, w))
+			return true, translateError(s.buildIndex(ctx, conn, w))
 		}
 	}
 	return false, nil

@@ -57,9 +57,9 @@ func (s *Store) Indexer() Indexer {
 	return nil
 }
 
-// outdated reports whether the transaction was ended because an index was made
+// isOutdated reports whether the transaction was ended because an index was made
 // by search parameters that have changed since.
-func outdated(err error) bool {
+func isOutdated(err error) bool {
 	if errors.Is(err, errOutdated) {
 		return true
 	}
@@ -69,9 +69,9 @@ func outdated(err error) bool {
 
 var errOutdated = errors.New("store: the search parameters have changed")
 
-// renew makes the indexes of writes anew, by search parameters that are as new as
+// renewIndexes makes the indexes of writes anew, by search parameters that are as new as
 // the database.
-func (s *Store) renew(ctx context.Context, ws ...*Write) error {
+func (s *Store) renewIndexes(ctx context.Context, ws ...*Write) error {
 	if s.Indexer() == nil {
 		return nil
 	}
@@ -88,8 +88,8 @@ func (s *Store) renew(ctx context.Context, ws ...*Write) error {
 	return nil
 }
 
-// refresh is Indexer.Refresh after a write that was prepared in an epoch. It notices a new epoch.
-func (s *Store) refresh(ctx context.Context, prepared EpochID) error {
+// refreshIndexer is Indexer.Refresh after a write that was prepared in an epoch. It notices a new epoch.
+func (s *Store) refreshIndexer(ctx context.Context, prepared EpochID) error {
 	if _, err := s.ParametersState(ctx); err != nil {
 		return err
 	}
@@ -101,7 +101,7 @@ func (s *Store) refresh(ctx context.Context, prepared EpochID) error {
 
 // renewUnit is refresh and renew for the entries of a unit.
 func (s *Store) renewUnit(ctx context.Context, u *unit) error {
-	if err := s.refresh(ctx, u.entries[0].epoch); err != nil {
+	if err := s.refreshIndexer(ctx, u.entries[0].epoch); err != nil {
 		return err
 	}
 	ws := make([]*Write, len(u.entries))
@@ -110,7 +110,7 @@ func (s *Store) renewUnit(ctx context.Context, u *unit) error {
 	}
 	for i := range u.entries {
 		e := &u.entries[i]
-		if err := s.renew(ctx, e.w); err != nil {
+		if err := s.renewIndexes(ctx, e.w); err != nil {
 			var w *WriteError
 			if errors.As(err, &w) {
 				w.Index = e.index
@@ -120,7 +120,7 @@ func (s *Store) renewUnit(ctx context.Context, u *unit) error {
 		if e.w.Method != fhir.DELETE {
 			e.fhirIndex = e.w.Index
 		}
-		if err := s.learn(ctx, e.fhirIndex); err != nil {
+		if err := s.learnIndexTexts(ctx, e.fhirIndex); err != nil {
 			return err
 		}
 	}
@@ -128,7 +128,7 @@ func (s *Store) renewUnit(ctx context.Context, u *unit) error {
 		return nil
 	}
 	// Surrogates and numbers of types belong to the epoch.
-	fresh, err := s.prepare(ctx, ws)
+	fresh, err := s.prepareEntries(ctx, ws)
 	if err != nil {
 		return err
 	}
@@ -154,7 +154,7 @@ type ParametersState struct {
 func (s *Store) ParametersState(ctx context.Context) (ParametersState, error) {
 	conn, err := s.side.Acquire(ctx)
 	if err != nil {
-		return ParametersState{}, translate(err)
+		return ParametersState{}, translateError(err)
 	}
 	defer conn.Release()
 	q := db.New(conn)
@@ -164,11 +164,11 @@ func (s *Store) ParametersState(ctx context.Context) (ParametersState, error) {
 		err = s.meetEpoch(ctx, q, EpochID(r.Epoch)) // one that was stored for the PostgreSQL that was there before, too
 	}
 	if err != nil {
-		return ParametersState{}, translate(err)
+		return ParametersState{}, translateError(err)
 	}
 	if m := s.memory.Load(); m.epoch == EpochID(r.Epoch) {
 		s.raiseFloor(r.Moment)
-		m.announced.note(asked, r.UsualParts, r.MoreParts)
+		m.announced.storeParts(asked, r.UsualParts, r.MoreParts)
 	}
 	return ParametersState{Version: r.Version, Progress: r.Progress, Definitions: r.Definitions, Fingerprint: r.Fingerprint, Epoch: EpochID(r.Epoch)}, nil
 }
@@ -209,7 +209,7 @@ func (s *Store) storedParameters(ctx context.Context, conn querier, known map[in
 	}
 	rows, err := db.New(conn).SearchParameters(ctx, p)
 	if err != nil {
-		return 0, 0, nil, translate(err)
+		return 0, 0, nil, translateError(err)
 	}
 	if len(rows) == 0 {
 		return 0, 0, nil, errors.New("store: the table search_registry is empty")
@@ -236,7 +236,7 @@ func (t *Tx) LockParameters(ctx context.Context, current int64) error {
 	}
 	r, err := db.New(t.tx).LockParameters(ctx)
 	if err != nil {
-		return translate(err)
+		return translateError(err)
 	}
 	if r.Version != current {
 		return errOutdated
@@ -249,7 +249,7 @@ func (t *Tx) LockParameters(ctx context.Context, current int64) error {
 func (t *Tx) RaiseParametersVersion(ctx context.Context) (version int64, err error) {
 	if t.parametersVersion == 0 {
 		if t.parametersVersion, err = db.New(t.tx).RaiseParametersVersion(ctx); err != nil {
-			return 0, translate(err)
+			return 0, translateError(err)
 		}
 	}
 	return t.parametersVersion, nil
@@ -258,7 +258,7 @@ func (t *Tx) RaiseParametersVersion(ctx context.Context) (version int64, err err
 // BumpDefinitions lets every server know that what profiles, value sets or code
 // systems say has changed.
 func (t *Tx) BumpDefinitions(ctx context.Context) error {
-	return translate(db.New(t.tx).BumpDefinitions(ctx))
+	return translateError(db.New(t.tx).BumpDefinitions(ctx))
 }
 
 // TextsOf returns the texts that the index has of some keys, by key.
@@ -269,7 +269,7 @@ func (t *Tx) TextsOf(ctx context.Context, keys []fhir.Key) (map[fhir.Key][]strin
 	}
 	rows, err := db.New(t.tx).TextsOf(ctx, list)
 	if err != nil {
-		return nil, translate(err)
+		return nil, translateError(err)
 	}
 	texts := make(map[fhir.Key][]string, len(rows))
 	for _, r := range rows {

@@ -47,13 +47,13 @@ func (s *Store) CanCreateExtension(ctx context.Context, name string) (bool, erro
 		SELECT EXISTS (SELECT FROM pg_extension e WHERE e.extname = $1)
 			OR EXISTS (SELECT FROM pg_available_extension_versions v WHERE v.name = $1
 				AND (v.trusted AND has_database_privilege(current_database(), 'CREATE') OR current_setting('is_superuser') = 'on'))`, name).Scan(&ok)
-	return ok, translate(err)
+	return ok, translateError(err)
 }
 
 // EnsureExtension creates an extension that is not there.
 func (s *Store) EnsureExtension(ctx context.Context, name string) error {
 	_, err := s.pool.Exec(ctx, "CREATE EXTENSION IF NOT EXISTS "+pgx.Identifier{name}.Sanitize())
-	return translate(err)
+	return translateError(err)
 }
 
 // SampleTexts are some of the folded texts that the index has under keys.
@@ -62,10 +62,10 @@ func (s *Store) SampleTexts(ctx context.Context, keys []fhir.Key, n int) ([]stri
 		SELECT DISTINCT t.text FROM (SELECT x.text FROM index_string x WHERE x.key = ANY ($1::bigint[]) AND length(x.text) >= 5 LIMIT 5000) t
 		ORDER BY t.text LIMIT 500`, keyNumbers(keys))
 	if err != nil {
-		return nil, translate(err)
+		return nil, translateError(err)
 	}
 	all, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	return spread(all, n), translate(err)
+	return spread(all, n), translateError(err)
 }
 
 // SampleQuantities are some of the numbers that the index has under keys.
@@ -75,10 +75,10 @@ func (s *Store) SampleQuantities(ctx context.Context, keys []fhir.Key, n int) ([
 		WHERE t.low > '-Infinity'::numeric AND t.low < 'Infinity'::numeric
 		ORDER BY t.low`, keyNumbers(keys))
 	if err != nil {
-		return nil, translate(err)
+		return nil, translateError(err)
 	}
 	all, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	return spread(all, n), translate(err)
+	return spread(all, n), translateError(err)
 }
 
 func keyNumbers(keys []fhir.Key) []int64 {
@@ -111,12 +111,12 @@ func (s *Store) ProveIndex(ctx context.Context, c IndexCandidate, queries []*sea
 	defer cancel()
 	conn, err := s.ownConnection(ctx, "SET statement_timeout = '20s'; SET lock_timeout = '1s';")
 	if err != nil {
-		return Proof{}, translate(err)
+		return Proof{}, translateError(err)
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	parts, err := s.parts(ctx)
+	parts, err := s.currentParts(ctx)
 	if err != nil {
-		return Proof{}, translate(err)
+		return Proof{}, translateError(err)
 	}
 	statements := make([]match.Statement, len(queries))
 	for i, q := range queries {
@@ -124,15 +124,15 @@ func (s *Store) ProveIndex(ctx context.Context, c IndexCandidate, queries []*sea
 	}
 	var hypothetical bool
 	if err := conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_extension e WHERE e.extname = 'hypopg')").Scan(&hypothetical); err != nil {
-		return Proof{}, translate(err)
+		return Proof{}, translateError(err)
 	}
 	p := prover{ctx: ctx, conn: conn, candidate: c, statements: statements}
 	if hypothetical && !strings.Contains(c.Columns, "USING gin") {
 		p.improvement, err = p.byPlan()
-		return Proof{p.improvement, "hypothetical"}, translate(err)
+		return Proof{p.improvement, "hypothetical"}, translateError(err)
 	}
 	p.improvement, err = p.bySample()
-	return Proof{p.improvement, "sample"}, translate(err)
+	return Proof{p.improvement, "sample"}, translateError(err)
 }
 
 // prover proves one candidate on one connection.
@@ -285,20 +285,20 @@ type IndexSuggestion struct {
 
 // PutIndexSuggestion keeps a suggestion.
 func (s *Store) PutIndexSuggestion(ctx context.Context, x IndexSuggestion) error {
-	return translate(db.New(s.side).PutIndexSuggestion(ctx, db.PutIndexSuggestionParams{ID: x.ID, ResourceType: x.ResourceType, Parameters: x.Parameters,
+	return translateError(db.New(s.side).PutIndexSuggestion(ctx, db.PutIndexSuggestionParams{ID: x.ID, ResourceType: x.ResourceType, Parameters: x.Parameters,
 		Shapes: x.Shapes, Name: x.Name, Statement: x.Statement, Reason: x.Reason, Improvement: x.Proof.Improvement, Proof: x.Proof.Method, Proved: x.Proved}))
 }
 
 // DropIndexSuggestion forgets a suggestion that does not hold any more.
 func (s *Store) DropIndexSuggestion(ctx context.Context, id string) error {
-	return translate(db.New(s.side).DropIndexSuggestion(ctx, id))
+	return translateError(db.New(s.side).DropIndexSuggestion(ctx, id))
 }
 
 // IndexSuggestions are the suggestions that were proved.
 func (s *Store) IndexSuggestions(ctx context.Context) ([]IndexSuggestion, error) {
 	rows, err := db.New(s.side).IndexSuggestions(ctx)
 	if err != nil {
-		return nil, translate(err)
+		return nil, translateError(err)
 	}
 	out := make([]IndexSuggestion, len(rows))
 	for i, r := range rows {

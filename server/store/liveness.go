@@ -36,7 +36,7 @@ type liveness struct {
 const signEvery = 500 * time.Millisecond
 
 // errHangs is the error of work that needs the database while the database hangs.
-var errHangs = unavailable("the database does not answer")
+var errHangs = unavailableError("the database does not answer")
 
 // watchedConn is a connection to the database that liveness can close.
 type watchedConn struct {
@@ -90,8 +90,8 @@ func (l *liveness) watch(c *pgconn.Config, asks bool) {
 	}
 }
 
-// admit refuses a connection while the database hangs.
-func (l *liveness) admit(context.Context, *pgx.ConnConfig) error {
+// admitConnection refuses a connection while the database hangs.
+func (l *liveness) admitConnection(context.Context, *pgx.ConnConfig) error {
 	if l.hangs.Load() {
 		return errHangs
 	}

@@ -32,11 +32,11 @@ import (
 // changes, with _since = T, has exactly the versions that this export lacks. No transaction
 // stays open, and no server needs the clock of another one.
 
-// clock is the time of a write: now, but after every moment that this server knows of.
-func (s *Store) clock() time.Time { return later(s.now(), s.floor()) }
+// commitClock is the time of a write: now, but after every moment that this server knows of.
+func (s *Store) commitClock() time.Time { return laterOf(s.now(), s.momentFloor()) }
 
-// floor is the latest moment that this server knows of.
-func (s *Store) floor() time.Time { return time.UnixMicro(s.latestMoment.Load()) }
+// momentFloor is the latest moment that this server knows of.
+func (s *Store) momentFloor() time.Time { return time.UnixMicro(s.latestMoment.Load()) }
 
 // raiseFloor notes a moment of the database.
 func (s *Store) raiseFloor(moment time.Time) {
@@ -74,7 +74,7 @@ func (s *Store) FixMoment(ctx context.Context, wait time.Duration) (time.Time, e
 		case errors.Is(err, errMomentWait):
 			return time.Time{}, outcome.New(outcome.CodeTransient, "older transactions have not ended within %s; try again", wait)
 		case err != nil:
-			return time.Time{}, translate(fmt.Errorf("fix a moment: %w", err))
+			return time.Time{}, translateError(fmt.Errorf("fix a moment: %w", err))
 		case torn.IsZero():
 			return moment, nil
 		}
@@ -112,7 +112,7 @@ func (s *Store) raiseMoment(ctx context.Context, least, end time.Time) (moment, 
 		if time.Now().After(end) {
 			return moment, torn, errMomentWait
 		}
-		if !sleep(ctx, momentPoll) {
+		if !sleepFor(ctx, momentPoll) {
 			return moment, torn, ctx.Err()
 		}
 	}
@@ -152,10 +152,10 @@ type MomentPage struct {
 func (s *Store) TypeSpan(ctx context.Context, typ string, at time.Time) (low, high int64, err error) {
 	n, ok, err := s.typeNumber(ctx, typ)
 	if err != nil || !ok {
-		return 0, 0, translate(err)
+		return 0, 0, translateError(err)
 	}
 	span, err := db.New(s.pool).TypeSpan(ctx, db.TypeSpanParams{Low: int64(n) << 48, High: int64(n)<<48 | (1<<48 - 1), Typ: n, Moment: at})
-	return span.Low, span.High, translate(err)
+	return span.Low, span.High, translateError(err)
 }
 
 // forever bounds last updates that are not bounded.
@@ -167,7 +167,7 @@ var forever = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
 func (s *Store) VersionsAt(ctx context.Context, p MomentPage, each func(*Stored) error) (end int64, err error) {
 	n, ok, err := s.typeNumber(ctx, p.ResourceType)
 	if err != nil || !ok {
-		return p.Last, translate(err)
+		return p.Last, translateError(err)
 	}
 	until := p.Until
 	if until.IsZero() {
@@ -180,7 +180,7 @@ func (s *Store) VersionsAt(ctx context.Context, p MomentPage, each func(*Stored)
 		rows, err = s.readMoment(ctx, db.VersionsAt, p.WithIndex, p.After, p.Last, int32(p.Count), p.At, n, p.Since, until)
 	}
 	if err != nil {
-		return 0, translate(fmt.Errorf("read a page of a moment: %w", err))
+		return 0, translateError(fmt.Errorf("read a page of a moment: %w", err))
 	}
 	return rows.end, s.eachStored(ctx, rows, each)
 }
@@ -190,7 +190,7 @@ func (s *Store) VersionsAt(ctx context.Context, p MomentPage, each func(*Stored)
 func (s *Store) VersionsAtByRefs(ctx context.Context, refs []int64, at time.Time, each func(*Stored) error) error {
 	rows, err := s.readMoment(ctx, db.VersionsAtByRefs, refs, at)
 	if err != nil {
-		return translate(fmt.Errorf("read the resources of a moment: %w", err))
+		return translateError(fmt.Errorf("read the resources of a moment: %w", err))
 	}
 	return s.eachStored(ctx, rows, each)
 }
@@ -255,7 +255,7 @@ func (s *Store) eachStored(ctx context.Context, rows *momentRows, each func(*Sto
 		r := &rows.rows[i]
 		var err error
 		if r.ResourceType, err = s.typeName(ctx, int16(r.RID>>48)); err != nil {
-			return translate(err)
+			return translateError(err)
 		}
 		if body, err = decodeBodyInto(body[:0], r.Body); err != nil {
 			return fmt.Errorf("%s/%s: %w", r.ResourceType, r.ID, err)
@@ -275,11 +275,11 @@ func (s *Store) eachStored(ctx context.Context, rows *momentRows, each func(*Sto
 func (s *Store) DeletionsAt(ctx context.Context, typ string, since, at time.Time, after int64, count int, each func(*Stored) error) (last int64, err error) {
 	n, ok, err := s.typeNumber(ctx, typ)
 	if err != nil || !ok {
-		return 0, translate(err)
+		return 0, translateError(err)
 	}
 	rows, err := db.New(s.pool).DeletionsAt(ctx, db.DeletionsAtParams{Typ: n, Since: since, Moment: at, After: after, Count: int32(count)})
 	if err != nil {
-		return 0, translate(err)
+		return 0, translateError(err)
 	}
 	for _, r := range rows {
 		body, err := copyBody(r.Body)

@@ -34,7 +34,7 @@ type ReplacedResource struct {
 func (s *Store) ReplacedResources(ctx context.Context) ([]ReplacedResource, error) {
 	rows, err := db.New(s.side).ReplacedResources(ctx)
 	if err != nil {
-		return nil, translate(err)
+		return nil, translateError(err)
 	}
 	out := make([]ReplacedResource, len(rows))
 	for i, r := range rows {
@@ -47,7 +47,7 @@ func (s *Store) ReplacedResources(ctx context.Context) ([]ReplacedResource, erro
 func (s *Store) InstalledResources(ctx context.Context, typ string) (map[string]fhir.Version, error) {
 	ids, err := db.New(s.side).InstalledIDs(ctx, typ)
 	if err != nil {
-		return nil, translate(err)
+		return nil, translateError(err)
 	}
 	if len(ids) == 0 {
 		return nil, nil
@@ -59,7 +59,7 @@ func (s *Store) InstalledResources(ctx context.Context, typ string) (map[string]
 func (s *Store) InstalledPackages(ctx context.Context) ([]InstalledPackage, error) {
 	rows, err := db.New(s.side).InstalledPackages(ctx)
 	if err != nil {
-		return nil, translate(err)
+		return nil, translateError(err)
 	}
 	out := make([]InstalledPackage, len(rows))
 	for i, r := range rows {
@@ -73,10 +73,10 @@ func (t *Tx) PutPackage(ctx context.Context, p InstalledPackage, resources []Ins
 	q := db.New(t.tx)
 	err := q.PutInstalledPackage(ctx, db.PutInstalledPackageParams{Name: p.Name, Version: p.Version, Integrity: p.Integrity, Installed: p.Installed})
 	if err != nil {
-		return translate(err)
+		return translateError(err)
 	}
 	if err := q.BumpDefinitions(ctx); err != nil {
-		return translate(err)
+		return translateError(err)
 	}
 	rows := db.PutInstalledResourcesParams{Name: p.Name, Version: p.Version}
 	for _, r := range resources {
@@ -84,14 +84,14 @@ func (t *Tx) PutPackage(ctx context.Context, p InstalledPackage, resources []Ins
 		rows.Ids = append(rows.Ids, r.ID)
 		rows.ResourceVersions = append(rows.ResourceVersions, int32(r.VersionID))
 	}
-	return translate(q.PutInstalledResources(ctx, rows))
+	return translateError(q.PutInstalledResources(ctx, rows))
 }
 
 // PackageResources are the resources that a package brought, by type and id.
 func (t *Tx) PackageResources(ctx context.Context, name, version string) ([]InstalledResource, error) {
 	rows, err := db.New(t.tx).InstalledResources(ctx, db.InstalledResourcesParams{Name: name, Version: version})
 	if err != nil {
-		return nil, translate(err)
+		return nil, translateError(err)
 	}
 	out := make([]InstalledResource, len(rows))
 	for i, r := range rows {
@@ -104,7 +104,7 @@ func (t *Tx) PackageResources(ctx context.Context, name, version string) ([]Inst
 func (t *Tx) DropPackage(ctx context.Context, name, version string) error {
 	q := db.New(t.tx)
 	if err := q.BumpDefinitions(ctx); err != nil {
-		return translate(err)
+		return translateError(err)
 	}
-	return translate(q.DeleteInstalledPackage(ctx, db.DeleteInstalledPackageParams{Name: name, Version: version}))
+	return translateError(q.DeleteInstalledPackage(ctx, db.DeleteInstalledPackageParams{Name: name, Version: version}))
 }

@@ -17,11 +17,11 @@ func (s *Store) Policies(ctx context.Context, known int64) (documents map[string
 	q := db.New(s.side)
 	// The version first: what changes meanwhile has a later one.
 	if version, err = q.ReadPolicyVersion(ctx); err != nil || version == known {
-		return nil, version, translate(err)
+		return nil, version, translateError(err)
 	}
 	rows, err := q.ReadPolicies(ctx)
 	if err != nil {
-		return nil, 0, translate(err)
+		return nil, 0, translateError(err)
 	}
 	documents = make(map[string][]byte, len(rows))
 	for _, r := range rows {

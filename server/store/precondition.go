@@ -54,7 +54,7 @@ func (s *Store) decideExisting(ctx context.Context, e *entry, r db.LockResources
 		if body, e.fhirIndex, err = w.Modify(current); err != nil {
 			return err
 		}
-		if err := s.learn(ctx, e.fhirIndex); err != nil {
+		if err := s.learnIndexTexts(ctx, e.fhirIndex); err != nil {
 			return err
 		}
 	}
@@ -67,7 +67,7 @@ func (s *Store) decideExisting(ctx context.Context, e *entry, r db.LockResources
 	if w.Method == fhir.DELETE {
 		e.action, body = deleted, nil
 	}
-	e.make(int(r.Version)+1, later(now, r.LastUpdated), body)
+	e.makeVersion(int(r.Version)+1, laterOf(now, r.LastUpdated), body)
 	return nil
 }
 
@@ -101,7 +101,7 @@ func (s *Store) decideHidden(e *entry) error {
 
 // seesDeleted reports whether the writer can know of a resource that is deleted by h.
 func (s *Store) seesDeleted(ctx context.Context, q *db.Queries, w *Write, h db.LastVersionsRow) (bool, error) {
-	ref, shard := place(w.ResourceType, w.ID)
+	ref, shard := refAndShard(w.ResourceType, w.ID)
 	r, err := q.ReadVersion(ctx, db.ReadVersionParams{Ref: ref, Shard: shard, Version: h.Version - 1})
 	if err != nil {
 		return false, fmt.Errorf("version before the deletion: %w", err)
@@ -150,13 +150,13 @@ func (s *Store) decideAbsent(ctx context.Context, q *db.Queries, e *entry, h db.
 	e.rid = h.Rid
 	if e.rid == 0 {
 		var err error
-		if e.rid, err = s.rid(ctx, e.typ); err != nil {
+		if e.rid, err = s.nextSurrogate(ctx, e.typ); err != nil {
 			return err
 		}
 	}
 	if h.Version > 0 {
-		now = later(now, h.LastUpdated)
+		now = laterOf(now, h.LastUpdated)
 	}
-	e.make(int(h.Version)+1, now, w.Body)
+	e.makeVersion(int(h.Version)+1, now, w.Body)
 	return nil
 }

@@ -57,7 +57,7 @@ const (
 	unitAbandoned
 )
 
-var errStopped = unavailable("the server is stopping")
+var errStopped = unavailableError("the server is stopping")
 
 func (q *queue) start(s *Store, workers int) {
 	q.store = s
@@ -83,7 +83,7 @@ func (q *queue) stop() {
 // write waits until ws are committed. When ctx ends before a worker has taken
 // them nothing is written; afterwards the outcome is waited for.
 func (q *queue) write(ctx context.Context, ws []*Write) error {
-	entries, err := q.store.prepare(ctx, ws)
+	entries, err := q.store.prepareEntries(ctx, ws)
 	if err != nil {
 		return err
 	}
@@ -127,7 +127,7 @@ func (q *queue) write(ctx context.Context, ws []*Write) error {
 		return u.err
 	case <-ctx.Done():
 		if u.state.CompareAndSwap(unitWaiting, unitAbandoned) {
-			return translate(ctx.Err())
+			return translateError(ctx.Err())
 		}
 		<-u.done
 		return u.err
@@ -217,9 +217,9 @@ func (s *Store) writeUnits(units []*unit) {
 	if err == nil {
 		return
 	}
-	if !settled(err) || len(units) == 1 && !retryable(err) {
+	if !settled(err) || len(units) == 1 && !isRetryable(err) {
 		for _, u := range units {
-			u.err = translate(err)
+			u.err = translateError(err)
 		}
 		return
 	}
@@ -230,13 +230,13 @@ func (s *Store) writeUnits(units []*unit) {
 			if err == nil {
 				break
 			}
-			u.err = translate(err)
-			if attempt == maxAttempts || !retryable(err) || pause(ctx, attempt) != nil {
+			u.err = translateError(err)
+			if attempt == maxAttempts || !isRetryable(err) || pauseBeforeRetry(ctx, attempt) != nil {
 				break
 			}
-			if outdated(err) {
+			if isOutdated(err) {
 				if err := s.renewUnit(ctx, u); err != nil {
-					u.err = translate(err)
+					u.err = translateError(err)
 					break
 				}
 			}
@@ -247,7 +247,7 @@ func (s *Store) writeUnits(units []*unit) {
 // settled reports whether err is known to have left nothing behind: PostgreSQL
 // refused something. A connection that ended may have ended after the commit.
 func settled(err error) bool {
-	if retryable(err) {
+	if isRetryable(err) {
 		return true
 	}
 	var pg *pgconn.PgError
@@ -284,15 +284,15 @@ func (s *Store) tryUnits(ctx context.Context, units []*unit) (err error) {
 		q := db.New(conn)
 		fail := func(e *entry, err error) error {
 			if e.unit.err == nil {
-				e.unit.err = &WriteError{e.index, translate(err)}
+				e.unit.err = &WriteError{e.index, translateError(err)}
 			}
 			return nil
 		}
-		if err := s.resolve(ctx, q, entries, s.clock(), fail); err != nil {
+		if err := s.resolveEntries(ctx, q, entries, s.commitClock(), fail); err != nil {
 			return err
 		}
-	} else if floor := s.floor(); slices.ContainsFunc(entries, func(e *entry) bool { return !e.lastUpdated.After(floor) }) {
-		stampCreates(entries, s.clock().UTC().Truncate(time.Microsecond))
+	} else if floor := s.momentFloor(); slices.ContainsFunc(entries, func(e *entry) bool { return !e.lastUpdated.After(floor) }) {
+		stampCreates(entries, s.commitClock().UTC().Truncate(time.Microsecond))
 	}
 	return s.commitEntries(ctx, conn.Conn(), entries, !creates)
 }
@@ -309,7 +309,7 @@ func (s *Store) commitEntries(ctx context.Context, conn *pgx.Conn, entries []*en
 	row := written.Row(len(entries))
 	for _, e := range entries {
 		if e.unit.err == nil {
-			g.add(e)
+			g.addEntry(e)
 			noteWrite(row, e)
 			claims = claims || e.action == claimed
 			if e.index == 0 {
@@ -323,7 +323,7 @@ func (s *Store) commitEntries(ctx context.Context, conn *pgx.Conn, entries []*en
 	}
 	row.Keep()
 	terms := g.terms()
-	if err := g.send(ctx, conn, begun, !claims); err != nil {
+	if err := g.sendGroup(ctx, conn, begun, !claims); err != nil {
 		return fmt.Errorf("write: %w", err)
 	}
 	if claims {
@@ -342,10 +342,10 @@ func (s *Store) commitEntries(ctx context.Context, conn *pgx.Conn, entries []*en
 	}
 	for _, e := range entries {
 		if e.unit.err == nil {
-			e.finish()
+			e.finishWrite()
 		}
 	}
 	s.flush.add(terms)
-	s.changed()
+	s.announceChange()
 	return nil
 }

@@ -16,8 +16,8 @@ import (
 // resource never existed and with deleted if it is deleted.
 // Spec: https://hl7.org/fhir/R4/http.html#read.
 func (s *Store) Read(ctx context.Context, typ, id string) (fhir.Version, error) {
-	ref, _ := place(typ, id)
-	v, stored, err := s.reads.read(ctx, ref, nil)
+	ref, _ := refAndShard(typ, id)
+	v, stored, err := s.reads.readVersion(ctx, ref, nil)
 	switch {
 	case err != nil:
 		return fhir.Version{}, err
@@ -35,12 +35,12 @@ func (s *Store) Read(ctx context.Context, typ, id string) (fhir.Version, error) 
 func (s *Store) ReadMany(ctx context.Context, typ string, ids []string) (map[string]fhir.Version, error) {
 	refs := make([]int64, 0, len(ids))
 	for _, id := range ids {
-		ref, _ := place(typ, id)
+		ref, _ := refAndShard(typ, id)
 		refs = append(refs, ref)
 	}
 	rows, err := db.New(s.pool).ReadResources(ctx, refs)
 	if err != nil {
-		return nil, translate(err)
+		return nil, translateError(err)
 	}
 	found := make(map[string]fhir.Version, len(rows))
 	for _, r := range rows {
@@ -59,8 +59,8 @@ func (s *Store) ReadMany(ctx context.Context, typ string, ids []string) (map[str
 // If the condition does not hold, the resource is absent, and the read takes the same
 // statements as the read of an absent one.
 func (s *Store) ReadIf(ctx context.Context, typ, id string, test match.TermTest) (fhir.Version, error) {
-	ref, _ := place(typ, id)
-	v, stored, err := s.reads.read(ctx, ref, &test)
+	ref, _ := refAndShard(typ, id)
+	v, stored, err := s.reads.readVersion(ctx, ref, &test)
 	switch {
 	case err != nil:
 		return fhir.Version{}, err
@@ -87,12 +87,12 @@ func (s *Store) hidden(ctx context.Context, typ, id string) error {
 
 // Read is Store.Read inside the transaction.
 func (t *Tx) Read(ctx context.Context, typ, id string) (fhir.Version, error) {
-	return read(ctx, t.tx, typ, id)
+	return readVersion(ctx, t.tx, typ, id)
 }
 
-func read(ctx context.Context, conn querier, typ, id string) (fhir.Version, error) {
+func readVersion(ctx context.Context, conn querier, typ, id string) (fhir.Version, error) {
 	q := db.New(conn)
-	ref, shard := place(typ, id)
+	ref, shard := refAndShard(typ, id)
 	r, err := q.ReadResource(ctx, db.ReadResourceParams{Ref: ref, Shard: shard})
 	switch {
 	case err == nil && r.ID == id:
@@ -107,14 +107,14 @@ func read(ctx context.Context, conn querier, typ, id string) (fhir.Version, erro
 	case err == nil:
 		return fhir.Version{}, outcome.NotFound(typ, id)
 	case !errors.Is(err, pgx.ErrNoRows):
-		return fhir.Version{}, translate(err)
+		return fhir.Version{}, translateError(err)
 	}
 	return fhir.Version{}, absent(ctx, conn, typ, id)
 }
 
 // absent says why a resource has no current version.
 func absent(ctx context.Context, conn querier, typ, id string) error {
-	ref, shard := place(typ, id)
+	ref, shard := refAndShard(typ, id)
 	h, err := db.New(conn).LastHistory(ctx, db.LastHistoryParams{Ref: ref, Shard: shard})
 	switch {
 	case err == nil && h.Method == fhir.DELETE:
@@ -122,7 +122,7 @@ func absent(ctx context.Context, conn querier, typ, id string) error {
 	case err == nil, errors.Is(err, pgx.ErrNoRows): // with history it was created meanwhile
 		return outcome.NotFound(typ, id)
 	}
-	return translate(err)
+	return translateError(err)
 }
 
 // VRead returns one version of a resource. It fails with not-found if that
@@ -138,7 +138,7 @@ func (t *Tx) VRead(ctx context.Context, typ, id string, versionID int) (fhir.Ver
 }
 
 func vread(ctx context.Context, conn querier, typ, id string, versionID int) (fhir.Version, error) {
-	ref, shard := place(typ, id)
+	ref, shard := refAndShard(typ, id)
 	notFound := NoVersion(typ, id, versionID)
 	if versionID < 1 || versionID > 1<<31-1 {
 		return fhir.Version{}, notFound
@@ -148,7 +148,7 @@ func vread(ctx context.Context, conn querier, typ, id string, versionID int) (fh
 	case errors.Is(err, pgx.ErrNoRows), err == nil && r.ID != id:
 		return fhir.Version{}, notFound
 	case err != nil:
-		return fhir.Version{}, translate(err)
+		return fhir.Version{}, translateError(err)
 	case r.Method == fhir.DELETE:
 		return fhir.Version{}, outcome.New(outcome.CodeDeleted, "version %d of %s/%s is its deletion", versionID, typ, id)
 	}
@@ -167,8 +167,8 @@ func NoVersion(typ, id string, versionID int) error {
 	return outcome.New(outcome.CodeNotFound, "%s/%s has no version %d", typ, id, versionID)
 }
 
-// place returns where a resource lies: its ref and shard.
-func place(typ, id string) (ref int64, shard int16) {
+// refAndShard returns where a resource lies: its ref and shard.
+func refAndShard(typ, id string) (ref int64, shard int16) {
 	ref = int64(fhir.ValueReference(typ, id))
 	return ref, int16(ref & 255)
 }

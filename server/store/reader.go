@@ -66,9 +66,9 @@ func (r *reader) stop() {
 	r.done.Wait()
 }
 
-// read returns the current version with the ref, and the id that it has; "" when there is
+// readVersion returns the current version with the ref, and the id that it has; "" when there is
 // none. test is a condition, nil for none; a version that does not meet it has no body.
-func (r *reader) read(ctx context.Context, ref int64, test *match.TermTest) (fhir.Version, string, error) {
+func (r *reader) readVersion(ctx context.Context, ref int64, test *match.TermTest) (fhir.Version, string, error) {
 	q := readRequests.Get().(*readRequest)
 	*q = readRequest{ref: ref, done: q.done}
 	if test != nil {
@@ -88,7 +88,7 @@ func (r *reader) read(ctx context.Context, ref int64, test *match.TermTest) (fhi
 		readRequests.Put(q)
 		return version, id, err
 	case <-ctx.Done():
-		return fhir.Version{}, "", translate(ctx.Err()) // the request belongs to a worker
+		return fhir.Version{}, "", translateError(ctx.Err()) // the request belongs to a worker
 	}
 }
 
@@ -145,19 +145,19 @@ func (r *reader) round(s *Store, m *readMemory) bool {
 			}
 		}
 		err := s.readAll(now, asked, m)
-		if err != nil && lost(err) { // of a connection that died while it was idle
+		if err != nil && isConnectionLost(err) { // of a connection that died while it was idle
 			err = s.readAll(now, asked, m)
 		}
 		for _, q := range now {
 			if err != nil {
-				q.err = translate(err)
+				q.err = translateError(err)
 			}
 			q.done <- struct{}{}
 		}
 		if asked != nil {
 			n++
 			if err != nil {
-				asked.err = translate(err)
+				asked.err = translateError(err)
 			}
 			close(asked.done)
 			asked = nil
@@ -284,7 +284,7 @@ func (s *Store) readAll(requests []*readRequest, asked *AppsQuestion, m *readMem
 			q := requests[i]
 			q.id, q.err = id, err
 			q.version = fhir.Version{
-				VersionID: int(int32(binary.BigEndian.Uint32(v[2]))), LastUpdated: timestamp(v[3]),
+				VersionID: int(int32(binary.BigEndian.Uint32(v[2]))), LastUpdated: parseTimestamp(v[3]),
 				Method: fhir.Method(v[4][0]), Body: body,
 			}
 		}

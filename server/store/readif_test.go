@@ -168,7 +168,7 @@ func TestPlansOfPatientScopedSearches(t *testing.T) {
 	}
 	decider := &access.Decider{Registry: func() *search.Registry { return registry }}
 	const patient = "p7"
-	rights := decider.For(t.Context(), &access.Principal{Subject: "app", ClientID: "app", Scopes: scopes, Patient: patient})
+	rights := decider.RightsOf(t.Context(), &access.Principal{Subject: "app", ClientID: "app", Scopes: scopes, Patient: patient})
 	for _, text := range []string{
 		"Observation?", "Observation?code=8302-2", "Observation?status=final&category=laboratory", "Observation?_sort=-date", "Observation?date=ge2021&_sort=-date",
 		"Observation?date=ge2021", "Observation?value-quantity=gt5", "Observation?_lastUpdated=gt2020", "Observation?code-value-quantity=8302-2$gt5", "Observation?code:not=8302-2",

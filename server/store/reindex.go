@@ -46,8 +46,8 @@ type ReindexJob struct {
 	Cancelled                    bool       // by an administrator, before it was done
 }
 
-// Why describes the reason for the job.
-func (j *ReindexJob) Why() string {
+// ReasonText describes the reason for the job.
+func (j *ReindexJob) ReasonText() string {
 	switch {
 	case j.Reason != "":
 		return j.Reason
@@ -81,7 +81,7 @@ func addReindexJob(ctx context.Context, conn querier, j ReindexJob) error {
 	for i, k := range j.Keys {
 		keys[i] = int64(k)
 	}
-	return translate(db.New(conn).AddReindexJob(ctx, db.AddReindexJobParams{
+	return translateError(db.New(conn).AddReindexJob(ctx, db.AddReindexJobParams{
 		ID: j.ID, ResourceType: j.ResourceType, Parameters: append([]string{}, j.Parameters...), Keys: keys,
 		Ranges: j.Ranges, ParametersVersion: j.ParametersVersion, Created: j.Created, Reason: j.Reason,
 	}))
@@ -92,7 +92,7 @@ func addReindexJob(ctx context.Context, conn querier, j ReindexJob) error {
 func (s *Store) ReindexJobs(ctx context.Context) ([]ReindexJob, error) {
 	rows, err := db.New(s.side).ReindexJobs(ctx)
 	if err != nil {
-		return nil, translate(err)
+		return nil, translateError(err)
 	}
 	jobs := make([]ReindexJob, len(rows))
 	for i, r := range rows {
@@ -124,10 +124,10 @@ func (s *Store) CancelReindexJob(ctx context.Context, id string) (bool, error) {
 		n, err := db.New(s.pool).CancelReindexJob(ctx, db.CancelReindexJobParams{ID: id, Now: s.now()})
 		// Another server that works on a chunk of the job locks the same rows in another
 		// order.
-		if err == nil || attempt == maxAttempts || !retryable(err) {
-			return n > 0, translate(err)
+		if err == nil || attempt == maxAttempts || !isRetryable(err) {
+			return n > 0, translateError(err)
 		}
-		if err := pause(ctx, attempt); err != nil {
+		if err := pauseBeforeRetry(ctx, attempt); err != nil {
 			return false, err
 		}
 	}
@@ -144,15 +144,15 @@ func (s *Store) CancelReindexJob(ctx context.Context, id string) (bool, error) {
 func (s *Store) Reindex(ctx context.Context) (worked, waits bool, err error) {
 	q := db.New(s.pool)
 	if waits, err = q.ReindexWaits(ctx); err != nil || !waits {
-		return false, false, translate(err)
+		return false, false, translateError(err)
 	}
 	if _, err := q.SetReindexHorizons(ctx); err != nil {
-		return false, true, translate(err)
+		return false, true, translateError(err)
 	}
 	// Finish the jobs that have begun before others begin.
 	for _, step := range []func(context.Context) (bool, error){s.finishReindex, s.reindexChunk, s.planReindex} {
 		if worked, err = step(ctx); worked || err != nil {
-			return worked, true, translate(err)
+			return worked, true, translateError(err)
 		}
 	}
 	return false, true, nil
@@ -333,7 +333,7 @@ func (s *Store) repair(ctx context.Context, t *Tx, all []*stale) error {
 		refs[i], byRef[x.ref], indexes[i] = x.ref, x, x.index
 	}
 	epoch := s.memory.Load().epoch
-	if err := s.learn(ctx, indexes...); err != nil {
+	if err := s.learnIndexTexts(ctx, indexes...); err != nil {
 		return err
 	}
 	slices.Sort(refs)
@@ -394,7 +394,7 @@ func (s *Store) repair(ctx context.Context, t *Tx, all []*stale) error {
 	if err := q.AddIndexChange(ctx); err != nil {
 		return err
 	}
-	return g.send(ctx, t.tx.Conn(), true, false)
+	return g.sendGroup(ctx, t.tx.Conn(), true, false)
 }
 
 // appendSlice is addSlice for plain slices.

@@ -23,7 +23,7 @@ func (s *Store) Search(ctx context.Context, q *search.Query) (*SearchResult, err
 		r, err = s.searcher.Search(ctx, q)
 		return err
 	})
-	return r, translate(err)
+	return r, translateError(err)
 }
 
 // SetSearchMemory changes what Config.SearchMemory has said, at once.
@@ -36,7 +36,7 @@ func (s *Store) ReadAhead() { s.searcher.ReadAhead(strategy.AheadFrom) }
 // Search is Store.Search inside the transaction: it sees the writes of the transaction.
 func (t *Tx) Search(ctx context.Context, q *search.Query) (*SearchResult, error) {
 	r, err := t.store.searcher.SearchIn(ctx, t.tx, q)
-	return r, translate(err)
+	return r, translateError(err)
 }
 
 // searchable is the Store as searches see it.
@@ -60,8 +60,8 @@ func (v searchable) TypeName(ctx context.Context, number int16) (string, error) 
 }
 
 func (v searchable) Parts(ctx context.Context) (*match.Parts, error) {
-	parts, err := v.s.parts(ctx)
-	return parts, translate(err)
+	parts, err := v.s.currentParts(ctx)
+	return parts, translateError(err)
 }
 
 func (v searchable) Bodies() strategy.Bodies { return pageBodies.Get().(*bodies) }

@@ -28,17 +28,17 @@ func (s *Store) AddSearchShapes(ctx context.Context, shapes []SearchShape) error
 	for _, x := range shapes {
 		if err := q.AddSearchShapes(ctx, db.AddSearchShapesParams{Shape: x.Shape, ResourceType: x.ResourceType, Parameters: append([]string{}, x.Parameters...),
 			Calls: x.Calls, TotalUs: x.Total.Microseconds(), RowsRead: x.Rows, Buckets: x.Buckets, LastRun: x.LastRun}); err != nil {
-			return translate(err)
+			return translateError(err)
 		}
 	}
-	return translate(q.DropSearchShapes(ctx, keepSearchShapes))
+	return translateError(q.DropSearchShapes(ctx, keepSearchShapes))
 }
 
 // SearchShapes are the shapes, those that took the longest in all first.
 func (s *Store) SearchShapes(ctx context.Context) ([]SearchShape, error) {
 	rows, err := db.New(s.side).SearchShapes(ctx)
 	if err != nil {
-		return nil, translate(err)
+		return nil, translateError(err)
 	}
 	out := make([]SearchShape, len(rows))
 	for i, r := range rows {

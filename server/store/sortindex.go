@@ -32,7 +32,7 @@ func (t *Tx) SortIndexes(ctx context.Context) ([]SortIndex, error) { return sort
 func sortIndexes(ctx context.Context, conn querier) ([]SortIndex, error) {
 	rows, err := db.New(conn).SortIndexes(ctx)
 	if err != nil {
-		return nil, translate(err)
+		return nil, translateError(err)
 	}
 	out := make([]SortIndex, len(rows))
 	for i, r := range rows {
@@ -43,16 +43,16 @@ func sortIndexes(ctx context.Context, conn querier) ([]SortIndex, error) {
 
 // AddSortIndex adds a row. As with the methods below, LockParameters comes first.
 func (t *Tx) AddSortIndex(ctx context.Context, x SortIndex) error {
-	return translate(db.New(t.tx).InsertSortIndex(ctx, db.InsertSortIndexParams{ResourceType: x.ResourceType, Code: x.Code, Key: int64(x.Key), Created: x.Created}))
+	return translateError(db.New(t.tx).InsertSortIndex(ctx, db.InsertSortIndexParams{ResourceType: x.ResourceType, Code: x.Code, Key: int64(x.Key), Created: x.Created}))
 }
 
 // SetSortIndexKey records that the entries are, or will be, under another key.
 func (t *Tx) SetSortIndexKey(ctx context.Context, x SortIndex) error {
 	q := db.New(t.tx)
 	if err := q.SetSortIndexKey(ctx, db.SetSortIndexKeyParams{ResourceType: x.ResourceType, Code: x.Code, Key: int64(x.Key)}); err != nil {
-		return translate(err)
+		return translateError(err)
 	}
-	return translate(q.RaiseProgress(ctx))
+	return translateError(q.RaiseProgress(ctx))
 }
 
 // SetSortIndexRemoved takes an index back from searches, or gives it to them again,
@@ -60,14 +60,14 @@ func (t *Tx) SetSortIndexKey(ctx context.Context, x SortIndex) error {
 func (t *Tx) SetSortIndexRemoved(ctx context.Context, typ, code string, removed bool) error {
 	q := db.New(t.tx)
 	if err := q.SetSortIndexRemoved(ctx, db.SetSortIndexRemovedParams{ResourceType: typ, Code: code, Removed: removed}); err != nil {
-		return translate(err)
+		return translateError(err)
 	}
-	return translate(q.RaiseProgress(ctx))
+	return translateError(q.RaiseProgress(ctx))
 }
 
 // DropSortIndexes deletes those that were taken back before a time that is so long
 // ago, and returns their resource types.
 func (t *Tx) DropSortIndexes(ctx context.Context, ago time.Duration) (types []string, err error) {
 	types, err = db.New(t.tx).DeleteSortIndexes(ctx, ago.Seconds())
-	return types, translate(err)
+	return types, translateError(err)
 }

@@ -188,7 +188,7 @@ func (s *Store) open(ctx context.Context, url string, maxConns int, settings str
 // within Timeout when the database hangs. The connections of the pool are of the present epoch.
 func (s *Store) Watch(c *pgxpool.Config) {
 	s.liveness.watch(&c.ConnConfig.Config, false)
-	c.BeforeConnect = s.liveness.admit
+	c.BeforeConnect = s.liveness.admitConnection
 	c.AfterConnect = s.admitConnection
 	c.PrepareConn = func(ctx context.Context, conn *pgx.Conn) (bool, error) { return s.ofPresentEpoch(ctx, conn), nil }
 }
@@ -233,7 +233,7 @@ func (s *Store) Close() {
 }
 
 // Ping asks the database for a sign of life.
-func (s *Store) Ping(ctx context.Context) error { return translate(s.pool.Ping(ctx)) }
+func (s *Store) Ping(ctx context.Context) error { return translateError(s.pool.Ping(ctx)) }
 
 // Pool is for parts that keep tables of their own in the database.
 func (s *Store) Pool() *pgxpool.Pool { return s.pool }

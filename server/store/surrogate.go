@@ -20,8 +20,8 @@ type block struct{ next, end int64 }
 
 const surrogateBlock = 4096
 
-// rid returns a new surrogate for a resource of type typ.
-func (s *Store) rid(ctx context.Context, typ int16) (int64, error) {
+// nextSurrogate returns a new surrogate for a resource of type typ.
+func (s *Store) nextSurrogate(ctx context.Context, typ int16) (int64, error) {
 	r := &s.memory.Load().rids
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -89,7 +89,7 @@ func (s *Store) typeNumber(ctx context.Context, typ string) (int16, bool, error)
 		return n, true, nil
 	}
 	if err := s.loadTypes(ctx); err != nil {
-		return 0, false, translate(err)
+		return 0, false, translateError(err)
 	}
 	n, ok := s.memory.Load().types.current.Load().number[typ]
 	return n, ok, nil
@@ -101,7 +101,7 @@ func (s *Store) typeName(ctx context.Context, typ int16) (string, error) {
 		return name, nil
 	}
 	if err := s.loadTypes(ctx); err != nil {
-		return "", translate(err)
+		return "", translateError(err)
 	}
 	name, ok := s.memory.Load().types.current.Load().name[typ]
 	if !ok {

@@ -26,7 +26,7 @@ func (s *Store) TerminologyStamp(ctx context.Context) (stamp string, stored bool
 		stamp, stored = fmt.Sprintf("%d %x", n, int64(s.Epoch())), n > 0
 		return err
 	})
-	return stamp, stored, translate(err)
+	return stamp, stored, translateError(err)
 }
 
 // maxCanonicals bounds how many resources are read by one uri.
@@ -63,7 +63,7 @@ func (s *Store) byURI(ctx context.Context, typ, path, uri string) ([]fhir.Versio
 func (s *Store) byTerm(ctx context.Context, typ string, term int64) ([]fhir.Version, error) {
 	rows, err := db.New(s.pool).ResourcesByTerm(ctx, db.ResourcesByTermParams{Term: term, Most: maxCanonicals})
 	if err != nil {
-		return nil, translate(err)
+		return nil, translateError(err)
 	}
 	out := make([]fhir.Version, len(rows))
 	for i, r := range rows {
@@ -83,7 +83,7 @@ func (s *Store) TerminologyAnswer(ctx context.Context, key int64) (body []byte, 
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, time.Time{}, nil
 	}
-	return a.Body, a.Fetched, translate(err)
+	return a.Body, a.Fetched, translateError(err)
 }
 
 // answerLife is how long answers are kept that nobody has asked for anew.
@@ -94,15 +94,15 @@ const answerLife = 7 * 24 * time.Hour
 func (s *Store) PutTerminologyAnswer(ctx context.Context, key int64, body []byte, fetched time.Time) error {
 	q := db.New(s.pool)
 	if err := q.PutTerminologyAnswer(ctx, db.PutTerminologyAnswerParams{Key: key, Fetched: fetched, Body: body}); err != nil {
-		return translate(err)
+		return translateError(err)
 	}
-	return translate(q.DropTerminologyAnswers(ctx, fetched.Add(-answerLife)))
+	return translateError(q.DropTerminologyAnswers(ctx, fetched.Add(-answerLife)))
 }
 
 // PutTerminologySet keeps values under an id that is a hash of them, and notes
 // their use.
 func (s *Store) PutTerminologySet(ctx context.Context, id int64, values []int64, now time.Time) error {
-	return translate(pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+	return translateError(pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		q := db.New(tx)
 		if err := q.InsertTerminologySet(ctx, db.InsertTerminologySetParams{ID: id, Used: now}); err != nil {
 			return fmt.Errorf("insert terminology set: %w", err)
@@ -114,12 +114,12 @@ func (s *Store) PutTerminologySet(ctx context.Context, id int64, values []int64,
 // TouchTerminologySet notes the use of a set, and reports whether it is there.
 func (s *Store) TouchTerminologySet(ctx context.Context, id int64, now time.Time) (bool, error) {
 	n, err := db.New(s.pool).TouchTerminologySet(ctx, db.TouchTerminologySetParams{ID: id, Used: now})
-	return n > 0, translate(err)
+	return n > 0, translateError(err)
 }
 
 // DropTerminologySets drops the sets that were last used before then.
 func (s *Store) DropTerminologySets(ctx context.Context, then time.Time) error {
-	return translate(pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+	return translateError(pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		q := db.New(tx)
 		ids, err := q.DropTerminologySets(ctx, then)
 		if err != nil || len(ids) == 0 {

@@ -80,8 +80,8 @@ const epoch = 946684800 * 1e6
 // time appends a timestamptz: microseconds since 2000.
 func (a *array) time(t time.Time) { a.int64(t.UnixMicro() - epoch) }
 
-// timestamp reads a timestamptz in binary form.
-func timestamp(b []byte) time.Time {
+// parseTimestamp reads a timestamptz in binary form.
+func parseTimestamp(b []byte) time.Time {
 	return time.UnixMicro(int64(binary.BigEndian.Uint64(b)) + epoch).UTC()
 }
 

@@ -102,7 +102,7 @@ func (s *Store) WriteAll(ctx context.Context, ws []*Write) error {
 	if len(ws) == 0 {
 		return nil
 	}
-	if len(ws) <= maxShared && !modifies(ws) && !s.hooked(ws) && !followed(ctx) {
+	if len(ws) <= maxShared && !modifies(ws) && !s.hasHooks(ws) && !isFollowed(ctx) {
 		return s.queue.write(ctx, ws)
 	}
 	return s.InTx(ctx, func(t *Tx) error { return t.Write(ctx, ws) })
@@ -151,7 +151,7 @@ func (s *Store) InTx(ctx context.Context, fn func(*Tx) error) error {
 	for attempt := 1; ; attempt++ {
 		epoch := s.Epoch()
 		t := Tx{store: s, renew: renew, written: s.searcher.Writing()}
-		err := s.begin(ctx, func(tx pgx.Tx) error {
+		err := s.runTransaction(ctx, func(tx pgx.Tx) error {
 			t.tx = tx
 			return fn(&t)
 		})
@@ -159,29 +159,29 @@ func (s *Store) InTx(ctx context.Context, fn func(*Tx) error) error {
 		if err == nil {
 			s.flush.add(t.terms)
 			if t.wrote {
-				s.changed()
+				s.announceChange()
 			}
-			t.committed(ctx)
+			t.runCommitted(ctx)
 		}
-		if err == nil || attempt == maxAttempts || !retryable(err) || ctx.Err() != nil {
-			return translate(err)
+		if err == nil || attempt == maxAttempts || !isRetryable(err) || ctx.Err() != nil {
+			return translateError(err)
 		}
-		if outdated(err) {
-			if err := s.refresh(ctx, epoch); err != nil {
-				return translate(err)
+		if isOutdated(err) {
+			if err := s.refreshIndexer(ctx, epoch); err != nil {
+				return translateError(err)
 			}
 			renew = true
 		}
-		if err := pause(ctx, attempt); err != nil {
-			return translate(err)
+		if err := pauseBeforeRetry(ctx, attempt); err != nil {
+			return translateError(err)
 		}
 	}
 }
 
-// begin runs fn in one transaction. Some connections are kept out of it: what fn
+// runTransaction runs fn in one transaction. Some connections are kept out of it: what fn
 // asks of the Store itself, rather than of its transaction, needs one, and were
 // all taken by transactions that wait for one, none would ever be free.
-func (s *Store) begin(ctx context.Context, fn func(pgx.Tx) error) error {
+func (s *Store) runTransaction(ctx context.Context, fn func(pgx.Tx) error) error {
 	select {
 	case s.transactions <- struct{}{}:
 		defer func() { <-s.transactions }()
@@ -191,9 +191,9 @@ func (s *Store) begin(ctx context.Context, fn func(pgx.Tx) error) error {
 	return pgx.BeginFunc(ctx, s.pool, fn)
 }
 
-// pause waits a random time, longer with every attempt, so that colliding transactions do
+// pauseBeforeRetry waits a random time, longer with every attempt, so that colliding transactions do
 // not collide again.
-func pause(ctx context.Context, attempt int) error {
+func pauseBeforeRetry(ctx context.Context, attempt int) error {
 	t := time.NewTimer(rand.N(time.Duration(attempt) * 5 * time.Millisecond))
 	defer t.Stop()
 	select {
@@ -210,7 +210,7 @@ func pause(ctx context.Context, attempt int) error {
 func (t *Tx) Write(ctx context.Context, ws []*Write) error {
 	seen := make(map[int64]int, len(ws))
 	if t.renew {
-		if err := t.store.renew(ctx, ws...); err != nil {
+		if err := t.store.renewIndexes(ctx, ws...); err != nil {
 			return err
 		}
 	}
@@ -219,7 +219,7 @@ func (t *Tx) Write(ctx context.Context, ws []*Write) error {
 			return err
 		}
 	}
-	entries, err := t.store.prepare(ctx, ws)
+	entries, err := t.store.prepareEntries(ctx, ws)
 	if err != nil {
 		return err
 	}
@@ -233,9 +233,9 @@ func (t *Tx) Write(ctx context.Context, ws []*Write) error {
 		sorted[i] = e
 	}
 	q := db.New(t.tx)
-	fail := func(e *entry, err error) error { return &WriteError{e.index, translate(err)} }
-	if err := t.store.resolve(ctx, q, sorted, t.store.clock(), fail); err != nil {
-		return translate(err)
+	fail := func(e *entry, err error) error { return &WriteError{e.index, translateError(err)} }
+	if err := t.store.resolveEntries(ctx, q, sorted, t.store.commitClock(), fail); err != nil {
+		return translateError(err)
 	}
 	// Every writer inserts in the same order, as it locks in the same order.
 	sortEntries(sorted)
@@ -243,7 +243,7 @@ func (t *Tx) Write(ctx context.Context, ws []*Write) error {
 	defer g.release()
 	g.reset()
 	for _, e := range sorted {
-		g.add(e)
+		g.addEntry(e)
 	}
 	events, err := eventsOf(ctx, ws, entries, func(i int) []byte { return entries[i].body })
 	if err != nil {
@@ -257,22 +257,22 @@ func (t *Tx) Write(ctx context.Context, ws []*Write) error {
 			return err
 		}
 	}
-	if err := g.send(ctx, t.tx.Conn(), true, false); err != nil {
-		return translate(fmt.Errorf("write: %w", err))
+	if err := g.sendGroup(ctx, t.tx.Conn(), true, false); err != nil {
+		return translateError(fmt.Errorf("write: %w", err))
 	}
 	if err := lostRace(ctx, q, sorted); err != nil {
-		return translate(err)
+		return translateError(err)
 	}
 	row := t.written.Row(len(sorted))
 	for _, e := range sorted {
-		e.finish()
+		e.finishWrite()
 		noteWrite(row, e)
 	}
 	row.Keep()
 	if err := t.runHooks(ctx, sorted); err != nil {
 		return err
 	}
-	return t.follow(ctx, ws)
+	return t.followWrites(ctx, ws)
 }
 
 func writtenTwice(e *entry, first int) error {
@@ -287,5 +287,5 @@ func (t *Tx) Conn() pgx.Tx { return t.tx }
 // waits for them. Call it once, first: then transactions with several locks
 // cannot wait for each other in a circle.
 func (t *Tx) Lock(ctx context.Context, keys ...int64) error {
-	return translate(db.New(t.tx).Lock(ctx, keys))
+	return translateError(db.New(t.tx).Lock(ctx, keys))
 }

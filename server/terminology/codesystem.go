@@ -141,8 +141,8 @@ func (cs *codeSystem) standardProperty(code string) string {
 // no longer be used. Spec: https://hl7.org/fhir/R4/codesystem-concept-properties.html.
 var inactiveStatus = map[string]bool{"inactive": true, "retired": true}
 
-// find returns the index of a code.
-func (cs *codeSystem) find(code string) (int32, bool) {
+// findConcept returns the index of a code.
+func (cs *codeSystem) findConcept(code string) (int32, bool) {
 	i, ok := cs.byCode[code]
 	if !ok && cs.fold {
 		i, ok = cs.byCode[strings.ToLower(code)]
@@ -150,7 +150,7 @@ func (cs *codeSystem) find(code string) (int32, bool) {
 	return i, ok
 }
 
-func (cs *codeSystem) link() {
+func (cs *codeSystem) linkConcepts() {
 	cs.once.Do(func() {
 		cs.parents, cs.children = make(map[int32][]int32), make(map[int32][]int32)
 		edge := func(parent, child int32) {
@@ -169,7 +169,7 @@ func (cs *codeSystem) link() {
 				if p.element != "valueCode" && p.element != "valueCoding" {
 					continue
 				}
-				other, ok := cs.find(p.text)
+				other, ok := cs.findConcept(p.text)
 				if !ok {
 					continue
 				}
@@ -184,12 +184,18 @@ func (cs *codeSystem) link() {
 	})
 }
 
-// below adds i and everything beneath it to set. A hierarchy that runs in a
+// addBelow adds i and everything beneath it to set. A hierarchy that runs in a
 // circle ends where it began.
-func (cs *codeSystem) below(i int32, set map[int32]bool) { cs.link(); walk(cs.children, i, set) }
+func (cs *codeSystem) addBelow(i int32, set map[int32]bool) {
+	cs.linkConcepts()
+	walk(cs.children, i, set)
+}
 
-// above adds i and everything it is under to set.
-func (cs *codeSystem) above(i int32, set map[int32]bool) { cs.link(); walk(cs.parents, i, set) }
+// addAbove adds i and everything it is under to set.
+func (cs *codeSystem) addAbove(i int32, set map[int32]bool) {
+	cs.linkConcepts()
+	walk(cs.parents, i, set)
+}
 
 func walk(edges map[int32][]int32, from int32, set map[int32]bool) {
 	todo := []int32{from}
@@ -207,6 +213,6 @@ func walk(edges map[int32][]int32, from int32, set map[int32]bool) {
 // subsumes reports whether a is b or above b.
 func (cs *codeSystem) subsumes(a, b int32) bool {
 	set := make(map[int32]bool)
-	cs.above(b, set)
+	cs.addAbove(b, set)
 	return set[a]
 }

@@ -168,7 +168,7 @@ func (e *evaluation) valueSetOf(ctx context.Context, vs *ValueSet) (*expansion, 
 		return nil, outcome.New(outcome.CodeTooCostly, "value sets include each other more than %d deep", maxImports)
 	}
 	if !e.lenient {
-		if err := e.needed(ctx, vs); err != nil {
+		if err := e.checkSupplements(ctx, vs); err != nil {
 			return nil, err
 		}
 	}
@@ -177,9 +177,9 @@ func (e *evaluation) valueSetOf(ctx context.Context, vs *ValueSet) (*expansion, 
 			return &expansion{}, nil
 		}
 		x := new(expansion)
-		err := x.contain(vs.Expansion.Contains, -1)
+		err := x.addContained(vs.Expansion.Contains, -1)
 		total := vs.Expansion.Total
-		x.unclosed = vs.Expansion.marked(unclosedURL) || vs.Expansion.limited() || total != nil && *total > len(x.entries)
+		x.unclosed = vs.Expansion.isMarked(unclosedURL) || vs.Expansion.isLimited() || total != nil && *total > len(x.entries)
 		return x, err
 	}
 	out := &expansion{}
@@ -434,7 +434,7 @@ func (e *evaluation) concepts(inc *Include, cs *codeSystem) (*expansion, error) 
 	// 1. The concepts that every filter accepts.
 	var tests []func(int32) bool
 	for _, f := range inc.Filter {
-		test, err := cs.matcher(f)
+		test, err := cs.filterMatcher(f)
 		if err != nil {
 			return nil, err
 		}
@@ -479,7 +479,7 @@ func listed(inc *Include, cs *codeSystem) *expansion {
 	for _, c := range inc.Concept {
 		y := entry{system: inc.System, version: inc.Version, code: c.Code, display: c.Display, designation: c.Designation, parent: -1}
 		if cs != nil {
-			if i, ok := cs.find(c.Code); ok {
+			if i, ok := cs.findConcept(c.Code); ok {
 				known := &cs.concepts[i]
 				y.abstract, y.inactive = known.abstract, known.inactive
 				if y.display == "" {
@@ -539,8 +539,8 @@ func (e *evaluation) partial(inc *Include, cs *codeSystem) (*expansion, error) {
 	return x, err
 }
 
-// contain appends the concepts of an expansion as it is written.
-func (x *expansion) contain(list []Contained, parent int32) error {
+// addContained appends the concepts of an expansion as it is written.
+func (x *expansion) addContained(list []Contained, parent int32) error {
 	for i := range list {
 		c := &list[i]
 		up := parent
@@ -553,7 +553,7 @@ func (x *expansion) contain(list []Contained, parent int32) error {
 				abstract: c.Abstract, inactive: c.Inactive, designation: c.Designation, parent: parent})
 		}
 		if len(c.Contains) > 0 {
-			if err := x.contain(c.Contains, up); err != nil {
+			if err := x.addContained(c.Contains, up); err != nil {
 				return err
 			}
 		}

@@ -23,7 +23,7 @@ const stampPause = 2 * time.Second
 // A change of stored value sets is seen within two seconds. An abstract code is in
 // the value sets that hold it.
 func (s *Service) Contains(valueSet, system, code string) (in, known bool) {
-	sn := s.recent()
+	sn := s.recentSnapshot()
 	set := sn.codes.get(valueSet)
 	if set == nil {
 		set = sn.compile(valueSet)
@@ -35,7 +35,7 @@ func (s *Service) Contains(valueSet, system, code string) (in, known bool) {
 // more than most of them, or local definitions do not tell all. It tells people what
 // they could have said.
 func (s *Service) Listed(valueSet string, most int) []string {
-	set := s.recent().codes.get(valueSet)
+	set := s.recentSnapshot().codes.get(valueSet)
 	if set == nil || set.open {
 		return nil // nobody has asked Contains
 	}
@@ -51,8 +51,8 @@ func (s *Service) Listed(valueSet string, most int) []string {
 	return slices.Compact(list)
 }
 
-// recent returns a snapshot that was valid within the last two seconds.
-func (s *Service) recent() *snapshot {
+// recentSnapshot returns a snapshot that was valid within the last two seconds.
+func (s *Service) recentSnapshot() *snapshot {
 	sn := s.current.Load()
 	if sn != nil {
 		at, last := int64(time.Since(started)), sn.checked.Load()

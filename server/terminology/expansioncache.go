@@ -126,7 +126,7 @@ func (c *expansionCache) get(ctx context.Context, question string, whole bool, f
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), fetchTime)
 		defer cancel()
 		// Another flight may have landed since this caller looked.
-		if a := c.kept(ctx, key, whole); a != nil && c.fresh(a) {
+		if a := c.keptAnswer(ctx, key, whole); a != nil && c.fresh(a) {
 			return a, nil
 		}
 		body, err := fetch(ctx)
@@ -156,7 +156,7 @@ func (c *expansionCache) get(ctx context.Context, question string, whole bool, f
 	if !isUnreachable(got.Err) {
 		return nil, "", got.Err
 	}
-	if a := c.kept(ctx, key, whole); a != nil {
+	if a := c.keptAnswer(ctx, key, whole); a != nil {
 		return a, c.warning(a), nil
 	}
 	return nil, "", got.Err
@@ -177,9 +177,9 @@ func staleWarning(a *answer) string {
 // fresh reports whether an answer is younger than terminology.cache_ttl_secs.
 func (c *expansionCache) fresh(a *answer) bool { return c.now().Sub(a.fetched) < c.ttl }
 
-// kept returns the answer in memory, else the shared one, of whatever age; nil when
+// keptAnswer returns the answer in memory, else the shared one, of whatever age; nil when
 // there is none. The younger one counts: another instance may have asked since.
-func (c *expansionCache) kept(ctx context.Context, key int64, whole bool) *answer {
+func (c *expansionCache) keptAnswer(ctx context.Context, key int64, whole bool) *answer {
 	own, ok := c.memory.GetIfPresent(key)
 	if ok && c.fresh(own) || !whole || c.shared == nil {
 		return own

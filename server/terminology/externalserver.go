@@ -101,7 +101,7 @@ func (s *externalServer) keptExpansion(ctx context.Context, q question) (*expans
 	if err != nil {
 		return nil, err
 	}
-	a := s.cache.kept(ctx, s.cache.keyOf(name), q.whole())
+	a := s.cache.keptAnswer(ctx, s.cache.keyOf(name), q.whole())
 	if a == nil {
 		return nil, s.unavailable(errors.New("it has not answered this before"))
 	}
@@ -133,11 +133,11 @@ func (a *answer) expanded(q question, ttl time.Duration, stale string) (*expansi
 			a.err = fmt.Errorf("read kept expansion: %w", err)
 			return
 		}
-		a.expansion = &expansion{foreign: true, page: q.Count != nil, total: -1, unclosed: x.marked(unclosedURL), expires: a.fetched.Add(ttl)}
+		a.expansion = &expansion{foreign: true, page: q.Count != nil, total: -1, unclosed: x.isMarked(unclosedURL), expires: a.fetched.Add(ttl)}
 		if x.Total != nil {
 			a.expansion.total = *x.Total
 		}
-		a.err = a.expansion.contain(x.Contains, -1)
+		a.err = a.expansion.addContained(x.Contains, -1)
 		seen := make(map[canonical]bool)
 		for i := range a.expansion.entries {
 			y := &a.expansion.entries[i]
@@ -175,7 +175,7 @@ func (s *externalServer) fetchExpansion(ctx context.Context, q question) ([]byte
 			return nil, s.cut("it refuses the page from code %d on: %v", offset, err)
 		case err != nil:
 			return nil, err
-		case page.limited():
+		case page.isLimited():
 			return nil, tooCostly("the terminology server has cut it")
 		case page.Total != nil && *page.Total > maxCodes:
 			return nil, tooCostly("by the terminology server's count")
@@ -186,7 +186,7 @@ func (s *externalServer) fetchExpansion(ctx context.Context, q question) ([]byte
 			all.Contains = append(all.Contains, page.Contains...)
 			all.Extension = append(all.Extension, page.Extension...)
 		}
-		unclosed := all.marked(unclosedURL)
+		unclosed := all.isMarked(unclosedURL)
 		if offset += n; offset > maxCodes {
 			return nil, tooCostly("by the terminology server's count")
 		}

@@ -9,28 +9,28 @@ import (
 	"kiln/server/outcome"
 )
 
-// matcher returns the test that a filter makes of the concepts of cs. It fails
+// filterMatcher returns the test that a filter makes of the concepts of cs. It fails
 // with invalid where the filter cannot be applied.
 // Spec: https://hl7.org/fhir/R4/valueset.html#compositions (filters).
-func (cs *codeSystem) matcher(f Filter) (func(i int32) bool, error) {
+func (cs *codeSystem) filterMatcher(f Filter) (func(i int32) bool, error) {
 	switch f.Op {
 	case "is-a", "descendent-of", "is-not-a", "generalizes":
 		if f.Property != "concept" && f.Property != "code" && f.Property != "" {
 			return nil, cs.badFilter(f, "it applies to the property concept")
 		}
 		set := make(map[int32]bool)
-		i, ok := cs.find(f.Value)
+		i, ok := cs.findConcept(f.Value)
 		if !ok {
 			return nil, cs.badFilter(f, "the system has no such code")
 		}
 		switch f.Op {
 		case "is-a", "is-not-a":
-			cs.below(i, set)
+			cs.addBelow(i, set)
 		case "descendent-of":
-			cs.below(i, set)
+			cs.addBelow(i, set)
 			delete(set, i)
 		case "generalizes":
-			cs.above(i, set)
+			cs.addAbove(i, set)
 		}
 		not := f.Op == "is-not-a"
 		return func(i int32) bool { return set[i] != not }, nil
@@ -76,7 +76,7 @@ func (cs *codeSystem) matcher(f Filter) (func(i int32) bool, error) {
 func (cs *codeSystem) valuesOf(f Filter) (func(i int32) []string, error) {
 	related := func(edges func() map[int32][]int32) func(int32) []string {
 		return func(i int32) []string {
-			cs.link()
+			cs.linkConcepts()
 			var codes []string
 			for _, j := range edges()[i] {
 				codes = append(codes, cs.concepts[j].code)

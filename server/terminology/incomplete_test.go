@@ -95,7 +95,7 @@ func TestUnclosedExpansionIsMarked(t *testing.T) {
 	two := 2
 	for _, p := range []ExpandParams{{URL: "http://far/vs"}, {URL: "http://x/vs/outer"}, {URL: "http://far/vs", Count: &two}} {
 		x := expand(t, s, p).Expansion
-		if !x.marked(unclosedURL) || x.Total != nil {
+		if !x.isMarked(unclosedURL) || x.Total != nil {
 			t.Errorf("%s: total %v, extensions %v", p.URL, x.Total, x.Extension)
 		}
 	}

@@ -11,7 +11,7 @@ import (
 // with version "", in the newest version. known is false where local definitions cannot
 // tell: there is no such code system or version, or it does not have all its codes.
 func (s *Service) InSystem(system, version, code string) (in, known bool) {
-	sn := s.recent()
+	sn := s.recentSnapshot()
 	at := canonical{system, version}
 	set := sn.systems.get(at.String())
 	if set == nil {

@@ -39,7 +39,7 @@ func (s *Service) Lookup(ctx context.Context, p LookupParams) ([]byte, error) {
 	var i int32
 	found := false
 	if cs != nil {
-		i, found = cs.find(p.Code)
+		i, found = cs.findConcept(p.Code)
 	}
 	check := grammars[p.System]
 	switch {
@@ -102,7 +102,7 @@ func (cs *codeSystem) describe(i int32, p *LookupParams) []parameters.Parameter 
 	if c.abstract {
 		add("notSelectable", parameters.Boolean("", true))
 	}
-	cs.link()
+	cs.linkConcepts()
 	for _, up := range cs.parents[i] {
 		add("parent", parameters.Code("", cs.concepts[up].code))
 	}

@@ -105,17 +105,17 @@ const (
 	costlyURL   = "http://hl7.org/fhir/StructureDefinition/valueset-toocostly"
 )
 
-// marked reports whether the expansion has an extension that is not false.
-func (x *Expansion) marked(url string) bool {
+// isMarked reports whether the expansion has an extension that is not false.
+func (x *Expansion) isMarked(url string) bool {
 	return slices.ContainsFunc(x.Extension, func(e Extension) bool {
 		return e.URL == url && (e.ValueBoolean == nil || *e.ValueBoolean)
 	})
 }
 
-// limited reports whether the server says that it has left codes out to keep the
+// isLimited reports whether the server says that it has left codes out to keep the
 // expansion small.
-func (x *Expansion) limited() bool {
-	return x.marked(costlyURL) || slices.ContainsFunc(x.Parameter, func(p parameters.Parameter) bool {
+func (x *Expansion) isLimited() bool {
+	return x.isMarked(costlyURL) || slices.ContainsFunc(x.Parameter, func(p parameters.Parameter) bool {
 		return p.Name == "limitedExpansion" && p.True()
 	})
 }

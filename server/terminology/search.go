@@ -176,15 +176,15 @@ func (sn *snapshot) codesOf(ctx context.Context, q search.Expansion) (*expansion
 		return nil, err
 	}
 	if cs != nil && cs.complete {
-		i, ok := cs.find(q.Code)
+		i, ok := cs.findConcept(q.Code)
 		if !ok {
 			return nil, noCode(cs, q.Code)
 		}
 		set := make(map[int32]bool)
 		if q.Modifier == "below" {
-			cs.below(i, set)
+			cs.addBelow(i, set)
 		} else {
-			cs.above(i, set)
+			cs.addAbove(i, set)
 		}
 		x := &expansion{}
 		for at := range set {

@@ -291,7 +291,7 @@ func (sn *snapshot) resolve(ctx context.Context, typ string, c canonical) (any, 
 	if v, ok := sn.large.GetIfPresent(name); ok {
 		return v.value, nil
 	}
-	v, err := sn.find(ctx, typ, c)
+	v, err := sn.findResource(ctx, typ, c)
 	if err != nil {
 		return nil, err
 	}
@@ -333,7 +333,7 @@ func (sn *snapshot) anyStored() bool { return sn.config.Resources != nil && sn.a
 // comes from a package is counted once, under number 0.
 func (sn *snapshot) stored(v sized) bool { return v.size > 0 }
 
-func (sn *snapshot) find(ctx context.Context, typ string, c canonical) (sized, error) {
+func (sn *snapshot) findResource(ctx context.Context, typ string, c canonical) (sized, error) {
 	// 1. Stored resources. A supplement with the URL of its code system hides nothing.
 	var best, supplement fhir.Version
 	if sn.anyStored() {

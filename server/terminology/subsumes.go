@@ -47,8 +47,8 @@ func (s *Service) SubsumesOutcome(ctx context.Context, p SubsumesParams) (Subsum
 	if cs == nil || !cs.complete {
 		return s.askSubsumes(ctx, p, at)
 	}
-	a, okA := cs.find(p.CodeA)
-	b, okB := cs.find(p.CodeB)
+	a, okA := cs.findConcept(p.CodeA)
+	b, okB := cs.findConcept(p.CodeB)
 	switch {
 	case !okA:
 		return "", noCode(cs, p.CodeA)

@@ -129,7 +129,7 @@ func (cs *codeSystem) with(supplements []*codeSystem) *codeSystem {
 		}
 		for i := range s.concepts {
 			from := &s.concepts[i]
-			at, ok := out.find(from.code)
+			at, ok := out.findConcept(from.code)
 			if !ok {
 				continue
 			}
@@ -150,9 +150,9 @@ func (cs *codeSystem) with(supplements []*codeSystem) *codeSystem {
 	return out
 }
 
-// needed fails with not-found where a value set asks for a supplement that is not
+// checkSupplements fails with not-found where a value set asks for a supplement that is not
 // here.
-func (sn *snapshot) needed(ctx context.Context, vs *ValueSet) error {
+func (sn *snapshot) checkSupplements(ctx context.Context, vs *ValueSet) error {
 	for _, name := range vs.needs {
 		c := parseCanonical(name)
 		v, err := sn.resolve(ctx, typeCodeSystem, c)

@@ -93,7 +93,7 @@ func (sn *snapshot) inCodeSystem(ctx context.Context, p *ValidateCodeParams, c C
 	}
 	var found *concept
 	if cs != nil {
-		if i, ok := cs.find(c.Code); ok {
+		if i, ok := cs.findConcept(c.Code); ok {
 			found = &cs.concepts[i]
 		}
 	}
@@ -171,7 +171,7 @@ func (sn *snapshot) inValueSet(ctx context.Context, p *ValidateCodeParams) (chec
 			designation := y.designation
 			if cs != nil {
 				known.Version = cs.version
-				if i, ok := cs.find(y.code); ok {
+				if i, ok := cs.findConcept(y.code); ok {
 					designation = append(slices.Clip(designation), Designation{Value: cs.concepts[i].display})
 				}
 			}

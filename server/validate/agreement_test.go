@@ -71,7 +71,7 @@ func TestCompiledAndInterpretedAgree(t *testing.T) {
 			}
 			one, two := start(), start()
 			one.against(n, p.root)
-			two.element(n, v.plans.of(n.T))
+			two.element(n, v.plans.planOf(n.T))
 			got, want := inOwnElements(one.issues, r.Type()), inOwnElements(two.issues, r.Type())
 			found += len(want)
 			if !slices.Equal(got, want) {

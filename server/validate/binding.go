@@ -32,7 +32,7 @@ func (u *run) binding(n fhir.Node, b *binding) {
 	var found []string
 	open := "" // a code that may be in the value set
 	ask := func(system, code string, implied bool) (in bool) {
-		switch u.member(b, system, code, implied) {
+		switch u.checkMember(b, system, code, implied) {
 		case inside:
 			return true
 		case undecidable:
@@ -100,9 +100,9 @@ const (
 	outside
 )
 
-// member asks whether a code is in the value set of a binding. Where local definitions
+// checkMember asks whether a code is in the value set of a binding. Where local definitions
 // cannot tell, a required binding asks the terminology server.
-func (u *run) member(b *binding, system, code string, implied bool) answer {
+func (u *run) checkMember(b *binding, system, code string, implied bool) answer {
 	found := u.coding(b, system, code, implied)
 	if found != undecidable || !b.required || u.options.Terminology == nil || u.ctx.Err() != nil {
 		return found

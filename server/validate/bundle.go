@@ -54,7 +54,7 @@ func (u *run) bundle(n fhir.Node) {
 		e := &b.Entry[i]
 		u.path = append(u.path, segment{"entry", i, fhir.NodeOf(e).T})
 		u.fullURL(b, e)
-		u.pop()
+		u.popPath()
 	}
 }
 
@@ -62,18 +62,18 @@ func (u *run) fullURL(b *r4.Bundle, e *r4.BundleEntry) {
 	url := e.FullURL.Text
 	if url == "" {
 		if e.Resource != nil && needsFullURL(b.Type_.Text, e) {
-			u.judge("fullUrl is required of a resource in a Bundle of type %s: found none", b.Type_.Text)
+			u.reportFailure("fullUrl is required of a resource in a Bundle of type %s: found none", b.Type_.Text)
 		}
 		return
 	}
 	u.path = append(u.path, segment{"fullUrl", -1, e.FullURL.Type()})
-	defer u.pop()
+	defer u.popPath()
 	switch {
 	case !isAbsolute(url):
-		u.judge("expected an absolute URL, found %s", url)
+		u.reportFailure("expected an absolute URL, found %s", url)
 		return
 	case strings.HasPrefix(url, "urn:uuid:") && !fhir.UUIDKind.Valid(url):
-		u.judge("expected urn:uuid: and a UUID in small letters, found %s", url)
+		u.reportFailure("expected urn:uuid: and a UUID in small letters, found %s", url)
 		return
 	case !u.name(url):
 		return
@@ -86,9 +86,9 @@ func (u *run) fullURL(b *r4.Bundle, e *r4.BundleEntry) {
 		return
 	}
 	if !strings.HasSuffix(url, "/"+id) {
-		u.judge("fullUrl must not disagree with the id of the resource: expected a URL that ends in /%s, found %s", id, url)
+		u.reportFailure("fullUrl must not disagree with the id of the resource: expected a URL that ends in /%s, found %s", id, url)
 	} else if typ := e.Resource.Type().Name; fhirpath.ReferenceType(url) != "" && u.v.plans.model.Resources[fhirpath.ReferenceType(url)] != nil && fhirpath.ReferenceType(url) != typ {
-		u.judge("fullUrl must not disagree with the type of the resource: expected a URL that ends in %s/%s, found %s", typ, id, url)
+		u.reportFailure("fullUrl must not disagree with the type of the resource: expected a URL that ends in %s/%s, found %s", typ, id, url)
 	}
 }
 
@@ -97,9 +97,9 @@ func (u *run) fullURL(b *r4.Bundle, e *r4.BundleEntry) {
 func (u *run) name(uri string) bool {
 	switch {
 	case strings.HasPrefix(uri, "urn:uuid:") && !fhir.UUIDKind.Valid(strings.ToLower(uri)), strings.HasPrefix(uri, "uuid:"):
-		u.judge("expected urn:uuid: and a UUID, found %s", uri)
+		u.reportFailure("expected urn:uuid: and a UUID, found %s", uri)
 	case strings.HasPrefix(uri, "urn:oid:") && !fhir.OIDKind.Valid(uri), strings.HasPrefix(uri, "oid:"):
-		u.judge("expected urn:oid: and an OID, found %s", uri)
+		u.reportFailure("expected urn:oid: and an OID, found %s", uri)
 	default:
 		return true
 	}

@@ -10,9 +10,9 @@ import (
 // unitsOfMeasure is the code system of UCUM.
 const unitsOfMeasure = "http://unitsofmeasure.org"
 
-// concept checks that a Coding's code is one of its code system, where all codes of
+// checkConcept checks that a Coding's code is one of its code system, where all codes of
 // that are known. Spec: https://hl7.org/fhir/R4/codesystem-definitions.html#CodeSystem.content.
-func (u *run) concept(n fhir.Node) {
+func (u *run) checkConcept(n fhir.Node) {
 	c, ok := n.Element().(*r4.Coding)
 	if !ok || c.System.Text == "" || c.Code.Text == "" {
 		return
@@ -20,8 +20,8 @@ func (u *run) concept(n fhir.Node) {
 	u.inSystem(c.System.Text, c.Version.Text, c.Code.Text)
 }
 
-// unit checks that the code of a Quantity is one of its code system.
-func (u *run) unit(n fhir.Node) {
+// checkUnit checks that the code of a Quantity is one of its code system.
+func (u *run) checkUnit(n fhir.Node) {
 	var system, code string
 	switch q := n.Element().(type) {
 	case *r4.Quantity:

@@ -13,7 +13,7 @@ func (u *run) id(n fhir.Node) {
 	if r, ok := n.Element().(fhir.Resource); ok && r.Header().ID.Text != "" && !fhir.ValidID(r.Header().ID.Text) {
 		u.path = append(u.path, segment{"id", -1, r.Header().ID.Type()})
 		u.report(outcome.Failure, "%q is not a valid id: expected 1 to 64 letters, digits, - and .", r.Header().ID.Text)
-		u.pop()
+		u.popPath()
 	}
 }
 
@@ -44,7 +44,7 @@ func (u *run) contained(n fhir.Node) {
 				u.report(outcome.Failure, "constraint dom-3: nothing refers to the contained resource #%s", id)
 			}
 		}
-		u.pop()
+		u.popPath()
 	}
 	u.nodes = u.nodes[:base]
 }

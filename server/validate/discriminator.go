@@ -115,7 +115,7 @@ func (u *run) matches(n fhir.Node, c, s *element) match {
 		if !c.choice || len(s.types) == 0 || len(s.types) > 1 && len(s.types) == len(c.types) {
 			return match{verdict: unsure, why: "the slicing has no discriminator"}
 		}
-		if u.allowed(n, s) != nil {
+		if u.allowedType(n, s) != nil {
 			return match{verdict: in}
 		}
 		return match{verdict: out}
@@ -190,9 +190,9 @@ func (u *run) expand(at layers) (alternatives []layers, why string) {
 		}
 		var next []layers
 		for _, url := range e.types[0].profiles {
-			p := u.v.profiles.of(url)
-			if p == nil && !u.v.profiles.base(url) {
-				why = "profile " + url + " " + u.v.profiles.missing(url)
+			p := u.v.profiles.profileOf(url)
+			if p == nil && !u.v.profiles.isBase(url) {
+				why = "profile " + url + " " + u.v.profiles.reasonMissing(url)
 			}
 			for _, a := range alternatives {
 				if p != nil {
@@ -293,7 +293,7 @@ func (u *run) walk(values []fhir.Node, steps []step) (found []fhir.Node, lost bo
 					}
 				}
 			case typeStep:
-				if u.is(n.T, s.name) {
+				if u.isType(n.T, s.name) {
 					next = append(next, n)
 				}
 			case resolveStep:
@@ -533,14 +533,14 @@ func (u *run) byType(values []fhir.Node, d *discriminator, c, s *element) match 
 			one := match{verdict: out}
 			for _, n := range found {
 				if byTarget {
-					one = nearest(one, u.ofTarget(n, e, d.kind == "profile"))
+					one = nearestMatch(one, u.ofTarget(n, e, d.kind == "profile"))
 				} else {
-					one = nearest(one, u.ofType(n, e, d.kind == "profile"))
+					one = nearestMatch(one, u.ofType(n, e, d.kind == "profile"))
 				}
 			}
 			m = both(m, one)
 		}
-		all = nearest(all, m)
+		all = nearestMatch(all, m)
 	}
 	switch {
 	case all.verdict == out && lost:
@@ -569,9 +569,9 @@ func sameTypes(slice, whole []layers) bool {
 	return slices.Equal(names(slice), names(whole))
 }
 
-// nearest is either; of two profiles that fail it returns the one of which fewer rules
+// nearestMatch is either; of two profiles that fail it returns the one of which fewer rules
 // fail.
-func nearest(a, b match) match {
+func nearestMatch(a, b match) match {
 	if a.verdict == out && b.verdict == out {
 		if a.why != "" && (b.why == "" || a.fails <= b.fails) {
 			return a
@@ -628,10 +628,10 @@ func (u *run) ofType(n fhir.Node, e *element, profiles bool) match {
 		if profiles && m.verdict == in && len(t.profiles) > 0 {
 			m = match{}
 			for _, url := range t.profiles {
-				m = nearest(m, u.ofProfile(n, url))
+				m = nearestMatch(m, u.ofProfile(n, url))
 			}
 		}
-		all = nearest(all, m)
+		all = nearestMatch(all, m)
 	}
 	return all
 }
@@ -641,10 +641,10 @@ func (u *run) ofProfileType(n fhir.Node, t typeRef) match {
 	m := match{}
 	for _, url := range t.profiles {
 		one := match{verdict: out}
-		if typ, known := u.targetType(url); !known && t.code != "Resource" || known && u.is(n.T, typ) {
+		if typ, known := u.targetType(url); !known && t.code != "Resource" || known && u.isType(n.T, typ) {
 			one.verdict = in
 		} else if !known {
-			one = match{verdict: unsure, why: "profile " + url + " " + u.v.profiles.missing(url)}
+			one = match{verdict: unsure, why: "profile " + url + " " + u.v.profiles.reasonMissing(url)}
 		}
 		m = either(m, one)
 	}
@@ -653,17 +653,17 @@ func (u *run) ofProfileType(n fhir.Node, t typeRef) match {
 
 // ofProfile decides whether n conforms to a profile.
 func (u *run) ofProfile(n fhir.Node, url string) match {
-	if typ, known := u.targetType(url); known && !u.is(n.T, typ) {
+	if typ, known := u.targetType(url); known && !u.isType(n.T, typ) {
 		return match{verdict: out}
 	}
-	p := u.v.profiles.of(url)
+	p := u.v.profiles.profileOf(url)
 	if p == nil {
-		if u.v.profiles.base(url) {
+		if u.v.profiles.isBase(url) {
 			return match{verdict: in}
 		}
-		return match{verdict: unsure, why: "profile " + url + " " + u.v.profiles.missing(url)}
+		return match{verdict: unsure, why: "profile " + url + " " + u.v.profiles.reasonMissing(url)}
 	}
-	failures := u.failures(n, p)
+	failures := u.failuresOf(n, p)
 	if len(failures) == 0 {
 		return match{verdict: in}
 	}
@@ -685,7 +685,7 @@ func (u *run) ofTarget(n fhir.Node, e *element, profiles bool) match {
 	if !ok {
 		return match{verdict: unsure, why: notResolved}
 	}
-	typ, _ := u.target(r)
+	typ, _ := u.referenceTarget(r)
 	if typ == "" {
 		return match{verdict: unsure, why: notResolved}
 	}
@@ -693,7 +693,7 @@ func (u *run) ofTarget(n fhir.Node, e *element, profiles bool) match {
 		if t.code != typ {
 			continue
 		}
-		if profiles && slices.ContainsFunc(t.profiles, func(url string) bool { return !u.v.profiles.base(url) }) {
+		if profiles && slices.ContainsFunc(t.profiles, func(url string) bool { return !u.v.profiles.isBase(url) }) {
 			return match{verdict: unsure, why: notResolved}
 		}
 		return match{verdict: in}
@@ -713,16 +713,16 @@ func (u *run) coded(n fhir.Node, b *binding) answer {
 	case *r4.Coding:
 		codings = []r4.Coding{*e}
 	case *r4.Quantity:
-		return u.member(b, e.System.Text, e.Code.Text, false)
+		return u.checkMember(b, e.System.Text, e.Code.Text, false)
 	default:
 		if n.Text() == "" {
 			return outside
 		}
-		return u.member(b, "", n.Text(), true)
+		return u.checkMember(b, "", n.Text(), true)
 	}
 	all := outside
 	for i := range codings {
-		switch u.member(b, codings[i].System.Text, codings[i].Code.Text, false) {
+		switch u.checkMember(b, codings[i].System.Text, codings[i].Code.Text, false) {
 		case inside:
 			return inside
 		case undecidable:

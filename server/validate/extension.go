@@ -14,11 +14,11 @@ func (u *run) extensions(list []fhir.Extension, parent fhir.Node) {
 	for i := range list {
 		n := fhir.NodeOf(&list[i])
 		u.path = append(u.path, segment{"extension", i, n.T})
-		u.element(n, u.v.plans.of(n.T))
-		if u.lost == nil || !u.damaged() {
+		u.element(n, u.v.plans.planOf(n.T))
+		if u.lost == nil || !u.isDamaged() {
 			u.extension(n, parent)
 		}
-		u.pop()
+		u.popPath()
 	}
 }
 
@@ -40,15 +40,15 @@ func (u *run) extension(n, parent fhir.Node) {
 	}
 	if nested := u.path[len(u.path)-2].typ.Name == "Extension"; !nested && !isAbsolute(x.URL.Text) {
 		// https://hl7.org/fhir/R4/extensibility.html#Extension
-		u.judge("expected the absolute url of a definition, found %s", x.URL.Text)
+		u.reportFailure("expected the absolute url of a definition, found %s", x.URL.Text)
 		return
 	}
 	modifier := u.path[len(u.path)-1].name == "modifierExtension"
-	p := u.v.profiles.of(x.URL.Text)
+	p := u.v.profiles.profileOf(x.URL.Text)
 	if p == nil || p.typ != "Extension" {
 		if modifier {
 			// Without its definition the meaning of the element is not known. Spec: https://hl7.org/fhir/R4/extensibility.html#modifierExtension.
-			u.judge("modifier extension %s %s", x.URL.Text, u.v.profiles.missing(x.URL.Text))
+			u.reportFailure("modifier extension %s %s", x.URL.Text, u.v.profiles.reasonMissing(x.URL.Text))
 		}
 		return
 	}
@@ -59,7 +59,7 @@ func (u *run) extension(n, parent fhir.Node) {
 			// structuredefinition-normative-version on a CodeSystem first of all.
 			u.report(outcome.Warning, text, p.url, contexts)
 		} else {
-			u.judge(text, p.url, contexts)
+			u.reportFailure(text, p.url, contexts)
 		}
 	}
 	if modifier != p.modifier {
@@ -75,7 +75,7 @@ func (u *run) extension(n, parent fhir.Node) {
 		if part := x.Extension[i].URL.Text; part != "" && !strings.Contains(part, ":") && !p.part(part) {
 			u.path = append(u.path, segment{"extension", i, n.T})
 			u.report(outcome.Failure, "extension %s has no part %s", p.url, part)
-			u.pop()
+			u.popPath()
 		}
 	}
 }
@@ -134,7 +134,7 @@ func (u *run) selects(p *fhirpath.Program, element fhir.Node) bool {
 // a path that starts at the type of any element above it.
 func (u *run) inElement(context string) bool {
 	parent := u.path[len(u.path)-2]
-	if u.is(parent.typ, context) || context == "BackboneElement" && strings.Contains(parent.typ.Name, ".") {
+	if u.isType(parent.typ, context) || context == "BackboneElement" && strings.Contains(parent.typ.Name, ".") {
 		return true
 	}
 	for i := range u.path[:len(u.path)-1] {

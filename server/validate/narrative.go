@@ -19,6 +19,6 @@ func (u *run) narrative(n fhir.Node) {
 	if errors.As(narrative.Check(t.Div.Text), &wrong) {
 		u.path = append(u.path, segment{"div", -1, t.Div.Type()})
 		u.report(outcome.Failure, "constraint %s: %s", wrong.Rule, wrong.Reason)
-		u.pop()
+		u.popPath()
 	}
 }

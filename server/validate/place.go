@@ -7,9 +7,9 @@ import (
 	"kiln/server/fhir"
 )
 
-// place is the line and column, from 1, at which the value at the end of the path
+// currentPlace is the line and column, from 1, at which the value at the end of the path
 // begins in the JSON that the resource was decoded from; 0 where there is none.
-func (u *run) place() (line, column int) {
+func (u *run) currentPlace() (line, column int) {
 	if len(u.raw) == 0 || len(u.path) == 0 {
 		return 0, 0
 	}

@@ -93,8 +93,8 @@ type programKey struct {
 	input      *fhir.Type
 }
 
-// of returns the plan of a type.
-func (ps *plans) of(t *fhir.Type) *plan {
+// planOf returns the plan of a type.
+func (ps *plans) planOf(t *fhir.Type) *plan {
 	if p, ok := ps.byType.Load(t); ok {
 		return p.(*plan)
 	}
@@ -109,7 +109,7 @@ func (ps *plans) of(t *fhir.Type) *plan {
 	}
 	// A backbone type belongs to the definition of its root.
 	root, _, _ := strings.Cut(t.Name, ".")
-	if rt := ps.named(root); rt != nil && rt != t {
+	if rt := ps.typeNamed(root); rt != nil && rt != t {
 		ps.build(rt)
 	}
 	p, ok := ps.byType.Load(t)
@@ -120,7 +120,7 @@ func (ps *plans) of(t *fhir.Type) *plan {
 	return p.(*plan)
 }
 
-func (ps *plans) named(name string) *fhir.Type {
+func (ps *plans) typeNamed(name string) *fhir.Type {
 	if r, ok := ps.model.Resources[name]; ok {
 		return r.Type()
 	}
@@ -224,13 +224,13 @@ func (ps *plans) invariant(c *constraint.Invariant, input *fhir.Type) (*invarian
 		return inv, nil
 	}
 	var err error
-	inv.program, err = ps.compile(c.Expression, input)
+	inv.program, err = ps.compileExpression(c.Expression, input)
 	return inv, err
 }
 
-// interpreted compiles a constraint of a profile, nil for one that needs no
+// interpretInvariant compiles a constraint of a profile, nil for one that needs no
 // evaluation.
-func (ps *plans) interpreted(c r4.ElementDefinitionConstraint) (*invariant, error) {
+func (ps *plans) interpretInvariant(c r4.ElementDefinitionConstraint) (*invariant, error) {
 	if constraint.Walked[c.Key.Text] != "" || c.Expression.Text == "" {
 		return nil, nil
 	}
@@ -246,7 +246,7 @@ func (ps *plans) interpreted(c r4.ElementDefinitionConstraint) (*invariant, erro
 	return inv, nil
 }
 
-func (ps *plans) compile(expression string, input *fhir.Type) (*fhirpath.Program, error) {
+func (ps *plans) compileExpression(expression string, input *fhir.Type) (*fhirpath.Program, error) {
 	key := programKey{expression, input}
 	if p, ok := ps.programs[key]; ok {
 		return p, nil
@@ -270,12 +270,12 @@ func (fp *fieldPlan) planOf(ps *plans, t *fhir.Type) *plan {
 	if p := fp.child.Load(); p != nil && p.typ == t {
 		return p
 	}
-	p := ps.of(t)
+	p := ps.planOf(t)
 	fp.child.Store(p)
 	return p
 }
 
 // targets returns whether a reference to typ is allowed.
-func (fp *fieldPlan) allows(typ string) bool {
+func (fp *fieldPlan) allowsType(typ string) bool {
 	return len(fp.field.Targets) == 0 || slices.Contains(fp.field.Targets, typ) || slices.Contains(fp.field.Targets, "Resource")
 }

@@ -76,9 +76,9 @@ type profiles struct {
 // maxProfiles bounds the cache of profiles by URL, as resources may name any URL.
 const maxProfiles = 5000
 
-// of returns the profile with a canonical URL, nil where it is not known or is a
+// profileOf returns the profile with a canonical URL, nil where it is not known or is a
 // base definition.
-func (ps *profiles) of(url string) *profile {
+func (ps *profiles) profileOf(url string) *profile {
 	ps.mu.RLock()
 	p, ok := ps.byURL[url]
 	ps.mu.RUnlock()
@@ -97,8 +97,8 @@ func (ps *profiles) of(url string) *profile {
 	return p
 }
 
-// missing says why of returns nothing.
-func (ps *profiles) missing(url string) string {
+// reasonMissing says why of returns nothing.
+func (ps *profiles) reasonMissing(url string) string {
 	ps.mu.RLock()
 	defer ps.mu.RUnlock()
 	if why := ps.flaws[url]; why != "" {
@@ -107,11 +107,11 @@ func (ps *profiles) missing(url string) string {
 	return "is not known here"
 }
 
-// base reports whether url is the definition of a type of the model.
-func (ps *profiles) base(url string) bool {
+// isBase reports whether url is the definition of a type of the model.
+func (ps *profiles) isBase(url string) bool {
 	url, _, _ = strings.Cut(url, "|")
 	name, ok := strings.CutPrefix(url, coreDefinitions)
-	return ok && (ps.validator.plans.named(name) != nil || name == "Resource" || name == "DomainResource")
+	return ok && (ps.validator.plans.typeNamed(name) != nil || name == "Resource" || name == "DomainResource")
 }
 
 // forget drops the cache of a profile, after its definition changed.
@@ -123,7 +123,7 @@ func (ps *profiles) forget() {
 }
 
 func (ps *profiles) make(url string) (*profile, error) {
-	if ps.base(url) {
+	if ps.isBase(url) {
 		return nil, nil
 	}
 	v := ps.validator
@@ -154,7 +154,7 @@ func (ps *profiles) prepare(sd *r4.StructureDefinition, inherited bool) (*profil
 		byID[id] = e
 		dot := strings.LastIndexByte(id, '.')
 		if dot < 0 {
-			e.typ = v.plans.named(p.typ)
+			e.typ = v.plans.typeNamed(p.typ)
 			p.root = e
 			continue
 		}
@@ -187,7 +187,7 @@ func (ps *profiles) prepare(sd *r4.StructureDefinition, inherited bool) (*profil
 		c := &sd.Context[i]
 		x := extensionContext{kind: strings.Clone(c.Type_.Text), expression: strings.Clone(strings.ReplaceAll(c.Expression.Text, "[x]", ""))}
 		if x.kind == "fhirpath" {
-			if x.program, err = ps.validator.plans.compile(c.Expression.Text, nil); err != nil {
+			if x.program, err = ps.validator.plans.compileExpression(c.Expression.Text, nil); err != nil {
 				p.contexts = nil // anywhere
 				p.unread = append(p.unread, fmt.Sprintf("context %s cannot be compiled: %v", x.expression, err))
 				break
@@ -233,7 +233,7 @@ func (ps *plans) setType(e, parent *element) {
 		}
 	}
 	if e.typ == nil && len(e.types) == 1 {
-		e.typ = ps.named(e.types[0].code)
+		e.typ = ps.typeNamed(e.types[0].code)
 	}
 }
 
@@ -298,10 +298,10 @@ func (ps *profiles) element(p *profile, d *r4.ElementDefinition, inherited bool)
 	}
 	for _, c := range d.Constraint {
 		// Constraints of the base definitions are checked with the base.
-		if !inherited && (ps.base(c.Source.Text) || c.Source.Text == "" && strings.HasPrefix(c.Key.Text, "dom-")) {
+		if !inherited && (ps.isBase(c.Source.Text) || c.Source.Text == "" && strings.HasPrefix(c.Key.Text, "dom-")) {
 			continue
 		}
-		inv, err := ps.validator.plans.interpreted(c)
+		inv, err := ps.validator.plans.interpretInvariant(c)
 		if err != nil {
 			p.unread = append(p.unread, fmt.Sprintf("constraint %s of %s was not checked: %v", c.Key.Text, d.ID.Text, err))
 		} else if inv != nil {
@@ -344,7 +344,7 @@ func (u *run) profile(n fhir.Node, p *profile) {
 		u.report(outcome.Failure, "profile %s refers to itself without end", p.url)
 		return
 	}
-	if !u.is(n.T, p.typ) {
+	if !u.isType(n.T, p.typ) {
 		u.report(outcome.Failure, "profile %s is for %s, found a %s", p.url, p.typ, n.T.Name)
 	} else {
 		u.against(n, p.root)
@@ -370,13 +370,13 @@ func (u *run) undecidedSlices(p *profile) {
 	}
 }
 
-// is reports whether t is the named type or specialises it.
-func (u *run) is(t *fhir.Type, name string) bool {
+// isType reports whether t is the named type or specialises it.
+func (u *run) isType(t *fhir.Type, name string) bool {
 	for range 6 {
 		if t.Name == name || t.Base == name || name == "Resource" && t.Kind == fhir.ResourceKind || name == "Element" {
 			return true
 		}
-		base := u.v.plans.named(t.Base)
+		base := u.v.plans.typeNamed(t.Base)
 		if base == nil {
 			return false
 		}
@@ -398,7 +398,7 @@ func (u *run) against(n fhir.Node, e *element) {
 	for _, c := range e.children {
 		base := len(u.nodes)
 		u.nodes = n.AppendChild(u.nodes, c.name)
-		u.group(n, c, base, len(u.nodes))
+		u.groupSlices(n, c, base, len(u.nodes))
 		u.nodes = u.nodes[:base]
 	}
 	if u.applied == nil || e != u.applied.root {
@@ -413,54 +413,54 @@ func (u *run) against(n fhir.Node, e *element) {
 func (u *run) cardinality(name string, low, high, count int) {
 	switch {
 	case count == 0 && low > 0:
-		u.once("%s is required: expected at least %d, found none", name, low)
+		u.reportOnce("%s is required: expected at least %d, found none", name, low)
 	case count < low:
-		u.once("%s: expected at least %d, found %d", name, low, count)
+		u.reportOnce("%s: expected at least %d, found %d", name, low, count)
 	case high == 0 && count > 0:
-		u.once("%s is not allowed here", name)
+		u.reportOnce("%s is not allowed here", name)
 	case high >= 0 && count > high:
-		u.once("%s: expected at most %d, found %d", name, high, count)
+		u.reportOnce("%s: expected at most %d, found %d", name, high, count)
 	}
 }
 
-// once reports an error that the base or another profile may have reported.
-func (u *run) once(format string, args ...any) {
+// reportOnce reports an error that the base or another profile may have reported.
+func (u *run) reportOnce(format string, args ...any) {
 	text, at := fmt.Sprintf(format, args...), u.expression()
 	for i := range u.issues {
-		if said := u.issues[i].Diagnostics; (said == text || said == text+u.by()) && u.issues[i].Expression == at {
+		if said := u.issues[i].Diagnostics; (said == text || said == text+u.reportedBy()) && u.issues[i].Expression == at {
 			return
 		}
 	}
 	u.report(outcome.Failure, "%s", text)
 }
 
-// item validates one value against its definition.
-func (u *run) item(n fhir.Node, e *element) {
-	ref := u.allowed(n, e)
+// checkItem validates one value against its definition.
+func (u *run) checkItem(n fhir.Node, e *element) {
+	ref := u.allowedType(n, e)
 	if len(e.types) > 0 && ref == nil {
-		u.once("expected %s, found %s", typeNames(e.types), n.T.Name)
+		u.reportOnce("expected %s, found %s", typeNames(e.types), n.T.Name)
 		return
 	}
 	if ref != nil {
 		u.typeProfiles(n, ref)
 		if len(ref.targets) > 0 {
-			u.targets(n, ref)
+			u.checkTargets(n, ref)
 		}
 	}
 	if e.fixed.T != nil && !equal(n, e.fixed) {
-		u.once("expected %s, found %s", show(e.fixed), show(n))
+		u.reportOnce("expected %s, found %s", showValue(e.fixed), showValue(n))
 	}
 	if e.pattern.T != nil && !contains(n, e.pattern) {
-		u.once("expected at least %s, found %s", show(e.pattern), show(n))
+		u.reportOnce("expected at least %s, found %s", showValue(e.pattern), showValue(n))
 	}
 	if e.least.T != nil && !constraint.Possible(n.Element(), ">=", e.least.Element()) {
-		u.once("expected %s or more, found %s", show(e.least), show(n))
+		u.reportOnce("expected %s or more, found %s", showValue(e.least), showValue(n))
 	}
 	if e.most.T != nil && !constraint.Possible(n.Element(), "<=", e.most.Element()) {
-		u.once("expected %s or less, found %s", show(e.most), show(n))
+		u.reportOnce("expected %s or less, found %s", showValue(e.most), showValue(n))
 	}
 	if e.maxLength > 0 && len([]rune(n.Text())) > e.maxLength {
-		u.once("expected at most %d characters, found %d", e.maxLength, len([]rune(n.Text())))
+		u.reportOnce("expected at most %d characters, found %d", e.maxLength, len([]rune(n.Text())))
 	}
 	if e.binding != nil {
 		before := len(u.issues)
@@ -470,7 +470,7 @@ func (u *run) item(n fhir.Node, e *element) {
 			last := u.issues[before]
 			u.issues = u.issues[:before]
 			if last.Severity == outcome.Failure {
-				u.once("%s", strings.TrimSuffix(last.Diagnostics, u.by()))
+				u.reportOnce("%s", strings.TrimSuffix(last.Diagnostics, u.reportedBy()))
 			} else {
 				u.issues = append(u.issues, last)
 			}
@@ -479,8 +479,8 @@ func (u *run) item(n fhir.Node, e *element) {
 	u.against(n, e)
 }
 
-// allowed returns the type of e that n is of.
-func (u *run) allowed(n fhir.Node, e *element) *typeRef {
+// allowedType returns the type of e that n is of.
+func (u *run) allowedType(n fhir.Node, e *element) *typeRef {
 	for i := range e.types {
 		code := e.types[i].code
 		// Some definitions call Element.id and Extension.url a string or uri.
@@ -497,7 +497,7 @@ func (u *run) allowed(n fhir.Node, e *element) *typeRef {
 func (u *run) isExactly(t *fhir.Type, name string) bool {
 	switch name {
 	case "Element", "BackboneElement", "Resource", "DomainResource":
-		return u.is(t, name) || name == "BackboneElement" && strings.Contains(t.Name, ".")
+		return u.isType(t, name) || name == "BackboneElement" && strings.Contains(t.Name, ".")
 	}
 	return t.Name == name
 }
@@ -514,10 +514,10 @@ func typeNames(list []typeRef) string {
 func (u *run) typeProfiles(n fhir.Node, ref *typeRef) {
 	var known []*profile
 	for _, url := range ref.profiles {
-		p := u.v.profiles.of(url)
+		p := u.v.profiles.profileOf(url)
 		if p == nil {
-			if u.options.Warnings && !u.v.profiles.base(url) {
-				u.reportAs(outcome.Warning, outcome.CodeIncomplete, "profile %s %s; it was not checked", url, u.v.profiles.missing(url))
+			if u.options.Warnings && !u.v.profiles.isBase(url) {
+				u.reportAs(outcome.Warning, outcome.CodeIncomplete, "profile %s %s; it was not checked", url, u.v.profiles.reasonMissing(url))
 			}
 			return // one that cannot be looked at may hold
 		}
@@ -530,13 +530,13 @@ func (u *run) typeProfiles(n fhir.Node, ref *typeRef) {
 	default:
 		near := match{}
 		for _, p := range known {
-			failures := u.failures(n, p)
+			failures := u.failuresOf(n, p)
 			if len(failures) == 0 {
 				return
 			}
-			near = nearest(near, match{verdict: out, why: firstFailure(failures), fails: len(failures)})
+			near = nearestMatch(near, match{verdict: out, why: firstFailure(failures), fails: len(failures)})
 		}
-		u.once("expected conformance with one of %s; the nearest fails: %s", strings.Join(ref.profiles, ", "), near.why)
+		u.reportOnce("expected conformance with one of %s; the nearest fails: %s", strings.Join(ref.profiles, ", "), near.why)
 	}
 }
 
@@ -546,9 +546,9 @@ type tried struct {
 	profile *profile
 }
 
-// failures returns the rules of a profile that n fails, without reporting them. Resources
+// failuresOf returns the rules of a profile that n fails, without reporting them. Resources
 // that refer to each other conform where nothing but that is to be shown.
-func (u *run) failures(n fhir.Node, p *profile) []outcome.Issue {
+func (u *run) failuresOf(n fhir.Node, p *profile) []outcome.Issue {
 	if u.depth > maxDepth {
 		return []outcome.Issue{{Severity: outcome.Failure, Diagnostics: "profile " + p.url + " refers to itself without end", Expression: n.T.Name}}
 	}

@@ -129,7 +129,7 @@ func (a *answers) items(list []r4.QuestionnaireResponseItem, defined []r4.Questi
 		case it.LinkID.Text != "":
 			a.report(outcome.Failure, "the questionnaire has no item %s", it.LinkID.Text)
 		}
-		a.pop()
+		a.popPath()
 	}
 	for i := range defined {
 		d := &defined[i]
@@ -169,10 +169,10 @@ func (a *answers) item(it *r4.QuestionnaireResponseItem, d *r4.QuestionnaireItem
 		if v.Value != nil {
 			a.path = append(a.path, segment{"value", -1, v.Value.Type()})
 			a.answer(v.Value, d)
-			a.pop()
+			a.popPath()
 		}
 		a.items(v.Item, d.Item, at)
-		a.pop()
+		a.popPath()
 	}
 }
 
@@ -205,7 +205,7 @@ func (a *answers) answer(v fhir.Element, d *r4.QuestionnaireItem) {
 		return
 	}
 	if len(d.AnswerOption) > 0 && !slices.ContainsFunc(d.AnswerOption, func(o r4.QuestionnaireItemAnswerOption) bool { return sameAnswer(o.Value, v) }) {
-		a.report(outcome.Failure, "expected one of the answerOptions of item %s, found %s", d.LinkID.Text, show(n))
+		a.report(outcome.Failure, "expected one of the answerOptions of item %s, found %s", d.LinkID.Text, showValue(n))
 	}
 	if c, ok := v.(*r4.Coding); ok && d.AnswerValueSet.Text != "" {
 		if strings.HasPrefix(d.AnswerValueSet.Text, "#") {

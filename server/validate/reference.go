@@ -19,7 +19,7 @@ func (u *run) reference(n fhir.Node, fp *fieldPlan) {
 		return
 	}
 	ref := r.Reference.Text
-	typ, ok := u.target(r)
+	typ, ok := u.referenceTarget(r)
 	if !ok {
 		u.report(outcome.Failure, "constraint ref-1: %s names no contained resource", ref)
 		return
@@ -39,14 +39,14 @@ func (u *run) reference(n fhir.Node, fp *fieldPlan) {
 	case typ == "":
 	case said != "" && typ != said:
 		u.report(outcome.Failure, "expected a reference to %s, which type says, found %s", said, ref)
-	case !fp.allows(typ):
+	case !fp.allowsType(typ):
 		u.report(outcome.Failure, "expected a reference to %s, found %s", strings.Join(fp.field.Targets, ", "), cmp.Or(ref, typ))
 	}
 }
 
-// target returns the resource type that a reference points at, "" where it does not
+// referenceTarget returns the resource type that a reference points at, "" where it does not
 // say; ok is false when it names a contained resource that is not there.
-func (u *run) target(r *r4.Reference) (typ string, ok bool) {
+func (u *run) referenceTarget(r *r4.Reference) (typ string, ok bool) {
 	if r.Reference.Text != "" && (r.Reference.Text[0] == '#' || len(u.bundles) > 0) {
 		if n, ok := u.resolved(r.Reference.Text); ok {
 			return n.T.Name, true
@@ -73,15 +73,15 @@ func (u *run) exists(typ, id string) {
 	}
 }
 
-// targets checks the target of a reference: its type, and where it is in the resource or
+// checkTargets checks the target of a reference: its type, and where it is in the resource or
 // the Bundle that is being validated, that it conforms to one of the target profiles.
 // Spec: https://hl7.org/fhir/R4/elementdefinition-definitions.html#ElementDefinition.type.targetProfile.
-func (u *run) targets(n fhir.Node, ref *typeRef) {
+func (u *run) checkTargets(n fhir.Node, ref *typeRef) {
 	r, ok := n.Element().(*r4.Reference)
 	if !ok {
 		return
 	}
-	typ, _ := u.target(r)
+	typ, _ := u.referenceTarget(r)
 	if typ == "" {
 		return
 	}
@@ -91,7 +91,7 @@ func (u *run) targets(n fhir.Node, ref *typeRef) {
 	for _, url := range ref.targets {
 		name, known := u.targetType(url)
 		if !known && here && u.options.Warnings {
-			u.reportAs(outcome.Warning, outcome.CodeIncomplete, "profile %s %s; the target was not checked against it", url, u.v.profiles.missing(url))
+			u.reportAs(outcome.Warning, outcome.CodeIncomplete, "profile %s %s; the target was not checked against it", url, u.v.profiles.reasonMissing(url))
 		}
 		if !known || name == "Resource" {
 			return
@@ -100,31 +100,31 @@ func (u *run) targets(n fhir.Node, ref *typeRef) {
 		if name != typ {
 			continue
 		}
-		p := u.v.profiles.of(url)
+		p := u.v.profiles.profileOf(url)
 		if p == nil || !here {
 			return
 		}
-		failures := u.failures(target, p)
+		failures := u.failuresOf(target, p)
 		if len(failures) == 0 {
 			return
 		}
 		profiles = append(profiles, p.url)
-		near = nearest(near, match{verdict: out, why: firstFailure(failures), fails: len(failures)})
+		near = nearestMatch(near, match{verdict: out, why: firstFailure(failures), fails: len(failures)})
 	}
 	if len(profiles) > 0 {
-		u.once("expected a reference to a resource that conforms to %s, %s does not: %s", strings.Join(profiles, " or "), r.Reference.Text, near.why)
+		u.reportOnce("expected a reference to a resource that conforms to %s, %s does not: %s", strings.Join(profiles, " or "), r.Reference.Text, near.why)
 		return
 	}
-	u.once("expected a reference to %s, found %s", strings.Join(names, ", "), cmp.Or(r.Reference.Text, typ))
+	u.reportOnce("expected a reference to %s, found %s", strings.Join(names, ", "), cmp.Or(r.Reference.Text, typ))
 }
 
 // targetType returns the type that a target profile is for.
 func (u *run) targetType(url string) (name string, known bool) {
-	if u.v.profiles.base(url) {
+	if u.v.profiles.isBase(url) {
 		url, _, _ = strings.Cut(url, "|")
 		return strings.TrimPrefix(url, coreDefinitions), true
 	}
-	if p := u.v.profiles.of(url); p != nil {
+	if p := u.v.profiles.profileOf(url); p != nil {
 		return p.typ, true
 	}
 	return "", false

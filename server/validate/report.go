@@ -13,9 +13,9 @@ func (u *run) report(severity outcome.Severity, format string, args ...any) {
 	u.reportAs(severity, outcome.CodeInvalid, format, args...)
 }
 
-// judge reports what does not keep a resource from being stored: an error where that is
+// reportFailure reports what does not keep a resource from being stored: an error where that is
 // asked for (Options.Strict), else a warning where these are.
-func (u *run) judge(format string, args ...any) {
+func (u *run) reportFailure(format string, args ...any) {
 	switch {
 	case u.options.Strict:
 		u.report(outcome.Failure, format, args...)
@@ -29,13 +29,13 @@ func (u *run) reportAs(severity outcome.Severity, code outcome.Code, format stri
 	if len(u.issues) >= maxIssues {
 		return
 	}
-	i := outcome.Issue{Severity: severity, Code: code, Diagnostics: fmt.Sprintf(format, args...) + u.by(), Expression: u.expression()}
-	i.Line, i.Column = u.place()
+	i := outcome.Issue{Severity: severity, Code: code, Diagnostics: fmt.Sprintf(format, args...) + u.reportedBy(), Expression: u.expression()}
+	i.Line, i.Column = u.currentPlace()
 	u.issues = append(u.issues, i)
 }
 
-// by names the profile that is being applied, "" for the base definitions.
-func (u *run) by() string {
+// reportedBy names the profile that is being applied, "" for the base definitions.
+func (u *run) reportedBy() string {
 	if u.applied == nil {
 		return ""
 	}

@@ -17,8 +17,8 @@ type slicing struct {
 	discriminators []discriminator
 }
 
-// group validates all values of one element of n: u.nodes from base to end.
-func (u *run) group(n fhir.Node, c *element, base, end int) {
+// groupSlices validates all values of one element of n: u.nodes from base to end.
+func (u *run) groupSlices(n fhir.Node, c *element, base, end int) {
 	u.cardinality(c.name, c.min, c.max, end-base)
 	repeats := true
 	if f := n.T.Field(c.name); f != nil {
@@ -40,9 +40,9 @@ func (u *run) group(n fhir.Node, c *element, base, end int) {
 		if n.T.Name == "Bundle" {
 			u.inEntry(c.name, i-base)
 		}
-		u.item(item, c)
+		u.checkItem(item, c)
 		u.sort(item, c, sorted)
-		u.pop()
+		u.popPath()
 	}
 	u.countSlices(c, sorted, end > base || c.min > 0, 0)
 }
@@ -82,7 +82,7 @@ func (u *run) sort(item fhir.Node, c *element, sorted map[*element]*sorting) {
 			u.report(outcome.Failure, "expected slice %s before what is in no slice", s.slice)
 		}
 		of.last = j
-		u.item(item, s)
+		u.checkItem(item, s)
 		u.sort(item, s, sorted)
 		return
 	}
@@ -103,7 +103,7 @@ func (u *run) sort(item fhir.Node, c *element, sorted map[*element]*sorting) {
 			if of := sortingOf(sorted, s); of.near == "" || m.fails < of.fails {
 				of.near, of.fails = u.expression()+" ("+m.why+")", m.fails
 			}
-			near = nearest(near, m)
+			near = nearestMatch(near, m)
 		}
 	}
 	if !decided {
@@ -147,7 +147,7 @@ func (u *run) countSlices(c *element, sorted map[*element]*sorting, there bool, 
 		} else {
 			name := s.name + ":" + s.slice
 			if of.count == 0 && s.min > 0 && of.near != "" {
-				u.once("%s is required: expected at least %d, found none; the nearest is %s", name, s.min, of.near)
+				u.reportOnce("%s is required: expected at least %d, found none; the nearest is %s", name, s.min, of.near)
 			} else {
 				u.cardinality(name, s.min, s.max, of.count)
 			}

@@ -162,7 +162,7 @@ func (u *run) end() {
 
 // ConformsTo answers conformsTo() in an invariant.
 func (u *run) ConformsTo(ctx context.Context, n fhir.Node, url string) (conforms, known bool, err error) {
-	p := u.v.profiles.of(url)
+	p := u.v.profiles.profileOf(url)
 	if p == nil {
 		return false, false, nil
 	}
@@ -197,7 +197,7 @@ func (u *run) resource(n, root fhir.Node, asked []string) {
 	if isBundle {
 		u.bundles = append(u.bundles, bundleScope{bundle: b})
 	}
-	u.element(n, u.v.plans.of(n.T))
+	u.element(n, u.v.plans.planOf(n.T))
 	u.named(n, asked)
 	if isBundle {
 		u.bundles = u.bundles[:len(u.bundles)-1]
@@ -225,10 +225,10 @@ func (u *run) named(n fhir.Node, asked []string) {
 		if slices.Contains(asked, url) || slices.ContainsFunc(u.nodes[base:i], func(o fhir.Node) bool { return o.Text() == url }) {
 			continue
 		}
-		if p := u.v.profiles.of(url); p != nil {
+		if p := u.v.profiles.profileOf(url); p != nil {
 			u.profile(n, p)
-		} else if u.options.Warnings && !u.v.profiles.base(url) {
-			u.report(outcome.Warning, "profile %s %s; it was not checked", url, u.v.profiles.missing(url))
+		} else if u.options.Warnings && !u.v.profiles.isBase(url) {
+			u.report(outcome.Warning, "profile %s %s; it was not checked", url, u.v.profiles.reasonMissing(url))
 		}
 	}
 	u.nodes = u.nodes[:base]
@@ -236,14 +236,14 @@ func (u *run) named(n fhir.Node, asked []string) {
 		if slices.Contains(asked[:i], url) {
 			continue
 		}
-		if p := u.v.profiles.of(url); p != nil {
+		if p := u.v.profiles.profileOf(url); p != nil {
 			u.profile(n, p)
-		} else if typ, ok := strings.CutPrefix(url, coreDefinitions); ok && u.v.profiles.base(url) {
+		} else if typ, ok := strings.CutPrefix(url, coreDefinitions); ok && u.v.profiles.isBase(url) {
 			if typ != n.T.Name && typ != n.T.Base && typ != "Resource" {
 				u.report(outcome.Failure, "expected resource type %s, found %s", typ, n.T.Name)
 			}
 		} else {
-			u.report(outcome.Failure, "profile %s %s", url, u.v.profiles.missing(url))
+			u.report(outcome.Failure, "profile %s %s", url, u.v.profiles.reasonMissing(url))
 		}
 	}
 }
@@ -259,7 +259,7 @@ func (u *run) element(n fhir.Node, p *plan) {
 		end := len(u.nodes)
 		if end == base {
 			if fp.field.Min > 0 {
-				u.missing(fp)
+				u.reportMissing(fp)
 			}
 			continue
 		}
@@ -282,7 +282,7 @@ func (u *run) element(n fhir.Node, p *plan) {
 					u.id(u.nodes[j])
 				}
 				u.resource(u.nodes[j], root, nil)
-				u.pop()
+				u.popPath()
 			}
 			u.nodes = u.nodes[:base]
 			continue
@@ -290,7 +290,7 @@ func (u *run) element(n fhir.Node, p *plan) {
 		for j := base; j < end; j++ {
 			c := u.nodes[j]
 			u.push(fp.field, repeats, j-base, c.T)
-			whole := u.lost == nil || !u.damaged()
+			whole := u.lost == nil || !u.isDamaged()
 			if fp.binding != nil && whole {
 				u.binding(c, fp.binding)
 			}
@@ -313,11 +313,11 @@ func (u *run) element(n fhir.Node, p *plan) {
 					u.invariant(c, inv)
 				}
 			}
-			u.pop()
+			u.popPath()
 		}
 		u.nodes = u.nodes[:base]
 	}
-	if u.lost != nil && u.damaged() {
+	if u.lost != nil && u.isDamaged() {
 		return
 	}
 	if !content {
@@ -340,8 +340,8 @@ func (u *run) element(n fhir.Node, p *plan) {
 	}
 }
 
-// missing reports that a required element is not there.
-func (u *run) missing(fp *fieldPlan) {
+// reportMissing reports that a required element is not there.
+func (u *run) reportMissing(fp *fieldPlan) {
 	switch {
 	case u.lost != nil && u.without(fp.field.Name):
 	case !fp.optional:
@@ -376,7 +376,7 @@ func (u *run) primitive(n fhir.Node, fp *fieldPlan, whole bool) {
 		}
 	case text == "":
 	case fp.absolute && !isAbsolute(text):
-		u.judge("expected an absolute URI, found %s", text)
+		u.reportFailure("expected an absolute URI, found %s", text)
 	case fp.absolute:
 		u.name(text)
 	case n.T.Kind == fhir.CanonicalKind && text[0] != '#' && !isAbsolute(text):
@@ -435,18 +435,18 @@ func (u *run) special(n, parent fhir.Node, fp *fieldPlan, p *plan) {
 		u.narrative(n)
 	case codingType:
 		if u.options.Strict {
-			u.concept(n)
+			u.checkConcept(n)
 		}
 	case quantityType:
 		if u.options.Strict {
-			u.unit(n)
+			u.checkUnit(n)
 		}
 	}
 }
 
-// damaged reports whether the element at the end of the path, or one below it, has lost its
+// isDamaged reports whether the element at the end of the path, or one below it, has lost its
 // value: rules that read it would report false faults.
-func (u *run) damaged() bool {
+func (u *run) isDamaged() bool {
 	at := u.expression()
 	return slices.ContainsFunc(u.lost, func(lost string) bool {
 		rest, ok := strings.CutPrefix(lost, at)
@@ -470,7 +470,7 @@ func (u *run) push(f *fhir.Field, repeats bool, i int, t *fhir.Type) {
 	u.path = append(u.path, segment{f.Name, i, t})
 }
 
-func (u *run) pop() { u.path = u.path[:len(u.path)-1] }
+func (u *run) popPath() { u.path = u.path[:len(u.path)-1] }
 
 // invariant evaluates one constraint on n.
 func (u *run) invariant(n fhir.Node, inv *invariant) {

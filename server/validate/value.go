@@ -51,8 +51,8 @@ func contains(n, pattern fhir.Node) bool {
 	return true
 }
 
-// show is an element in a message.
-func show(n fhir.Node) string {
+// showValue is an element in a message.
+func showValue(n fhir.Node) string {
 	s := n.Text()
 	if !n.T.Kind.Primitive() {
 		s = string(fhir.Encode(nil, n.Element()))

@@ -10,13 +10,13 @@ import (
 	"kiln/server/outcome"
 )
 
-// admit authenticates a request, counts it, and answers it itself if it may not continue;
+// admitRequest authenticates a request, counts it, and answers it itself if it may not continue;
 // it reports whether the request continues.
-func (m *Mux) admit(x *Exchange, r *http.Request, g Group) bool {
+func (m *Mux) admitRequest(x *Exchange, r *http.Request, g Group) bool {
 	p, err := m.authenticate(r, g)
 	x.Principal = p
 	if p != nil {
-		narrow(x, r, p.Origins)
+		narrowOrigins(x, r, p.Origins)
 	}
 	x.guarded = g.Token != NoToken && m.Verifier != nil
 	if m.Limiter != nil && !g.Unlimited {
@@ -34,9 +34,9 @@ func (m *Mux) admit(x *Exchange, r *http.Request, g Group) bool {
 		return false
 	}
 	if p == nil || p.IsOpen() {
-		x.ctx = access.With(x.ctx, p)
+		x.ctx = access.WithPrincipal(x.ctx, p)
 	} else {
-		x.ctx = access.WithAddress(x.ctx, p, func() netip.Addr { return m.Now().Proxies.Client(r) })
+		x.ctx = access.WithAddress(x.ctx, p, func() netip.Addr { return m.Now().Proxies.ClientAddress(r) })
 	}
 	return true
 }
@@ -49,7 +49,7 @@ func (m *Mux) authenticate(r *http.Request, g Group) (*access.Principal, error) 
 	token, sent, err := bearer(r, g.TokenInQuery)
 	switch {
 	case m.Verifier == nil:
-		if g.Token == AdminToken && !loopback(r.RemoteAddr) {
+		if g.Token == AdminToken && !isLoopback(r.RemoteAddr) {
 			return nil, outcome.New(outcome.CodeForbidden, "%s is for clients on the server's own machine while authorization is off (auth.enabled)", r.URL.Path)
 		}
 		return access.Open, nil

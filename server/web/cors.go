@@ -21,9 +21,9 @@ const (
 	corsMaxAge  = "86400" // seconds that a preflight is remembered
 )
 
-// answer adds the headers that let browsers call from allowed origins, and answers
+// answerCORS adds the headers that let browsers call from allowed origins, and answers
 // a preflight; it reports whether the request is done with.
-func (c CORS) answer(x *Exchange, r *http.Request) (done bool) {
+func (c CORS) answerCORS(x *Exchange, r *http.Request) (done bool) {
 	if len(c.Origins) == 0 {
 		return false
 	}
@@ -56,9 +56,9 @@ func (c CORS) answer(x *Exchange, r *http.Request) (done bool) {
 	return true
 }
 
-// narrow lets only pages of a client's own origins read the answer to its token.
+// narrowOrigins lets only pages of a client's own origins read the answer to its token.
 // Preflights carry no token: they are answered by the server's origins.
-func narrow(x *Exchange, r *http.Request, origins []string) {
+func narrowOrigins(x *Exchange, r *http.Request, origins []string) {
 	if len(origins) == 0 || len(r.Header["Origin"]) == 0 {
 		return
 	}

@@ -47,8 +47,8 @@ type Exchange struct {
 // Path is the path of the request as it came, without its query.
 func (x *Exchange) Path() string { return x.path }
 
-// Of is the Exchange below w, nil where there is none.
-func Of(w http.ResponseWriter) *Exchange {
+// ExchangeOf is the Exchange below w, nil where there is none.
+func ExchangeOf(w http.ResponseWriter) *Exchange {
 	for {
 		if x, ok := w.(*Exchange); ok {
 			return x

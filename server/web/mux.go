@@ -109,7 +109,7 @@ func (m *Mux) Handle(g Group, pattern string, h http.Handler) {
 		x := w.(*Exchange)
 		x.Route = route
 		r.Header["X-Request-Id"] = []string{x.ID} // parts that record the request know its id
-		if m.admit(x, r, g) {
+		if m.admitRequest(x, r, g) {
 			h.ServeHTTP(x, r.WithContext(x.ctx))
 		}
 	})
@@ -145,7 +145,7 @@ func (a admitted) ServeExchange(x *Exchange, r *http.Request) {
 	case strings.HasPrefix(r.URL.Path, "/admin/"):
 		g = Admin // which paths there are is an administrator's to know
 	}
-	if a.m.admit(x, r, g) {
+	if a.m.admitRequest(x, r, g) {
 		a.h.ServeExchange(x, r)
 	}
 }
@@ -172,9 +172,9 @@ func (m *Mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if m.Now().ServerTiming {
 		x.ctx, x.timings = telemetry.WithTimings(x.ctx)
 	}
-	pace(w, r, paceGrace)
+	paceBody(w, r, paceGrace)
 	defer m.finish(x, r)
-	if m.Now().CORS.answer(x, r) {
+	if m.Now().CORS.answerCORS(x, r) {
 		return
 	}
 	x.stripPrefix(r)
@@ -212,9 +212,9 @@ func (m *Mux) finish(x *Exchange, r *http.Request) {
 		x.Fail(r, fmt.Errorf("panic: %v", p))
 	}
 	if b, ok := r.Body.(*pacedBody); ok {
-		b.leave(paceRest)
+		b.finishBody(paceRest)
 	}
-	m.observe(x, r)
+	m.observeRequest(x, r)
 	x.span.Answered(r.Method, x.Route, x.ID, x.status)
 	if x.guarded && m.Decided != nil {
 		m.Decided(x, r)
@@ -259,13 +259,13 @@ var Methods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"}
 // unclean is Unclean of a URL. An id below /admin/ may be a URL itself, percent-encoded.
 func unclean(u *url.URL) bool {
 	if u.RawPath != "" && strings.HasPrefix(u.Path, "/admin/") {
-		return Unclean(u.RawPath)
+		return IsUnclean(u.RawPath)
 	}
-	return Unclean(u.Path)
+	return IsUnclean(u.Path)
 }
 
-// Unclean reports whether a path has empty segments, or . or .. as one.
-func Unclean(path string) bool {
+// IsUnclean reports whether a path has empty segments, or . or .. as one.
+func IsUnclean(path string) bool {
 	return strings.Contains(path, "//") || strings.Contains(path, "/./") || strings.Contains(path, "/../") ||
 		strings.HasSuffix(path, "/.") || strings.HasSuffix(path, "/..")
 }

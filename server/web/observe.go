@@ -24,9 +24,9 @@ const (
 // slow is from when on a request is worth a line in the log.
 const slow = time.Second
 
-// observe counts a request and logs it. The log has the path without its query, which
+// observeRequest counts a request and logs it. The log has the path without its query, which
 // contains search values and may contain a token.
-func (m *Mux) observe(x *Exchange, r *http.Request) {
+func (m *Mux) observeRequest(x *Exchange, r *http.Request) {
 	took := time.Since(x.start)
 	if x.status == 0 {
 		x.status = http.StatusOK
@@ -48,7 +48,7 @@ func (m *Mux) observe(x *Exchange, r *http.Request) {
 	attrs := []slog.Attr{
 		slog.String("request", x.ID), slog.String("method", r.Method), slog.String("path", x.path),
 		slog.String("route", x.Route), slog.Int("status", x.status), slog.Int("bytes", x.bytes),
-		slog.Float64("duration_seconds", took.Seconds()), slog.String("address", m.Now().Proxies.Client(r).String()),
+		slog.Float64("duration_seconds", took.Seconds()), slog.String("address", m.Now().Proxies.ClientAddress(r).String()),
 	}
 	if p := x.Principal; p != nil && p.ClientID != "" {
 		attrs = append(attrs, slog.String("client", p.ClientID))

@@ -29,9 +29,9 @@ type pacedBody struct {
 	ended atomic.Bool // read to its end, or to an error
 }
 
-// pace makes r's body one that is cut when it comes too slowly: its client holds a
+// paceBody makes r's body one that is cut when it comes too slowly: its client holds a
 // connection and perhaps a file here. A quick beginning is no excuse for the rest.
-func pace(w http.ResponseWriter, r *http.Request, grace time.Duration) {
+func paceBody(w http.ResponseWriter, r *http.Request, grace time.Duration) {
 	if r.Body == nil || r.Body == http.NoBody {
 		return
 	}
@@ -81,9 +81,9 @@ func (b *pacedBody) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// leave ends the watch of an answered request. The rest of the body must arrive within
+// finishBody ends the watch of an answered request. The rest of the body must arrive within
 // rest: the answer waits for it, and so does the connection.
-func (b *pacedBody) leave(rest time.Duration) {
+func (b *pacedBody) finishBody(rest time.Duration) {
 	b.stop()
 	if !b.ended.Load() {
 		_ = http.NewResponseController(b.w).SetReadDeadline(time.Now().Add(rest))

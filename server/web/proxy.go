@@ -28,9 +28,9 @@ func (p Proxies) trusts(a netip.Addr) bool {
 	return false
 }
 
-// Client is the address of the client: the last one in X-Forwarded-For that is no
+// ClientAddress is the address of the client: the last one in X-Forwarded-For that is no
 // trusted proxy, the other end of the connection without one.
-func (p Proxies) Client(r *http.Request) netip.Addr {
+func (p Proxies) ClientAddress(r *http.Request) netip.Addr {
 	at, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
 		return netip.Addr{}
@@ -65,9 +65,9 @@ func parseForwarded(text string) (netip.Addr, bool) {
 	return a, err == nil
 }
 
-// loopback reports whether a connection comes from the server's own machine; one
+// isLoopback reports whether a connection comes from the server's own machine; one
 // over a unix socket has no address.
-func loopback(remote string) bool {
+func isLoopback(remote string) bool {
 	at, err := netip.ParseAddrPort(remote)
 	return err == nil && at.Addr().Unmap().IsLoopback() || remote == "" || remote == "@"
 }

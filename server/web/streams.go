@@ -49,7 +49,7 @@ func (s *OpenStreams) Open(w http.ResponseWriter, r *http.Request) (ctx context.
 	// Where a connection has no deadlines there are none to lift.
 	_ = control.SetWriteDeadline(time.Time{})
 	_ = control.SetReadDeadline(time.Time{})
-	if x := Of(w); x != nil {
+	if x := ExchangeOf(w); x != nil {
 		x.stream = true
 	}
 	ctx, cancel := context.WithCancelCause(r.Context())

@@ -38,14 +38,14 @@ func (verifier) Verify(_ context.Context, token string) (*access.Principal, erro
 type everything struct{}
 
 func (everything) ServeExchange(x *Exchange, r *http.Request) {
-	io.WriteString(x, access.From(x.Context()).Subject+" "+r.URL.Path+"?"+r.URL.RawQuery)
+	io.WriteString(x, access.PrincipalFrom(x.Context()).Subject+" "+r.URL.Path+"?"+r.URL.RawQuery)
 }
 
 func newMux(v access.Verifier) *Mux {
 	m := &Mux{Verifier: v, Logger: slog.New(slog.DiscardHandler)}
 	say := func(w http.ResponseWriter, r *http.Request) {
 		name := ""
-		if p := access.From(r.Context()); p != nil {
+		if p := access.PrincipalFrom(r.Context()); p != nil {
 			name = p.Subject
 		}
 		io.WriteString(w, name+" "+r.URL.Path+"?"+r.URL.RawQuery)
@@ -175,7 +175,7 @@ func TestStream(t *testing.T) {
 	m.HandleFunc(Streams, "GET /events", func(w http.ResponseWriter, r *http.Request) {
 		ctx, done, err := streams.Open(w, r)
 		if err != nil {
-			Of(w).Fail(r, err)
+			ExchangeOf(w).Fail(r, err)
 			return
 		}
 		defer done()
@@ -313,7 +313,7 @@ func TestClient(t *testing.T) {
 		if tt.forwarded != "" {
 			r.Header.Set("X-Forwarded-For", tt.forwarded)
 		}
-		if got := p.Client(r).String(); got != tt.want {
+		if got := p.ClientAddress(r).String(); got != tt.want {
 			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
 		}
 	}
@@ -336,7 +336,7 @@ func TestSlowBody(t *testing.T) {
 	send := func(grace time.Duration, first, piece int, pause time.Duration) error {
 		result := make(chan error, 1)
 		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			pace(w, r, grace)
+			paceBody(w, r, grace)
 			_, err := io.Copy(io.Discard, r.Body)
 			result <- err
 		}))
@@ -372,9 +372,9 @@ func TestSlowBody(t *testing.T) {
 func TestSlowBodyUnread(t *testing.T) {
 	t.Parallel()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		pace(w, r, time.Hour)
+		paceBody(w, r, time.Hour)
 		w.WriteHeader(http.StatusUnauthorized)
-		r.Body.(*pacedBody).leave(100 * time.Millisecond)
+		r.Body.(*pacedBody).finishBody(100 * time.Millisecond)
 	}))
 	defer s.Close()
 	conn, err := net.Dial("tcp", s.Listener.Addr().String())
@@ -408,7 +408,7 @@ func TestAccessLog(t *testing.T) {
 		{"nobody", nil, map[string]any{"client": nil, "user": nil, "address": "192.0.2.7"}},
 	} {
 		out.Reset()
-		m.observe(&Exchange{mux: m, ctx: r.Context(), path: "/Patient/1", start: time.Now().Add(-1500 * time.Millisecond), status: 200, ID: "x", Principal: c.principal}, r)
+		m.observeRequest(&Exchange{mux: m, ctx: r.Context(), path: "/Patient/1", start: time.Now().Add(-1500 * time.Millisecond), status: 200, ID: "x", Principal: c.principal}, r)
 		var line map[string]any
 		if err := json.Unmarshal(out.Bytes(), &line); err != nil {
 			t.Fatal(err)

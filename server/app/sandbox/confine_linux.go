@@ -16,8 +16,8 @@ const Supported = true
 // nobody is the user and the group that a worker of root becomes.
 const nobody = 65534
 
-// confine drops privileges, files, and memory beyond the process's present size and twice memory, in bytes.
-func confine(memory int64) error {
+// confineProcess drops privileges, files, and memory beyond the process's present size and twice memory, in bytes.
+func confineProcess(memory int64) error {
 	if os.Getuid() == 0 {
 		if err := syscall.Setgroups(nil); err != nil {
 			return err
@@ -79,9 +79,9 @@ func comeBehind() error {
 	return syscall.Setpriority(syscall.PRIO_PROCESS, 0, nice)
 }
 
-// demote has every thread of this process come behind all others: the process is a group of its
+// lowerPriority has every thread of this process come behind all others: the process is a group of its
 // own. setpriority(2).
-func demote() { _ = syscall.Setpriority(syscall.PRIO_PGRP, 0, 19) }
+func lowerPriority() { _ = syscall.Setpriority(syscall.PRIO_PGRP, 0, 19) }
 
 // processorTime is the time that this process has had of processors. getrusage(2).
 func processorTime() time.Duration {

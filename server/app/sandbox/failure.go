@@ -44,8 +44,8 @@ func (f *Failure) Error() string {
 	return f.Message
 }
 
-// breach reports whether the worker is to be replaced.
-func (f *Failure) breach() bool {
+// isBreach reports whether the worker is to be replaced.
+func (f *Failure) isBreach() bool {
 	return f != nil && (f.Fatal || f.Kind == KindTime || f.Kind == KindMemory || f.Kind == KindWorker)
 }
 
@@ -53,8 +53,8 @@ func timeFailure(l Limits) *Failure {
 	return &Failure{Kind: KindTime, Message: fmt.Sprintf("the script took more than %d ms (apps.sandbox.max_execution_ms)", l.Execution.Milliseconds())}
 }
 
-// at takes the place of the innermost call of the handler's own code.
-func (f *Failure) at(stack []goja.StackFrame) {
+// setPosition takes the place of the innermost call of the handler's own code.
+func (f *Failure) setPosition(stack []goja.StackFrame) {
 	for _, s := range stack {
 		if p := s.Position(); s.SrcName() == "handler.js" && p.Line > 0 {
 			f.Line, f.Column = p.Line, p.Column
@@ -65,8 +65,8 @@ func (f *Failure) at(stack []goja.StackFrame) {
 
 var placePattern = regexp.MustCompile(`handler\.js:(\d+):(\d+)`)
 
-// place reads the first place in the handler's code of a stack's text.
-func place(stack string) (line, column int) {
+// positionInStack reads the first place in the handler's code of a stack's text.
+func positionInStack(stack string) (line, column int) {
 	m := placePattern.FindStringSubmatch(stack)
 	if m == nil {
 		return 0, 0
@@ -80,7 +80,7 @@ var syntaxPattern = regexp.MustCompile(`(?s)^(?:SyntaxError: )?(?:\S+: Line (\d+
 
 // syntaxFailure reads the error of the parser or the compiler.
 func syntaxFailure(err error) *Failure {
-	f := &Failure{Kind: KindSyntax, Message: cut(err.Error(), 1000)}
+	f := &Failure{Kind: KindSyntax, Message: cutText(err.Error(), 1000)}
 	var compile *goja.CompilerSyntaxError
 	if errors.As(err, &compile) && compile.File != nil {
 		p := compile.File.Position(compile.Offset)

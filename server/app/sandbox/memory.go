@@ -55,14 +55,14 @@ func (d *watchdog) look() {
 			d.awake, d.seen = false, nil
 			return
 		}
-	} else if d.idle = 0; r.own.left(r.limits.Execution) <= 0 {
+	} else if d.idle = 0; r.own.timeLeft(r.limits.Execution) <= 0 {
 		r.vm.Interrupt(errTime)
 	} else if most := r.w.base + uint64(r.limits.Memory); r == d.seen && liveHeap() > most && holds(most) {
 		r.vm.Interrupt(errMemory)
 	}
 	if r != nil && !d.demoted && r.own.processor+processorTime()-r.own.used > demoteAfter {
 		d.demoted = true
-		demote()
+		lowerPriority()
 	}
 	d.seen = r
 	d.timer.Reset(watchEvery)

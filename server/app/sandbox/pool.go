@@ -179,11 +179,11 @@ func (p *Pool) use(ctx context.Context, f *frame, c *Call) (json.RawMessage, err
 		return nil, errors.New("sandbox: this program cannot hold a script")
 	}
 	p.start()
-	t, err := p.enter(ctx, c)
+	t, err := p.enterTurn(ctx, c)
 	if err != nil {
 		return nil, err
 	}
-	defer p.leave(t)
+	defer p.leaveTurn(t)
 	for attempt := 1; ; attempt++ {
 		w, err := p.take(ctx, t)
 		if err != nil {
@@ -218,7 +218,7 @@ func (p *Pool) take(ctx context.Context, t *turn) (*process, error) {
 		p.mu.Unlock()
 		return nil, errClosed
 	}
-	if n := len(p.idle); n > 1 || n == 1 && p.level(t) <= 1 && !p.isSlow(t) { // the level counts t itself
+	if n := len(p.idle); n > 1 || n == 1 && p.turnLevel(t) <= 1 && !p.isSlow(t) { // the level counts t itself
 		w := p.idle[n-1]
 		p.idle = p.idle[:n-1]
 		p.keepWarm()
@@ -439,7 +439,7 @@ func (w *process) do(ctx context.Context, t *turn, f *frame, c *Call, limits Lim
 					a.Value, a.Failure = c.Host(ctx, string(r.Function), r.Args)
 				}
 				if size := len(a.Value); size > maxAnswer {
-					a.Value, a.Failure = nil, (&frameSizeError{size, maxAnswer}).failure("the answer of "+cut(string(r.Function), 20))
+					a.Value, a.Failure = nil, (&frameSizeError{size, maxAnswer}).failure("the answer of "+cutText(string(r.Function), 20))
 				}
 				t.addBytes(len(a.Value))
 				answers <- a
@@ -457,7 +457,7 @@ func (w *process) do(ctx context.Context, t *turn, f *frame, c *Call, limits Lim
 			}
 		case frameResult:
 			if r.Failure != nil {
-				w.broken = r.Failure.breach() || r.Demoted
+				w.broken = r.Failure.isBreach() || r.Demoted
 				return nil, true, r.Failure
 			}
 			if len(r.Value) > 0 && !json.Valid(r.Value) {

@@ -19,7 +19,7 @@ import (
 func TestMain(m *testing.M) {
 	if len(os.Args) == 3 && os.Args[1] == "sandbox-worker" {
 		memory, _ := strconv.ParseInt(os.Args[2], 10, 64)
-		if err := Work(os.Stdin, os.Stdout, memory); err != nil {
+		if err := RunWorker(os.Stdin, os.Stdout, memory); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -379,7 +379,7 @@ func TestShortScriptsTakeTurns(t *testing.T) {
 	}
 	p.mu.Unlock()
 	for _, n := range []*turn{first, second, third} {
-		p.leave(n)
+		p.leaveTurn(n)
 	}
 	p.mu.Lock()
 	if len(p.turns) != 0 || len(p.byApp) != 0 {
@@ -506,7 +506,7 @@ func TestBytesOnTheirWayToAScript(t *testing.T) {
 	const calls = 64
 	code := fmt.Sprintf(`async () => (await Promise.all(Array.from({length: %d}, () => fhir.search("X", {})))).length`, calls)
 	got, err := p.Run(t.Context(), &Call{Code: code, Host: func(ctx context.Context, _ string, _ json.RawMessage) (json.RawMessage, *Failure) {
-		release, err := Hold(ctx)
+		release, err := HoldResult(ctx)
 		if err != nil {
 			return nil, &Failure{Kind: KindError, Message: err.Error()}
 		}
@@ -712,7 +712,7 @@ func TestOwnTimeIsOfTheProcessor(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			o := &ownTime{clock: c.clock, processor: c.processor, started: time.Now(), used: processorTime()}
-			if left := o.left(limit); left < c.wantAtLeast || left >= c.wantLessThan {
+			if left := o.timeLeft(limit); left < c.wantAtLeast || left >= c.wantLessThan {
 				t.Errorf("%s are left, want %s to %s", left, c.wantAtLeast, c.wantLessThan)
 			}
 		})

@@ -77,8 +77,8 @@ func (p *Pool) newTurn(ctx context.Context, c *Call) (*turn, error) {
 	return &turn{pool: p, tree: parent.tree, app: parent.app, client: parent.client, depth: parent.depth + 1}, nil
 }
 
-// enter waits for a turn. It fails with the error of ctx where that ends first.
-func (p *Pool) enter(ctx context.Context, c *Call) (*turn, error) {
+// enterTurn waits for a turn. It fails with the error of ctx where that ends first.
+func (p *Pool) enterTurn(ctx context.Context, c *Call) (*turn, error) {
 	t, err := p.newTurn(ctx, c)
 	if err != nil {
 		return nil, err
@@ -104,7 +104,7 @@ func (p *Pool) enter(ctx context.Context, c *Call) (*turn, error) {
 		waits := p.removeWaiting(t)
 		p.mu.Unlock()
 		if !waits && !t.began.IsZero() {
-			p.leave(t)
+			p.leaveTurn(t)
 		}
 		return nil, ctx.Err()
 	}
@@ -146,8 +146,8 @@ func (p *Pool) startTurn(t *turn) {
 	p.running.Add(1)
 }
 
-// leave ends a turn.
-func (p *Pool) leave(t *turn) {
+// leaveTurn ends a turn.
+func (p *Pool) leaveTurn(t *turn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if t.depth == 1 {
@@ -188,8 +188,8 @@ func addCount(counts map[string]int, key string, n int) {
 	}
 }
 
-// level is the number of turns of a call's App or of its client, the smaller one.
-func (p *Pool) level(t *turn) int {
+// turnLevel is the number of turns of a call's App or of its client, the smaller one.
+func (p *Pool) turnLevel(t *turn) int {
 	switch {
 	case t.app == "" && t.client == "":
 		return 0
@@ -235,7 +235,7 @@ func (p *Pool) mayStart(t *turn) bool {
 	if t.client != "" && p.byClient[t.client] >= surge*p.Size*3/4 {
 		return false
 	}
-	level := p.level(t)
+	level := p.turnLevel(t)
 	return level == 0 || free > level+1
 }
 
@@ -266,7 +266,7 @@ func (p *Pool) goesFirst(a, b *turn) bool {
 	if a.depth != b.depth {
 		return a.depth > b.depth
 	}
-	return p.level(a) <= p.level(b)
+	return p.turnLevel(a) <= p.turnLevel(b)
 }
 
 // dispatch starts the waiting calls that may run, and sets a timer where time alone lets others
@@ -298,11 +298,11 @@ func (p *Pool) dispatch() {
 	})
 }
 
-// Hold waits until the server may work for the script that ctx belongs to, and returns a function
+// HoldResult waits until the server may work for the script that ctx belongs to, and returns a function
 // that ends that. A tree of calls has maxHosts such works at the same time, and none while many
 // bytes of answers wait for its scripts. Where ctx belongs to no script, it does not wait.
 // A call of another script is no such work: it would wait for works of its own.
-func Hold(ctx context.Context) (release func(), err error) {
+func HoldResult(ctx context.Context) (release func(), err error) {
 	t := turnOf(ctx)
 	if t == nil {
 		return func() {}, nil

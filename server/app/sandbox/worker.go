@@ -50,9 +50,9 @@ type worker struct {
 	watchdog watchdog
 }
 
-// Work is the life of a worker process: it takes calls from in, one after the other,
+// RunWorker is the life of a worker process: it takes calls from in, one after the other,
 // and answers on out, until in ends.
-func Work(in io.Reader, out io.Writer, memory int64) error {
+func RunWorker(in io.Reader, out io.Writer, memory int64) error {
 	debug.SetGCPercent(400) // of a small heap; the limit bounds a large one
 	debug.SetMaxStack(64 << 20)
 	debug.SetMemoryLimit(memory + memory/4)
@@ -66,7 +66,7 @@ func Work(in io.Reader, out io.Writer, memory int64) error {
 	}
 	runtime.GC()
 	w.base = liveHeap()
-	if err := confine(memory); err != nil {
+	if err := confineProcess(memory); err != nil {
 		return fmt.Errorf("confine the worker: %w", err)
 	}
 	if err := w.send(&frame{Kind: frameResult}); err != nil { // ready
@@ -92,7 +92,7 @@ func Work(in io.Reader, out io.Writer, memory int64) error {
 		if err := w.send(result); err != nil {
 			return err
 		}
-		if result.Demoted || result.Failure.breach() {
+		if result.Demoted || result.Failure.isBreach() {
 			return nil // this process may contain data of the script
 		}
 		if w.next == nil {
@@ -253,8 +253,8 @@ type ownTime struct {
 	used      time.Duration // processor time of the process at started
 }
 
-// left is how long the script may go on, before one looks again.
-func (o *ownTime) left(limit time.Duration) time.Duration {
+// timeLeft is how long the script may go on, before one looks again.
+func (o *ownTime) timeLeft(limit time.Duration) time.Duration {
 	clock := o.clock + time.Since(o.started)
 	if clock < limit {
 		return limit - clock
@@ -419,11 +419,11 @@ func (r *run) console(level string) func(goja.FunctionCall) goja.Value {
 			if text == "" {
 				text = v.String()
 			}
-			if b.WriteString(cut(text, maxLine)); b.Len() > maxLine {
+			if b.WriteString(cutText(text, maxLine)); b.Len() > maxLine {
 				break
 			}
 		}
-		text := cut(b.String(), maxLine)
+		text := cutText(b.String(), maxLine)
 		if r.lines > maxLines {
 			level, text = "warn", fmt.Sprintf("further lines are left out: a call has at most %d", maxLines)
 		}
@@ -434,8 +434,8 @@ func (r *run) console(level string) func(goja.FunctionCall) goja.Value {
 	}
 }
 
-// cut bounds a text.
-func cut(s string, n int) string {
+// cutText bounds a text.
+func cutText(s string, n int) string {
 	if len(s) <= n {
 		return s
 	}
@@ -524,7 +524,7 @@ func (t *thrown) Error() string { return "rejected" }
 // fhirpath evaluates an expression on a resource and returns an array.
 func (r *run) fhirpath(c goja.FunctionCall) goja.Value {
 	fail := func(err error) {
-		panic(r.vm.NewTypeError("fhirpath: %s", cut(err.Error(), 500)))
+		panic(r.vm.NewTypeError("fhirpath: %s", cutText(err.Error(), 500)))
 	}
 	resource, err := r.stringify(goja.Undefined(), c.Argument(1))
 	if err != nil {
@@ -554,7 +554,7 @@ func (r *run) failure(err error) *Failure {
 	case errors.As(err, &exception):
 		f := r.thrown(exception.Value())
 		if stack := exception.Stack(); len(stack) > 0 && f.Line == 0 {
-			f.at(stack)
+			f.setPosition(stack)
 		}
 		return f
 	case errors.As(err, &rejected):
@@ -564,7 +564,7 @@ func (r *run) failure(err error) *Failure {
 	if errors.As(err, &overflow) {
 		return &Failure{Kind: KindError, Message: "the functions call each other too deeply"}
 	}
-	return &Failure{Kind: KindError, Message: cut(err.Error(), 1000)}
+	return &Failure{Kind: KindError, Message: cutText(err.Error(), 1000)}
 }
 
 // thrown reads a value thrown by a script. Its getters run within the limits.
@@ -575,21 +575,21 @@ func (r *run) thrown(v goja.Value) *Failure {
 		o, ok := v.(*goja.Object)
 		if !ok {
 			if v != nil {
-				f.Message = cut(v.String(), 1000)
+				f.Message = cutText(v.String(), 1000)
 			}
 			return
 		}
 		if m := o.Get("message"); m != nil && !goja.IsUndefined(m) {
-			f.Message = cut(m.String(), 1000)
+			f.Message = cutText(m.String(), 1000)
 		} else {
-			f.Message = cut(v.String(), 1000)
+			f.Message = cutText(v.String(), 1000)
 		}
 		if stack := o.Get("stack"); stack != nil {
-			f.Line, f.Column = place(cut(stack.String(), 4000))
+			f.Line, f.Column = positionInStack(cutText(stack.String(), 4000))
 		}
 		if r.isOutcome(o) {
 			f.Kind = KindOutcome
-			f.Status, f.Code = int(o.Get("status").ToInteger()), cut(o.Get("code").String(), 40)
+			f.Status, f.Code = int(o.Get("status").ToInteger()), cutText(o.Get("code").String(), 40)
 			text, err := r.stringify(goja.Undefined(), o.Get("outcome"))
 			if err == nil && len(text.String()) <= maxOutcome {
 				f.Outcome = json.RawMessage(text.String())

@@ -59,7 +59,7 @@ func (s *Searcher) ReadAhead(from int64) {
 	if w.ended {
 		return
 	}
-	w.begin(s)
+	w.beginWorkers(s)
 	ctx, stop := context.WithCancel(context.Background())
 	begun := w.stop
 	w.stop, w.early = func() { stop(); begun() }, true
@@ -79,7 +79,7 @@ func (s *Searcher) readAhead(ctx context.Context, from int64) {
 		together.SetLimit(aheadTogether)
 		for _, f := range next {
 			together.Go(func() error {
-				_ = s.found(ctx, f) // after a failure, a search reads it
+				_ = s.runFinding(ctx, f) // after a failure, a search reads it
 				w.hasRead(f)
 				return nil
 			})
@@ -113,7 +113,7 @@ func (w *finder) hasRead(f finding) {
 	w.mu.Lock()
 	delete(w.aheadNow, f.key())
 	w.mu.Unlock()
-	w.tell()
+	w.announceWork()
 }
 
 // isAwaited reports whether a search waits for something that is read ahead now: all of it is read at full

@@ -31,14 +31,14 @@ const (
 	maxTextsOfKey = 256
 )
 
-func (s *textsSeen) get(key fhir.Key) (keyTexts, bool) {
+func (s *textsSeen) getTexts(key fhir.Key) (keyTexts, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t, ok := s.of[key]
 	return t, ok
 }
 
-func (s *textsSeen) keep(key fhir.Key, t keyTexts) {
+func (s *textsSeen) keepTexts(key fhir.Key, t keyTexts) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(t.texts) > maxTextsOfKey {
@@ -55,7 +55,7 @@ func (s *textsSeen) keep(key fhir.Key, t keyTexts) {
 func (x *searching) textsOf(ctx context.Context, key fhir.Key, sure bool) ([]string, error) {
 	seen := &x.s.memory.texts
 	if !sure {
-		if t, ok := seen.get(key); ok {
+		if t, ok := seen.getTexts(key); ok {
 			if x.assumed == nil {
 				x.assumed = make(map[fhir.Key]keyTexts)
 			}
@@ -76,8 +76,8 @@ func (x *searching) textsOf(ctx context.Context, key fhir.Key, sure bool) ([]str
 	}); err != nil {
 		return nil, err
 	}
-	if !x.private() {
-		seen.keep(key, t)
+	if !x.isPrivate() {
+		seen.keepTexts(key, t)
 	}
 	return t.texts, nil
 }

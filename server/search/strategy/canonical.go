@@ -14,10 +14,10 @@ import (
 // url: what `_include` and `_revinclude` follow stands in the resources, whose
 // bodies the page has.
 
-// canonicals adds the includes along canonical URLs, from or to the resources of a round. It returns false if add
+// includeCanonicals adds the includes along canonical URLs, from or to the resources of a round. It returns false if add
 // does.
 // Spec: https://hl7.org/fhir/R4/search.html#include, references.html#canonical.
-func (x *searching) canonicals(ctx context.Context, round []fhir.Version, seen []int64, iterate bool, limit int, add func(rows []row, cut bool) bool) (more bool, err error) {
+func (x *searching) includeCanonicals(ctx context.Context, round []fhir.Version, seen []int64, iterate bool, limit int, add func(rows []row, cut bool) bool) (more bool, err error) {
 	for _, in := range x.plan.Canonicals(false, iterate) {
 		var named []string
 		for _, v := range round {
@@ -78,7 +78,7 @@ func (x *searching) canonicals(ctx context.Context, round []fhir.Version, seen [
 // those are the rows of a statement for which ok holds; cut is true where the
 // statement's limit may have kept some away.
 func (x *searching) those(ctx context.Context, st match.Statement, limit int, ok func(fhir.Version) (bool, error)) (out []row, cut bool, err error) {
-	rows, err := x.included(ctx, st)
+	rows, err := x.includedRows(ctx, st)
 	if err != nil {
 		return nil, false, err
 	}

@@ -257,10 +257,10 @@ func (t *admission) take(ctx context.Context, broad bool) (end func(), err error
 // errNewParts is of a search that has waited for so long that it has to be planned anew.
 var errNewParts = errors.New("search: parts of the index have been announced since the plan was made")
 
-// get returns the connection for a statement that begins at once. It fails with errNewParts if the plan reads other
+// getConnection returns the connection for a statement that begins at once. It fails with errNewParts if the plan reads other
 // parts than the present ones.
-func (l *connection) get(ctx context.Context) (*pgxpool.Conn, error) {
-	conn, err := l.taken(ctx)
+func (l *connection) getConnection(ctx context.Context) (*pgxpool.Conn, error) {
+	conn, err := l.takenConnection(ctx)
 	if err != nil || l.parts == nil {
 		return conn, err
 	}
@@ -271,7 +271,7 @@ func (l *connection) get(ctx context.Context) (*pgxpool.Conn, error) {
 	return conn, err
 }
 
-func (l *connection) taken(ctx context.Context) (*pgxpool.Conn, error) {
+func (l *connection) takenConnection(ctx context.Context) (*pgxpool.Conn, error) {
 	if l.conn != nil {
 		return l.conn, nil
 	}
@@ -294,7 +294,7 @@ func (l *connection) taken(ctx context.Context) (*pgxpool.Conn, error) {
 // Hold takes a connection as a search does, and returns how to give it back.
 func (s *Searcher) Hold(ctx context.Context) (release func(), err error) {
 	l := &connection{s: s}
-	_, err = l.get(ctx)
+	_, err = l.getConnection(ctx)
 	return l.release, err
 }
 
@@ -347,7 +347,7 @@ func (l *connection) becomeDear(ctx context.Context, key totalKey, needless need
 // becomeDear is connection.becomeDear; inside a transaction, which has a connection, it
 // does nothing.
 func (x *searching) becomeDear(ctx context.Context) (waited bool, err error) {
-	if x.private() || x.inSnapshot {
+	if x.isPrivate() || x.inSnapshot {
 		return false, nil
 	}
 	return x.connection.becomeDear(ctx, x.clauses(), nil)
@@ -379,10 +379,10 @@ func (u *underWay) begin(key totalKey) (end func(), ends <-chan struct{}) {
 	}, nil
 }
 
-// alone waits, without a connection, until no other search finds what key names. Inside a
+// runAlone waits, without a connection, until no other search finds what key names. Inside a
 // transaction, which has a connection, it does not wait.
-func (x *searching) alone(ctx context.Context, key totalKey) (end func(), err error) {
-	if x.private() || x.inSnapshot {
+func (x *searching) runAlone(ctx context.Context, key totalKey) (end func(), err error) {
+	if x.isPrivate() || x.inSnapshot {
 		return func() {}, nil
 	}
 	for {
@@ -406,12 +406,12 @@ func (x *searching) clauses() totalKey { return keyOf(x.plan.Count()) }
 // before the search is let in.
 func (x *searching) becomeDearUnlessFound(ctx context.Context) (p *pageRows, waited bool, err error) {
 	q := x.asks
-	if q == nil || len(x.q.Sort) > 0 || x.private() || x.inSnapshot {
+	if q == nil || len(x.q.Sort) > 0 || x.isPrivate() || x.inSnapshot {
 		waited, err = x.becomeDear(ctx)
 		return nil, waited, err
 	}
 	found := func() (bool, <-chan struct{}) {
-		again := x.s.finder.news()
+		again := x.s.finder.newWork()
 		_, yes := x.s.remembered.Ask(q)
 		return yes, again
 	}
@@ -439,7 +439,7 @@ func (l *connection) close() {
 }
 
 func (l *connection) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	conn, err := l.get(ctx)
+	conn, err := l.getConnection(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -447,7 +447,7 @@ func (l *connection) Query(ctx context.Context, sql string, args ...any) (pgx.Ro
 }
 
 func (l *connection) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	conn, err := l.get(ctx)
+	conn, err := l.getConnection(ctx)
 	if err != nil {
 		return failedRow{err}
 	}

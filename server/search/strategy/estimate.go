@@ -21,10 +21,10 @@ func (x *searching) byEstimate(ctx context.Context, known *knownTotal) (*pageRow
 		return nil, nil
 	}
 	ofType, err := x.totalOfType(ctx, n)
-	if err != nil || x.probes(n, ofType) > walkCost {
+	if err != nil || x.probesFor(n, ofType) > walkCost {
 		return nil, err
 	}
-	p, err := x.walk(ctx, math.MaxInt64) // a page that is not full is gathered: n may be too small
+	p, err := x.walkPage(ctx, math.MaxInt64) // a page that is not full is gathered: n may be too small
 	if err != nil {
 		return nil, err
 	}
@@ -48,6 +48,6 @@ func (x *searching) estimate(ctx context.Context, known *knownTotal) (n int64, o
 	if !ok {
 		return 0, false, nil
 	}
-	err = x.one(ctx, "sample", st, &n)
+	err = x.queryRow(ctx, "sample", st, &n)
 	return n, n > 0 && err == nil, err
 }

@@ -105,8 +105,8 @@ func (w *finder) take() finding {
 	return f
 }
 
-// begin starts findAll, once; mu is held.
-func (w *finder) begin(s *Searcher) {
+// beginWorkers starts findAll, once; mu is held.
+func (w *finder) beginWorkers(s *Searcher) {
 	if w.stop != nil || w.ended {
 		return
 	}
@@ -116,8 +116,8 @@ func (w *finder) begin(s *Searcher) {
 	w.done.Go(func() { s.followAll(ctx) })
 }
 
-// news is closed when the next finding has been looked for.
-func (w *finder) news() <-chan struct{} {
+// newWork is closed when the next finding has been looked for.
+func (w *finder) newWork() <-chan struct{} {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.next == nil {
@@ -126,7 +126,7 @@ func (w *finder) news() <-chan struct{} {
 	return w.next
 }
 
-func (w *finder) tell() {
+func (w *finder) announceWork() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.next != nil {
@@ -138,8 +138,8 @@ func (w *finder) tell() {
 // maxFindings bounds what waits to be found.
 const maxFindings = 64
 
-// find queues a finding that is wanted and not there.
-func (s *Searcher) find(f finding) {
+// addFinding queues a finding that is wanted and not there.
+func (s *Searcher) addFinding(f finding) {
 	key := f.key()
 	if s.remembered.Has(key) && !f.again || !s.remembered.Wants(key, f.dear) {
 		return
@@ -154,7 +154,7 @@ func (s *Searcher) find(f finding) {
 	if w.ended || len(w.queue) >= maxFindings || w.now == key || slices.ContainsFunc(w.queue, func(f finding) bool { return f.key() == key }) {
 		return
 	}
-	w.begin(s)
+	w.beginWorkers(s)
 	w.push(f)
 }
 
@@ -175,9 +175,9 @@ func (s *Searcher) findAll(ctx context.Context) {
 		if some {
 			if f.again || !s.remembered.Has(f.key()) {
 				// What cannot be found now is wanted again.
-				_ = s.found(ctx, f)
+				_ = s.runFinding(ctx, f)
 			}
-			w.tell()
+			w.announceWork()
 			continue
 		}
 		select {
@@ -211,10 +211,10 @@ func (s *Searcher) Settled() {
 	}
 }
 
-// rests returns a function to be called between parts of long work. While short searches wait, it pauses as long as the
+// quietTime returns a function to be called between parts of long work. While short searches wait, it pauses as long as the
 // work has taken. Reading ahead, for which nobody waits, pauses while the server serves any request. The function
 // returns the total of its pauses.
-func (s *Searcher) rests(ahead bool) func(ctx context.Context) time.Duration {
+func (s *Searcher) quietTime(ahead bool) func(ctx context.Context) time.Duration {
 	begin := time.Now()
 	worked := begin
 	served := s.store.Acquired()
@@ -258,9 +258,9 @@ func (s *Searcher) serves(served *int64, since time.Time) bool {
 	return *served-before > 1+int64(time.Since(since)/servedEvery)
 }
 
-// found computes an item and caches it. It bypasses the queues: the expensive searches there need the item. While short
+// runFinding computes an item and caches it. It bypasses the queues: the expensive searches there need the item. While short
 // searches wait, a long computation pauses as long as it works.
-func (s *Searcher) found(ctx context.Context, f finding) error {
+func (s *Searcher) runFinding(ctx context.Context, f finding) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
 	conn, err := s.store.Acquire(ctx)
@@ -280,7 +280,7 @@ func (s *Searcher) found(ctx context.Context, f finding) error {
 				return err
 			}
 		}
-		rests := s.rests(f.ahead && !f.soon)
+		rests := s.quietTime(f.ahead && !f.soon)
 		rest := func() { rested = rests(ctx) }
 		switch {
 		case f.column != nil:

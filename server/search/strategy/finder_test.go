@@ -111,7 +111,7 @@ func TestReadingAheadStandsAside(t *testing.T) {
 					s.finder.aheadNow = map[any]bool{"a column": true}
 				})
 			}
-			rest := s.rests(true)
+			rest := s.quietTime(true)
 			time.Sleep(worked) // of the bubble's clock: the test does not wait
 			from := time.Now()
 			rest(ctx)
@@ -134,7 +134,7 @@ func TestReadAheadIsAwaited(t *testing.T) {
 	if w.isAwaited() {
 		t.Error("it is awaited before anybody asks")
 	}
-	if s.find(column); !w.isAwaited() {
+	if s.addFinding(column); !w.isAwaited() {
 		t.Error("it is not awaited by who asks")
 	}
 	if w.hasRead(column); w.isAwaited() {

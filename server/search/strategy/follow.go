@@ -131,7 +131,7 @@ func (s *Searcher) catchUpInSteps(ctx context.Context, conn *pgxpool.Conn, behin
 	if w.left.generation != behind.Generation || w.left.state == "" {
 		w.left = left{generation: behind.Generation, state: behind.State}
 	}
-	rest := s.rests(false)
+	rest := s.quietTime(false)
 	for first := true; ; first = false {
 		followed, busy := true, false
 		err := pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {

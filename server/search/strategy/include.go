@@ -13,11 +13,11 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// include adds what `_include` and `_revinclude` ask for, round after round while
+// addIncludes adds what `_include` and `_revinclude` ask for, round after round while
 // `:iterate` finds something new. A resource comes once, so a cycle ends by
 // itself; what goes over the cap is named in an issue.
 // Spec: https://hl7.org/fhir/R4/search.html#include.
-func (x *searching) include(ctx context.Context, r *Result, rids []int64) error {
+func (x *searching) addIncludes(ctx context.Context, r *Result, rids []int64) error {
 	seen := slices.Clone(rids)
 	from := r.Matches
 	for round := 0; len(rids) > 0; round++ {
@@ -47,7 +47,7 @@ func (x *searching) include(ctx context.Context, r *Result, rids []int64) error 
 		}
 		limit := plan.IncludeLimit - first + 1
 		for _, st := range x.plan.Following(rids, seen, round > 0, limit) {
-			rows, err := x.included(ctx, st)
+			rows, err := x.includedRows(ctx, st)
 			if err != nil {
 				return err
 			}
@@ -55,7 +55,7 @@ func (x *searching) include(ctx context.Context, r *Result, rids []int64) error 
 				return nil
 			}
 		}
-		if more, err := x.canonicals(ctx, from, seen, round > 0, limit, add); err != nil || !more {
+		if more, err := x.includeCanonicals(ctx, from, seen, round > 0, limit, add); err != nil || !more {
 			return err
 		}
 		seen = append(seen, found...)
@@ -64,8 +64,8 @@ func (x *searching) include(ctx context.Context, r *Result, rids []int64) error 
 	return nil
 }
 
-func (x *searching) included(ctx context.Context, st match.Statement) ([]row, error) {
-	x.note("include", st)
+func (x *searching) includedRows(ctx context.Context, st match.Statement) ([]row, error) {
+	x.noteStatement("include", st)
 	rows, err := x.conn.Query(ctx, st.SQL, st.Args...)
 	if err != nil {
 		return nil, err
@@ -80,7 +80,7 @@ func (x *searching) included(ctx context.Context, st match.Statement) ([]row, er
 		}
 		v := rows.RawValues()
 		m := row{rid: rawInt8(v[0])}
-		if m.v, err = x.version(ctx, v[1:]); err != nil {
+		if m.v, err = x.readVersion(ctx, v[1:]); err != nil {
 			return nil, err
 		}
 		found = append(found, m)
@@ -88,9 +88,9 @@ func (x *searching) included(ctx context.Context, st match.Statement) ([]row, er
 	return found, rows.Err()
 }
 
-// explain adds the query in words, and each statement with PostgreSQL's plan and
+// addExplanation adds the query in words, and each statement with PostgreSQL's plan and
 // times: each is run again to measure it.
-func (x *searching) explain(ctx context.Context, r *Result) error {
+func (x *searching) addExplanation(ctx context.Context, r *Result) error {
 	tell := func(format string, args ...any) {
 		r.Issues = append(r.Issues, outcome.Issue{
 			Severity: outcome.Information, Code: outcome.CodeInformational, Diagnostics: fmt.Sprintf(format, args...),

@@ -34,7 +34,7 @@ func (m *memory) overflows(k totalKey, now time.Time) bool {
 	defer m.mu.Unlock()
 	at, ok := m.drivers[k]
 	ok = ok && now.Sub(at) < rememberedFor
-	m.queriesCount.looked(ok)
+	m.queriesCount.countLookup(ok)
 	return ok
 }
 

@@ -31,15 +31,15 @@ type orders struct {
 // bytesOfOrdered is the size in bytes of one match in an order of a few keys, including the memory for sorting.
 const bytesOfOrdered = 24
 
-// most is the bytes that orders may take.
-func (m *orders) most() int {
+// maxBytes is the bytes that orders may take.
+func (m *orders) maxBytes() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.limit
 }
 
-// taken is the bytes that orders take now.
-func (m *orders) taken() int {
+// takenBytes is the bytes that orders take now.
+func (m *orders) takenBytes() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.bytes
@@ -54,7 +54,7 @@ func (m *orders) setLimit(bytes int) {
 	}
 }
 
-func (m *orders) find(k totalKey, now time.Time) *keptOrder {
+func (m *orders) findOrder(k totalKey, now time.Time) *keptOrder {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	o := m.kept[k]
@@ -64,7 +64,7 @@ func (m *orders) find(k totalKey, now time.Time) *keptOrder {
 	return o
 }
 
-func (m *orders) keep(k totalKey, o *keptOrder) {
+func (m *orders) keepOrder(k totalKey, o *keptOrder) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if old := m.kept[k]; old != nil {
@@ -92,7 +92,7 @@ func (m *orders) keep(k totalKey, o *keptOrder) {
 // an index has the order of, where sorting here is of no use or matches are too many.
 func (x *searching) byOrder(ctx context.Context) (*pageRows, error) {
 	indexed := !x.plan.InMemory()
-	if indexed && (x.private() || !x.remembers()) {
+	if indexed && (x.isPrivate() || !x.usesCache()) {
 		return nil, nil
 	}
 	total, err := x.totalToSort(ctx)
@@ -105,14 +105,14 @@ func (x *searching) byOrder(ctx context.Context) (*pageRows, error) {
 	if total > int64(x.plan.MaxOrder()) {
 		return nil, x.plan.TooManyToSort(total)
 	}
-	if x.private() {
+	if x.isPrivate() {
 		o, err := x.sort(ctx)
 		if err != nil {
 			return nil, err
 		}
 		return x.pageIn(ctx, o)
 	}
-	if total <= int64(x.plan.Limit)/2 || !x.remembers() { // a few milliseconds: not worth remembering
+	if total <= int64(x.plan.Limit)/2 || !x.usesCache() { // a few milliseconds: not worth remembering
 		p, _, err := x.sortAtOnce(ctx)
 		return p, err
 	}
@@ -147,7 +147,7 @@ func (x *searching) totalToSort(ctx context.Context) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return x.total(ctx, known)
+	return x.computeTotal(ctx, known)
 }
 
 func (x *searching) orderKey() totalKey {
@@ -156,18 +156,18 @@ func (x *searching) orderKey() totalKey {
 	return keyOf(st)
 }
 
-// sorted answers a search for many matches in an order that the database has, but no
+// sortedPage answers a search for many matches in an order that the database has, but no
 // index: by gathering them, or, from the second page on, along an order that is kept.
-func (x *searching) sorted(ctx context.Context) (*pageRows, error) {
-	if x.private() || x.inSnapshot {
-		return x.gather(ctx)
+func (x *searching) sortedPage(ctx context.Context) (*pageRows, error) {
+	if x.isPrivate() || x.inSnapshot {
+		return x.gatherPage(ctx)
 	}
 	key := x.orderKey()
 	if p, err := x.byKeptOrder(ctx, key); p != nil || err != nil {
 		return p, err
 	}
-	if !x.remembers() {
-		return x.gather(ctx)
+	if !x.usesCache() {
+		return x.gatherPage(ctx)
 	}
 	if p, _, err := x.becomeDearUnlessFound(ctx); p != nil || err != nil {
 		return p, err
@@ -177,14 +177,14 @@ func (x *searching) sorted(ctx context.Context) (*pageRows, error) {
 		return p, err
 	}
 	if !x.s.remembered.Wants(key, false) {
-		return x.gather(ctx)
+		return x.gatherPage(ctx)
 	}
 	total, err := x.totalToSort(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if total > int64(x.plan.MaxOrder()) {
-		return x.gather(ctx)
+		return x.gatherPage(ctx)
 	}
 	p, o, err := x.sortAtOnce(ctx)
 	if err != nil {
@@ -196,7 +196,7 @@ func (x *searching) sorted(ctx context.Context) (*pageRows, error) {
 
 // byKeptOrder returns nil where there is no order that still holds.
 func (x *searching) byKeptOrder(ctx context.Context, key totalKey) (*pageRows, error) {
-	kept := x.s.memory.orders.find(key, x.s.now())
+	kept := x.s.memory.orders.findOrder(key, x.s.now())
 	if kept == nil {
 		return nil, nil
 	}
@@ -215,7 +215,7 @@ func (x *searching) byKeptOrder(ctx context.Context, key totalKey) (*pageRows, e
 
 // sortAtOnce sorts all matches and fetches the page in one snapshot.
 func (x *searching) sortAtOnce(ctx context.Context) (p *pageRows, o *keptOrder, err error) {
-	conn, err := x.connection.get(ctx)
+	conn, err := x.connection.getConnection(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -242,7 +242,7 @@ func (x *searching) sort(ctx context.Context) (*plan.Order, error) {
 		return nil, errNoResources
 	}
 	st := x.plan.Unsorted()
-	x.note("all matches, to be sorted", st)
+	x.noteStatement("all matches, to be sorted", st)
 	rows, err := x.conn.Query(ctx, st.SQL, st.Args...)
 	if err != nil {
 		return nil, err
@@ -317,7 +317,7 @@ func (x *searching) pageIn(ctx context.Context, o *plan.Order) (*pageRows, error
 	if err != nil {
 		return nil, err
 	}
-	p, err := x.page(ctx, "rows of the page", x.plan.Rows(rids))
+	p, err := x.readPage(ctx, "rows of the page", x.plan.Rows(rids))
 	if err != nil {
 		return nil, err
 	}
@@ -345,9 +345,9 @@ func arrange(p *pageRows, o *plan.Order, rids []int64, keys [][]*string) *pageRo
 // changed since snapshot, in one; nil where something has.
 func (x *searching) rowsOf(ctx context.Context, rids []int64, snapshot string) (p *pageRows, now string, err error) {
 	st := x.plan.RowsUnchanged(rids, snapshot)
-	x.note("rows from memory", st)
+	x.noteStatement("rows from memory", st)
 	var unchanged bool
-	p, err = x.rows(ctx, st, &unchanged, &now)
+	p, err = x.readRows(ctx, st, &unchanged, &now)
 	if err != nil || !unchanged || !plan.SameIndex(snapshot, now) || len(p.rows) != len(rids) {
 		return nil, "", err
 	}

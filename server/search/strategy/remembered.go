@@ -12,10 +12,10 @@ import (
 	"kiln/server/search/remembered"
 )
 
-// question is the search as package remembered reads it; nil for one that it does not
+// cacheQuestion is the search as package remembered reads it; nil for one that it does not
 // answer.
-func (x *searching) question() (*remembered.Question, error) {
-	if x.asksKnown || !x.remembers() {
+func (x *searching) cacheQuestion() (*remembered.Question, error) {
+	if x.asksKnown || !x.usesCache() {
 		return x.asks, nil
 	}
 	x.asksKnown = true
@@ -121,7 +121,7 @@ const maxAsked = 4
 // byMemory answers a search from the cache; nil if it cannot. It is not called in a snapshot, which may be older than
 // the cache.
 func (x *searching) byMemory(ctx context.Context) (*pageRows, error) {
-	q, err := x.question()
+	q, err := x.cacheQuestion()
 	if q == nil || err != nil {
 		return nil, err
 	}
@@ -135,7 +135,7 @@ func (x *searching) byMemory(ctx context.Context) (*pageRows, error) {
 			return nil, nil
 		}
 		x.connection.broad = a.Total >= int64(x.plan.Limit)
-		if _, err := x.connection.get(ctx); err != nil {
+		if _, err := x.connection.getConnection(ctx); err != nil {
 			return nil, err
 		}
 		// Other searches have applied the changes meanwhile: they need not be read again.
@@ -144,10 +144,10 @@ func (x *searching) byMemory(ctx context.Context) (*pageRows, error) {
 		}
 		shown := a.RIDs[:min(len(a.RIDs), x.pageSize())] // the one behind the page is only there
 		st := x.plan.RowsChanged(shown, a.Position, x.assumedTexts())
-		x.note("rows from memory", st)
+		x.noteStatement("rows from memory", st)
 		var c changes
 		var held bool
-		p, err := x.rows(ctx, st, append(c.into(), &held)...)
+		p, err := x.readRows(ctx, st, append(c.into(), &held)...)
 		if err != nil {
 			return nil, err
 		}
@@ -214,7 +214,7 @@ func (x *searching) byLinks(ctx context.Context) (*pageRows, error) {
 			return nil, nil
 		}
 		x.connection.release() // it takes one of its own
-		if err := x.s.found(ctx, f); err != nil {
+		if err := x.s.runFinding(ctx, f); err != nil {
 			return nil, err
 		}
 	}
@@ -229,19 +229,19 @@ func sortKey(p remembered.Place) *string {
 	return new(strconv.FormatInt(p.Low, 10))
 }
 
-// learn requests items that would have answered the search, after a second miss. A search that turned out
+// fillCache requests items that would have answered the search, after a second miss. A search that turned out
 // expensive has too many matches to test each: it requests columns at once, all common terms of the type for
 // conditions on terms, and the set of surrogates for a search without conditions.
-func (x *searching) learn(dear bool) {
+func (x *searching) fillCache(dear bool) {
 	if x.asks == nil || x.learned {
 		return
 	}
 	x.learned = true
 	x.learnOrder(dear)
-	x.s.learn(x.asks, dear)
+	x.s.fillCache(x.asks, dear)
 }
 
-func (s *Searcher) learn(q *remembered.Question, dear bool) {
+func (s *Searcher) fillCache(q *remembered.Question, dear bool) {
 	if len(q.Links) > 0 {
 		s.learnLinks(q, dear)
 		return
@@ -249,7 +249,7 @@ func (s *Searcher) learn(q *remembered.Question, dear bool) {
 	memory := s.remembered
 	find := func(f finding) {
 		f.typ, f.name = q.Type, q.Name
-		s.find(f)
+		s.addFinding(f)
 	}
 	known := memory.Has(remembered.TypeKey(q.Type))
 	terms := false            // all that are common
@@ -293,17 +293,17 @@ func (s *Searcher) learn(q *remembered.Question, dear bool) {
 // learnLinks is learn for a question with links: what these lead along, and both of their ends.
 func (s *Searcher) learnLinks(q *remembered.Question, dear bool) {
 	if q.Beside != nil {
-		s.learn(q.Beside, dear)
+		s.fillCache(q.Beside, dear)
 	}
 	for i := range q.Links {
 		l := &q.Links[i]
-		s.learn(l.Others, dear)
+		s.fillCache(l.Others, dear)
 		from, to := q, l.Others
 		if l.Back {
 			from, to = to, from
 		}
-		s.find(finding{typ: from.Type, name: from.Name, column: &l.References, dear: dear})
-		s.find(finding{typ: to.Type, name: to.Name, column: &l.Own, dear: dear})
+		s.addFinding(finding{typ: from.Type, name: from.Name, column: &l.References, dear: dear})
+		s.addFinding(finding{typ: to.Type, name: to.Name, column: &l.Own, dear: dear})
 	}
 }
 
@@ -315,7 +315,7 @@ const maxLost = 4
 // themselves.
 func (x *searching) learnOrder(dear bool) {
 	if q := x.asks; q != nil && q.Page.Order != nil && x.q.Sort[0].Code != "_lastUpdated" {
-		x.s.find(finding{typ: q.Type, name: q.Name, column: &q.Page.Order.Column, dear: dear})
+		x.s.addFinding(finding{typ: q.Type, name: q.Name, column: &q.Page.Order.Column, dear: dear})
 	}
 }
 
@@ -323,9 +323,9 @@ func (x *searching) learnOrder(dear bool) {
 // matches are not cached.
 var unlogged = []string{"AuditEvent"}
 
-// remembers reports whether the cache may answer the search and store its result.
-func (x *searching) remembers() bool {
-	return !x.private() && len(x.q.Types) > 0 && !slices.ContainsFunc(x.q.Types, func(t string) bool { return slices.Contains(unlogged, t) })
+// usesCache reports whether the cache may answer the search and store its result.
+func (x *searching) usesCache() bool {
+	return !x.isPrivate() && len(x.q.Types) > 0 && !slices.ContainsFunc(x.q.Types, func(t string) bool { return slices.Contains(unlogged, t) })
 }
 
 // Writing begins the record of a transaction's writes by this server: the cache follows them without reading them.

@@ -9,7 +9,7 @@ import (
 // counter counts the hits, misses and evictions of a cache.
 type counter struct{ hits, misses, evictions atomic.Uint64 }
 
-func (c *counter) looked(found bool) {
+func (c *counter) countLookup(found bool) {
 	if found {
 		c.hits.Add(1)
 	} else {

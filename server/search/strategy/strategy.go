@@ -177,12 +177,12 @@ func (s *Searcher) SetMemory(bytes int64) {
 
 // shareMemory gives matches and values the memory that orders do not take.
 func (s *Searcher) shareMemory() {
-	s.remembered.SetLimit(s.memoryBytes.Load() - int64(s.memory.orders.taken()))
+	s.remembered.SetLimit(s.memoryBytes.Load() - int64(s.memory.orders.takenBytes()))
 }
 
 // keepOrder keeps an order, nil for none, by its key.
 func (s *Searcher) keepOrder(k totalKey, o *keptOrder) {
-	s.memory.orders.keep(k, o)
+	s.memory.orders.keepOrder(k, o)
 	s.shareMemory()
 }
 
@@ -201,12 +201,12 @@ func (s *Searcher) Search(ctx context.Context, q *search.Query) (*Result, error)
 func (s *Searcher) searchOnce(ctx context.Context, q *search.Query) (*Result, error) {
 	l := &connection{s: s}
 	defer l.close()
-	return s.search(ctx, l, l, q)
+	return s.runSearch(ctx, l, l, q)
 }
 
 // SearchIn runs a search inside a transaction, whose writes it sees.
 func (s *Searcher) SearchIn(ctx context.Context, tx pgx.Tx, q *search.Query) (*Result, error) {
-	return s.search(ctx, tx, nil, q)
+	return s.runSearch(ctx, tx, nil, q)
 }
 
 // Conn is a connection, a connection or a transaction.
@@ -237,11 +237,11 @@ type searching struct {
 	firstKnown bool
 }
 
-// private reports whether the search sees uncommitted data.
-func (x *searching) private() bool { return x.connection == nil }
+// isPrivate reports whether the search sees uncommitted data.
+func (x *searching) isPrivate() bool { return x.connection == nil }
 
-// driving is what driver i is remembered by.
-func (x *searching) driving(i int) totalKey {
+// drivingKey is what driver i is remembered by.
+func (x *searching) drivingKey(i int) totalKey {
 	if i > 0 {
 		return keyOf(x.plan.Driving(i))
 	}
@@ -286,7 +286,7 @@ const (
 	walkFrom        = 2_000
 )
 
-func (s *Searcher) search(ctx context.Context, conn Conn, l *connection, q *search.Query) (_ *Result, err error) {
+func (s *Searcher) runSearch(ctx context.Context, conn Conn, l *connection, q *search.Query) (_ *Result, err error) {
 	defer func() { err = tooManyWords(q, err) }()
 	x := &searching{s: s, conn: conn, connection: l, q: q}
 	if err := x.boundContent(ctx); err != nil {
@@ -299,7 +299,7 @@ func (s *Searcher) search(ctx context.Context, conn Conn, l *connection, q *sear
 	}
 	// Cached quantities include their units. Texts may be those seen earlier, which the statement verifies; it verifies
 	// nothing else.
-	if err := x.compile(ctx, seen, x.private()); err != nil {
+	if err := x.compile(ctx, seen, x.isPrivate()); err != nil {
 		return nil, err
 	}
 	if !x.plan.Empty {
@@ -346,7 +346,7 @@ func (x *searching) resultOf(ctx context.Context, p *pageRows, exact bool, err e
 func (x *searching) compile(ctx context.Context, units *unitsSeen, sure bool) error {
 	var failure error
 	asked := false // the database, for a type that this server has not seen
-	env := &match.Env{Limit: x.s.memory.limit, MaxOrder: x.s.memory.orders.most() / bytesOfOrdered, Type: func(typ string) (int16, bool) {
+	env := &match.Env{Limit: x.s.memory.limit, MaxOrder: x.s.memory.orders.maxBytes() / bytesOfOrdered, Type: func(typ string) (int16, bool) {
 		if n, ok := x.s.store.KnownType(typ); ok || asked {
 			return n, ok
 		}
@@ -376,7 +376,7 @@ func (x *searching) compile(ctx context.Context, units *unitsSeen, sure bool) er
 	if env.Parts, err = x.s.store.Parts(ctx); err != nil {
 		return err
 	}
-	if !x.private() {
+	if !x.isPrivate() {
 		x.connection.parts = env.Parts
 	}
 	x.assumed = nil
@@ -391,7 +391,7 @@ func (x *searching) recompile(ctx context.Context, units *unitsSeen) error {
 	if err := x.compile(ctx, units, true); err != nil {
 		return err
 	}
-	_, err := x.question()
+	_, err := x.cacheQuestion()
 	return err
 }
 
@@ -433,7 +433,7 @@ const learnFrom = 100
 // where the total is not known.
 func (x *searching) run(ctx context.Context) (p *pageRows, exact bool, err error) {
 	// 1. The total that memory has, and only the total.
-	known, err := x.known()
+	known, err := x.knownTotal()
 	if err != nil {
 		return nil, false, err
 	}
@@ -444,7 +444,7 @@ func (x *searching) run(ctx context.Context) (p *pageRows, exact bool, err error
 				return p, false, err
 			}
 		}
-		total, err := x.total(ctx, known)
+		total, err := x.computeTotal(ctx, known)
 		return &pageRows{total: total}, true, err
 	}
 
@@ -455,7 +455,7 @@ func (x *searching) run(ctx context.Context) (p *pageRows, exact bool, err error
 		if err != nil {
 			return nil, false, err
 		}
-		many = x.plan.Walkable() && x.probes(known.about, ofType)*entriesForProbe < known.about
+		many = x.plan.Walkable() && x.probesFor(known.about, ofType)*entriesForProbe < known.about
 	}
 	if many && estimate {
 		if p, err := x.byEstimate(ctx, known); p != nil || err != nil {
@@ -481,7 +481,7 @@ func (x *searching) run(ctx context.Context) (p *pageRows, exact bool, err error
 	}
 	memory := &x.s.memory
 	for i := range x.plan.Drivers {
-		driving := x.driving(i)
+		driving := x.drivingKey(i)
 		if memory.overflows(driving, x.s.now()) {
 			continue
 		}
@@ -489,13 +489,13 @@ func (x *searching) run(ctx context.Context) (p *pageRows, exact bool, err error
 		if err != nil {
 			return nil, false, err
 		}
-		p, err := x.page(ctx, "candidates by "+x.plan.Drivers[i].Name, st)
+		p, err := x.readPage(ctx, "candidates by "+x.plan.Drivers[i].Name, st)
 		if err != nil {
 			return nil, false, err
 		}
 		if p.seen < int64(x.plan.Limit) {
 			if p.seen >= learnFrom {
-				x.learn(false)
+				x.fillCache(false)
 			}
 			return p, true, nil
 		}
@@ -509,13 +509,13 @@ func (x *searching) run(ctx context.Context) (p *pageRows, exact bool, err error
 			return p, true, err
 		}
 	}
-	x.learn(true)
+	x.fillCache(true)
 	if !x.plan.Walkable() {
-		p, err := x.sorted(ctx)
+		p, err := x.sortedPage(ctx)
 		return p, true, err
 	}
 	if x.q.Total == search.TotalNone && len(x.plan.Drivers) == 0 {
-		p, err := x.walk(ctx, 0)
+		p, err := x.walkPage(ctx, 0)
 		return p, false, err
 	}
 	if x.q.Total == search.TotalNone && x.plan.OneDriver() {
@@ -525,8 +525,8 @@ func (x *searching) run(ctx context.Context) (p *pageRows, exact bool, err error
 		if err != nil {
 			return nil, false, err
 		}
-		if x.probes(int64(x.plan.Limit), ofType) <= walkCost {
-			p, err := x.walk(ctx, int64(x.plan.Limit))
+		if x.probesFor(int64(x.plan.Limit), ofType) <= walkCost {
+			p, err := x.walkPage(ctx, int64(x.plan.Limit))
 			return p, false, err
 		}
 	}
@@ -547,14 +547,14 @@ func (x *searching) run(ctx context.Context) (p *pageRows, exact bool, err error
 // is counted; page and total are of one snapshot.
 func (x *searching) common(ctx context.Context, known *knownTotal) (*pageRows, error) {
 	if !x.plan.Walkable() {
-		return x.sorted(ctx)
+		return x.sortedPage(ctx)
 	}
 	for range maxAsked {
 		if known == nil {
 			break
 		}
 		if known.about == 0 { // a walk would find nothing, and test everything
-			if n, ok, err := x.exact(ctx, known); ok && n == 0 || err != nil {
+			if n, ok, err := x.exactTotal(ctx, known); ok && n == 0 || err != nil {
 				return &pageRows{}, err
 			}
 			break
@@ -563,15 +563,15 @@ func (x *searching) common(ctx context.Context, known *knownTotal) (*pageRows, e
 		if err != nil {
 			return nil, err
 		}
-		if x.probes(known.about, ofType) > walkCost && known.about < ofType {
-			return x.gather(ctx)
+		if x.probesFor(known.about, ofType) > walkCost && known.about < ofType {
+			return x.gatherPage(ctx)
 		}
 		// The rows and the proof of the total come from one snapshot.
 		p, err := x.walkKnowing(ctx, known)
 		if p != nil || err != nil {
 			return p, err
 		}
-		if known, err = x.known(); err != nil {
+		if known, err = x.knownTotal(); err != nil {
 			return nil, err
 		}
 	}
@@ -580,7 +580,7 @@ func (x *searching) common(ctx context.Context, known *knownTotal) (*pageRows, e
 		return p, err
 	}
 	if waited || known == nil { // somebody else may have counted
-		if known, err = x.known(); err != nil {
+		if known, err = x.knownTotal(); err != nil {
 			return nil, err
 		}
 		if known != nil && known.about > 0 {
@@ -590,7 +590,7 @@ func (x *searching) common(ctx context.Context, known *knownTotal) (*pageRows, e
 		}
 	}
 	err = x.atOnce(ctx, func(x *searching) error {
-		total, err := x.total(ctx, nil)
+		total, err := x.computeTotal(ctx, nil)
 		if err != nil {
 			return err
 		}
@@ -601,11 +601,11 @@ func (x *searching) common(ctx context.Context, known *knownTotal) (*pageRows, e
 		case total == 0:
 			p = &pageRows{}
 			return nil
-		case x.probes(total, ofType) > walkCost && total < ofType:
-			p, err = x.gather(ctx)
+		case x.probesFor(total, ofType) > walkCost && total < ofType:
+			p, err = x.gatherPage(ctx)
 			return err
 		}
-		if p, err = x.walk(ctx, total); err == nil {
+		if p, err = x.walkPage(ctx, total); err == nil {
 			p.total = total
 		}
 		return err
@@ -615,10 +615,10 @@ func (x *searching) common(ctx context.Context, known *knownTotal) (*pageRows, e
 
 // atOnce runs f in one snapshot; its results may be cached. An expensive search enters the queue of those before.
 func (x *searching) atOnce(ctx context.Context, f func(*searching) error) error {
-	if x.private() || x.inSnapshot {
+	if x.isPrivate() || x.inSnapshot {
 		return f(x)
 	}
-	conn, err := x.connection.get(ctx)
+	conn, err := x.connection.getConnection(ctx)
 	if err != nil {
 		return err
 	}
@@ -631,9 +631,9 @@ func (x *searching) atOnce(ctx context.Context, f func(*searching) error) error 
 	})
 }
 
-// probes is about how many resources a walk tests for the page, in tests of the usual
+// probesFor is about how many resources a walk tests for the page, in tests of the usual
 // price.
-func (x *searching) probes(total, ofType int64) int64 {
+func (x *searching) probesFor(total, ofType int64) int64 {
 	far := int64(x.q.Count + 1)
 	if x.q.Cursor == nil {
 		far += int64(x.q.Offset)
@@ -641,7 +641,7 @@ func (x *searching) probes(total, ofType int64) int64 {
 	return min(far, total) * ofType / total * x.plan.ProbeCost()
 }
 
-func (x *searching) gather(ctx context.Context) (*pageRows, error) {
+func (x *searching) gatherPage(ctx context.Context) (*pageRows, error) {
 	if p, _, err := x.becomeDearUnlessFound(ctx); p != nil || err != nil {
 		return p, err
 	}
@@ -649,12 +649,12 @@ func (x *searching) gather(ctx context.Context) (*pageRows, error) {
 	if err != nil {
 		return nil, err
 	}
-	return x.page(ctx, "gather", st)
+	return x.readPage(ctx, "gather", st)
 }
 
-// walk goes along the order, phase by phase, until the page is full. total is how many matches there are
+// walkPage goes along the order, phase by phase, until the page is full. total is how many matches there are
 // at least, 0 where that is not known.
-func (x *searching) walk(ctx context.Context, total int64) (p *pageRows, err error) {
+func (x *searching) walkPage(ctx context.Context, total int64) (p *pageRows, err error) {
 	if x.plan.Phases() == 1 {
 		return x.walkPhases(ctx, nil, total)
 	}
@@ -703,7 +703,7 @@ func (x *searching) walkPhases(ctx context.Context, known *knownTotal, total int
 			all.total = total
 			known = nil
 		} else {
-			p, err = x.page(ctx, name, st)
+			p, err = x.readPage(ctx, name, st)
 		}
 		if err != nil {
 			return nil, err
@@ -713,13 +713,13 @@ func (x *searching) walkPhases(ctx context.Context, known *knownTotal, total int
 			if err != nil {
 				return nil, err
 			}
-			return x.gather(ctx)
+			return x.gatherPage(ctx)
 		}
 		if phase+1 < x.plan.Phases() && x.q.Offset > 0 && x.q.Cursor == nil && len(all.rows) == 0 {
 			// The offset may lie among the matches without a value: count those
 			// with one.
 			var n int64
-			if err := x.one(ctx, "count of those with a value", x.plan.CountValued(), &n); err != nil {
+			if err := x.queryRow(ctx, "count of those with a value", x.plan.CountValued(), &n); err != nil {
 				return nil, err
 			}
 			skipped = int(n)
@@ -741,29 +741,29 @@ func (x *searching) farAway(ctx context.Context, phase, most, have int, total in
 	if err != nil {
 		return false, err
 	}
-	err = x.one(ctx, "more to walk along", st, &far)
+	err = x.queryRow(ctx, "more to walk along", st, &far)
 	return far, err
 }
 
-func (x *searching) one(ctx context.Context, name string, st match.Statement, into ...any) error {
-	x.note(name, st)
+func (x *searching) queryRow(ctx context.Context, name string, st match.Statement, into ...any) error {
+	x.noteStatement(name, st)
 	return x.conn.QueryRow(ctx, st.SQL, st.Args...).Scan(into...)
 }
 
-func (x *searching) note(name string, st match.Statement) {
+func (x *searching) noteStatement(name string, st match.Statement) {
 	if x.q.Explain {
 		x.steps = append(x.steps, step{name, st})
 	}
 }
 
-// page runs a page statement.
-func (x *searching) page(ctx context.Context, name string, st match.Statement) (*pageRows, error) {
-	x.note(name, st)
-	return x.rows(ctx, st)
+// readPage runs a page statement.
+func (x *searching) readPage(ctx context.Context, name string, st match.Statement) (*pageRows, error) {
+	x.noteStatement(name, st)
+	return x.readRows(ctx, st)
 }
 
-// rows reads the rows of a page statement, after those columns that go to before.
-func (x *searching) rows(ctx context.Context, st match.Statement, before ...any) (*pageRows, error) {
+// readRows reads the rows of a page statement, after those columns that go to before.
+func (x *searching) readRows(ctx context.Context, st match.Statement, before ...any) (*pageRows, error) {
 	rows, err := x.conn.Query(ctx, st.SQL, st.Args...)
 	if err != nil {
 		return nil, err
@@ -802,7 +802,7 @@ func (x *searching) rows(ctx context.Context, st match.Statement, before ...any)
 			}
 			m.keys = append(m.keys, key)
 		}
-		if m.v, err = x.version(ctx, v[3+nkeys:]); err != nil {
+		if m.v, err = x.readVersion(ctx, v[3+nkeys:]); err != nil {
 			return nil, err
 		}
 		p.rows = append(p.rows, m)
@@ -832,8 +832,8 @@ func rawInt8(b []byte) int64 { return int64(binary.BigEndian.Uint64(b)) }
 // rawTime reads a timestamptz: microseconds since 2000.
 func rawTime(b []byte) time.Time { return time.UnixMicro(rawInt8(b) + 946684800*1e6).UTC() }
 
-// version reads search.rowColumns.
-func (x *searching) version(ctx context.Context, v [][]byte) (fhir.Version, error) {
+// readVersion reads search.rowColumns.
+func (x *searching) readVersion(ctx context.Context, v [][]byte) (fhir.Version, error) {
 	name, err := x.s.store.TypeName(ctx, int16(binary.BigEndian.Uint16(v[4])))
 	if err != nil {
 		return fhir.Version{}, err
@@ -908,12 +908,12 @@ func (x *searching) result(ctx context.Context, p *pageRows, exact bool) (*Resul
 		for i := range p.rows {
 			rids[i] = p.rows[i].rid
 		}
-		if err := x.include(ctx, r, rids); err != nil {
+		if err := x.addIncludes(ctx, r, rids); err != nil {
 			return nil, err
 		}
 	}
 	if q.Explain {
-		if err := x.explain(ctx, r); err != nil {
+		if err := x.addExplanation(ctx, r); err != nil {
 			return nil, err
 		}
 	}

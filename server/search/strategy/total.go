@@ -25,12 +25,12 @@ type knownTotal struct {
 	keep  func(n int64, state string)
 }
 
-// known looks into memory for the total, exact or about.
-func (x *searching) known() (*knownTotal, error) {
-	if !x.remembers() {
+// knownTotal looks into memory for the total, exact or about.
+func (x *searching) knownTotal() (*knownTotal, error) {
+	if !x.usesCache() {
 		return nil, nil
 	}
-	if len(x.plan.Drivers) > 0 && x.q.Count > 0 && !x.s.memory.overflows(x.driving(0), x.s.now()) {
+	if len(x.plan.Drivers) > 0 && x.q.Count > 0 && !x.s.memory.overflows(x.drivingKey(0), x.s.now()) {
 		return nil, nil // candidates tell
 	}
 	return x.bySetOrTotal()
@@ -48,7 +48,7 @@ func (x *searching) bySetOrTotal() (*knownTotal, error) {
 // bySet is the total that memory has, for a page that a statement finds; nil where there
 // is none.
 func (x *searching) bySet() (*knownTotal, error) {
-	q, err := x.question()
+	q, err := x.cacheQuestion()
 	if q == nil || err != nil {
 		return nil, err
 	}
@@ -71,18 +71,18 @@ func (x *searching) bySet() (*knownTotal, error) {
 
 // byTotal is the total of the same search before, nil where there is none.
 func (x *searching) byTotal() *knownTotal {
-	if !x.remembers() {
+	if !x.usesCache() {
 		return nil
 	}
 	key := keyOf(x.plan.Count())
-	t, ok := x.s.memory.total(key, x.s.now())
+	t, ok := x.s.memory.keptTotal(key, x.s.now())
 	if !ok || !plan.Lasting(t.snapshot) {
 		return nil
 	}
 	r := &knownTotal{about: t.n, row: x.plan.Unchanged(t.snapshot), since: t.snapshot, base: t.n}
 	r.row.SQL = "SELECT " + r.row.SQL
 	r.keep = func(n int64, state string) {
-		x.s.memory.keep(key, total{n: n, snapshot: state, at: x.s.now()})
+		x.s.memory.keepTotal(key, total{n: n, snapshot: state, at: x.s.now()})
 	}
 	r.scan = func() ([]any, func() (int64, bool)) {
 		var unchanged bool
@@ -102,18 +102,18 @@ func (x *searching) byTotal() *knownTotal {
 // not hold any more.
 func (x *searching) pageKnowing(ctx context.Context, name string, st match.Statement, known *knownTotal) (p *pageRows, total int64, ok bool, err error) {
 	st = st.BesideRow(known.row)
-	x.note(name, st)
+	x.noteStatement(name, st)
 	into, settled := known.scan()
-	if p, err = x.rows(ctx, st, into...); err != nil {
+	if p, err = x.readRows(ctx, st, into...); err != nil {
 		return nil, 0, false, err
 	}
 	total, ok = settled()
 	return p, total, ok, nil
 }
 
-// total counts the matches, or knows them where nothing has changed since.
-func (x *searching) total(ctx context.Context, known *knownTotal) (n int64, err error) {
-	if n, ok, err := x.exact(ctx, known); ok || err != nil {
+// computeTotal counts the matches, or knows them where nothing has changed since.
+func (x *searching) computeTotal(ctx context.Context, known *knownTotal) (n int64, err error) {
+	if n, ok, err := x.exactTotal(ctx, known); ok || err != nil {
 		return n, err
 	}
 	count := x.plan.Count()
@@ -122,21 +122,21 @@ func (x *searching) total(ctx context.Context, known *knownTotal) (n int64, err 
 		return 0, err
 	}
 	if waited || known == nil { // somebody else may have counted
-		if n, ok, err := x.exact(ctx, x.byTotal()); ok || err != nil {
+		if n, ok, err := x.exactTotal(ctx, x.byTotal()); ok || err != nil {
 			return n, err
 		}
 	}
-	x.learn(true)
+	x.fillCache(true)
 	return x.count(ctx, count, keyOf(count))
 }
 
-// exact returns the cached total with later additions; false if something else has changed.
-func (x *searching) exact(ctx context.Context, known *knownTotal) (n int64, ok bool, err error) {
+// exactTotal returns the cached total with later additions; false if something else has changed.
+func (x *searching) exactTotal(ctx context.Context, known *knownTotal) (n int64, ok bool, err error) {
 	if known == nil {
 		return 0, false, nil
 	}
 	into, settled := known.scan()
-	if err := x.one(ctx, "total", known.row, into...); err != nil {
+	if err := x.queryRow(ctx, "total", known.row, into...); err != nil {
 		return 0, false, err
 	}
 	if n, ok = settled(); ok || known.since == "" {
@@ -153,7 +153,7 @@ func (x *searching) added(ctx context.Context, known *knownTotal) (n int64, ok b
 		return 0, false, nil
 	}
 	var snapshot string
-	if err := x.one(ctx, "count of what is new", st, &ok, &n, &snapshot); err != nil || !ok || !plan.SameIndex(known.since, snapshot) {
+	if err := x.queryRow(ctx, "count of what is new", st, &ok, &n, &snapshot); err != nil || !ok || !plan.SameIndex(known.since, snapshot) {
 		return 0, false, err
 	}
 	known.keep(known.base+n, snapshot)
@@ -164,11 +164,11 @@ func (x *searching) added(ctx context.Context, known *knownTotal) (n int64, ok b
 func (x *searching) count(ctx context.Context, st match.Statement, key totalKey) (int64, error) {
 	t := total{at: x.s.now()}
 	st.SQL = "SELECT (" + st.SQL + "), " + plan.Now
-	if err := x.one(ctx, "count", st, &t.n, &t.snapshot); err != nil {
+	if err := x.queryRow(ctx, "count", st, &t.n, &t.snapshot); err != nil {
 		return 0, err
 	}
-	if x.remembers() {
-		x.s.memory.keep(key, t)
+	if x.usesCache() {
+		x.s.memory.keepTotal(key, t)
 	}
 	return t.n, nil
 }
@@ -178,23 +178,23 @@ func (x *searching) count(ctx context.Context, st match.Statement, key totalKey)
 func (x *searching) totalOfType(ctx context.Context, atLeast int64) (int64, error) {
 	st := x.plan.CountType()
 	key := keyOf(st)
-	if t, ok := x.s.memory.total(key, x.s.now()); ok {
+	if t, ok := x.s.memory.keptTotal(key, x.s.now()); ok {
 		return max(t.n, atLeast), nil
 	}
-	end, err := x.alone(ctx, key)
+	end, err := x.runAlone(ctx, key)
 	if err != nil {
 		return 0, err
 	}
 	defer end()
-	if t, ok := x.s.memory.total(key, x.s.now()); ok {
+	if t, ok := x.s.memory.keptTotal(key, x.s.now()); ok {
 		return max(t.n, atLeast), nil
 	}
 	t := total{at: x.s.now()}
 	if t.n, err = x.sizeOfType(ctx, st); err != nil {
 		return 0, err
 	}
-	if !x.private() {
-		x.s.memory.keep(key, t)
+	if !x.isPrivate() {
+		x.s.memory.keepTotal(key, t)
 	}
 	return max(t.n, atLeast), nil
 }
@@ -210,7 +210,7 @@ func (x *searching) sizeOfType(ctx context.Context, count match.Statement) (n in
 		if n, ok := x.s.remembered.All(x.plan.OnlyType()); ok {
 			return n, nil
 		}
-		x.note("size of the types", plan.TypeSizes())
+		x.noteStatement("size of the types", plan.TypeSizes())
 		sizes, err := typeSizes(ctx, x.conn)
 		if err != nil {
 			return 0, err
@@ -219,7 +219,7 @@ func (x *searching) sizeOfType(ctx context.Context, count match.Statement) (n in
 			return n, nil
 		}
 	}
-	err = x.one(ctx, "count of the type", count, &n)
+	err = x.queryRow(ctx, "count of the type", count, &n)
 	return n, err
 }
 
@@ -258,16 +258,16 @@ func keyOf(st match.Statement) totalKey {
 	return k
 }
 
-func (m *memory) total(k totalKey, now time.Time) (total, bool) {
+func (m *memory) keptTotal(k totalKey, now time.Time) (total, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	t, ok := m.totals[k]
 	ok = ok && now.Sub(t.at) < rememberedFor
-	m.totalsCount.looked(ok)
+	m.totalsCount.countLookup(ok)
 	return t, ok
 }
 
-func (m *memory) keep(k totalKey, t total) {
+func (m *memory) keepTotal(k totalKey, t total) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.totals == nil || len(m.totals) >= rememberedSearches {
