@@ -28,6 +28,10 @@ test: postgresql ## run every test, on a PostgreSQL that is thrown away (or TEST
 	tools/with-postgresql go test -count=1 -timeout 20m $(TESTFLAGS) $(PKG)
 	@if [ "$(PKG)" = ./... ]; then cd tools && go test -count=1 $(TESTFLAGS) ./...; fi
 
+test-on: ## run every test on another PostgreSQL: make test-on PG=17
+	@if [ -z "$(PG)" ]; then echo "say which one: make test-on PG=17"; exit 1; fi
+	env -u TEST_DATABASE_URL PG=$(PG) tools/with-postgresql go test -count=1 -timeout 20m $(TESTFLAGS) $(PKG)
+
 conformance: postgresql ## run the black-box tests of the running service
 	tools/with-postgresql go test -count=1 -timeout 20m $(TESTFLAGS) ./server/conformance/...
 
@@ -57,4 +61,4 @@ db: postgresql ## open psql on the database that make run keeps in .kiln/
 postgresql: ## install PostgreSQL where it is missing (Debian, as root), or say how
 	@tools/install-postgresql
 
-.PHONY: help build run demo test conformance generate verify lint bench db postgresql
+.PHONY: help build run demo test test-on conformance generate verify lint bench db postgresql

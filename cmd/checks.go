@@ -159,6 +159,15 @@ func (f *findings) checkDatabase(ctx context.Context, url string) {
 		return
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
+	f.add("version", "PostgreSQL "+conn.PgConn().ParameterStatus("server_version"), store.CheckVersion(ctx, url))
+	pooler, err := store.CheckPooler(ctx, url)
+	good := "no pooler between Kiln and PostgreSQL"
+	if pooler == store.SessionPooler {
+		good = "a pooler in session mode: each connection keeps its connection of PostgreSQL"
+	}
+	if !f.add("pooler", good, err) {
+		return // what follows would be about the pooler
+	}
 	f.checkSettings(ctx, conn)
 	f.checkWritable(ctx, conn)
 	f.checkTransactions(ctx, conn)
@@ -167,7 +176,7 @@ func (f *findings) checkDatabase(ctx context.Context, url string) {
 		return
 	}
 	plan, err := store.Plan(ctx, url)
-	good := "up to date, every table is there"
+	good = "up to date, every table is there"
 	if len(plan) > 0 {
 		good = fmt.Sprintf("%d migrations will be applied at the next start", len(plan))
 	}

@@ -6,9 +6,16 @@ import (
 	"kiln/queries"
 )
 
-// Migrate brings the database's schema up to date. Servers that start together
+// Migrate brings the database's schema up to date, where its PostgreSQL is new enough and no pooler is
+// in the way (CheckPooler). Servers that start together
 // wait for each other, and all but one find nothing to do.
 func Migrate(ctx context.Context, url string) error {
+	if err := CheckVersion(ctx, url); err != nil {
+		return err
+	}
+	if _, err := CheckPooler(ctx, url); err != nil {
+		return err
+	}
 	_, err := queries.Migrate(ctx, url)
 	return err
 }
