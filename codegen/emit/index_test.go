@@ -88,6 +88,9 @@ func TestExtractEquality(t *testing.T) {
 		{"code does not read the components", bloodPressure, "Observation", "code", fhir.ValueCoding("http://loinc.org", "8480-6"), false},
 		{"a canonical matches without its version", `{"resourceType":"QuestionnaireResponse","status":"completed","questionnaire":"http://q|1"}`,
 			"QuestionnaireResponse", "questionnaire", fhir.ValueURI("http://q"), true},
+		{"a profile matches without its version", `{"resourceType":"Patient","meta":{"profile":["http://p|1"]}}`, "Patient", "_profile", fhir.ValueURI("http://p"), true},
+		{"a profile matches with its version", `{"resourceType":"Patient","meta":{"profile":["http://p|1"]}}`, "Patient", "_profile", fhir.ValueURI("http://p|1"), true},
+		{"a uri keeps what looks like a version", `{"resourceType":"Patient","meta":{"source":"http://p|1"}}`, "Patient", "_source", fhir.ValueURI("http://p"), false},
 		{"an extension is indexed by its value", `{"resourceType":"DiagnosticReport","status":"final","code":{"text":"x"},"extension":[
 			{"url":"http://hl7.org/fhir/StructureDefinition/DiagnosticReport-geneticsAssessedCondition","valueReference":{"reference":"Condition/c"}},
 			{"url":"http://other","valueReference":{"reference":"Condition/d"}}]}`,

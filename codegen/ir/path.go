@@ -439,7 +439,7 @@ var conversions = map[fhir.SearchType]map[string]string{
 		"Reference": "referenceReference", "Extension": "referenceExtension",
 	},
 	fhir.SearchURI: {
-		"uri": "URI", "url": "URI", "canonical": "URI", "oid": "URI", "uuid": "URI", systemString: "URI",
+		"uri": "URI", "url": "URI", "canonical": "CanonicalURI", "oid": "URI", "uuid": "URI", systemString: "URI",
 		"Extension": "uriExtension",
 	},
 }

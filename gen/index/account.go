@@ -14,7 +14,7 @@ func account(x *fhir.Index, r *r4.Account) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x4e499020dd, meta.Profile[i].Text) // Account.meta.profile
+			x.CanonicalURI(0x4e499020dd, meta.Profile[i].Text) // Account.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x9f05c9f928, &meta.Security[i]) // Account.meta.security

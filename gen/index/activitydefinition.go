@@ -23,7 +23,7 @@ func activityDefinition(x *fhir.Index, r *r4.ActivityDefinition) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x90f25c3f8a, meta.Profile[i].Text) // ActivityDefinition.meta.profile
+			x.CanonicalURI(0x90f25c3f8a, meta.Profile[i].Text) // ActivityDefinition.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x74f2b319ff, &meta.Security[i]) // ActivityDefinition.meta.security

@@ -18,7 +18,7 @@ func adverseEvent(x *fhir.Index, r *r4.AdverseEvent) {
 	referenceReference(x, 0xdc212d8bfe, r.Location) // AdverseEvent.location
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x8289f4b1ef, meta.Profile[i].Text) // AdverseEvent.meta.profile
+			x.CanonicalURI(0x8289f4b1ef, meta.Profile[i].Text) // AdverseEvent.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0xc3a972ff5b, &meta.Security[i]) // AdverseEvent.meta.security

@@ -22,7 +22,7 @@ func allergyIntolerance(x *fhir.Index, r *r4.AllergyIntolerance) {
 	x.Date(0xa24c60cdf5369ae1, r.LastOccurrence.Text) // AllergyIntolerance.lastOccurrence
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xbbf73c455, meta.Profile[i].Text) // AllergyIntolerance.meta.profile
+			x.CanonicalURI(0xbbf73c455, meta.Profile[i].Text) // AllergyIntolerance.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x6a721fcd7b, &meta.Security[i]) // AllergyIntolerance.meta.security

@@ -11,7 +11,7 @@ import (
 func app(x *fhir.Index, r *r4.App) {
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x3edb7c845f, meta.Profile[i].Text) // App.meta.profile
+			x.CanonicalURI(0x3edb7c845f, meta.Profile[i].Text) // App.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x296d0f7a80, &meta.Security[i]) // App.meta.security

@@ -18,7 +18,7 @@ func appointment(x *fhir.Index, r *r4.Appointment) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xb7ba7d060b, meta.Profile[i].Text) // Appointment.meta.profile
+			x.CanonicalURI(0xb7ba7d060b, meta.Profile[i].Text) // Appointment.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x7671e7970d, &meta.Security[i]) // Appointment.meta.security

@@ -16,7 +16,7 @@ func appointmentResponse(x *fhir.Index, r *r4.AppointmentResponse) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xe91932411, meta.Profile[i].Text) // AppointmentResponse.meta.profile
+			x.CanonicalURI(0xe91932411, meta.Profile[i].Text) // AppointmentResponse.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0xf492ac0dac, &meta.Security[i]) // AppointmentResponse.meta.security

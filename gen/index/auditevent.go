@@ -34,7 +34,7 @@ func auditEvent(x *fhir.Index, r *r4.AuditEvent) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x6267ef34c4, meta.Profile[i].Text) // AuditEvent.meta.profile
+			x.CanonicalURI(0x6267ef34c4, meta.Profile[i].Text) // AuditEvent.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x3e3919946, &meta.Security[i]) // AuditEvent.meta.security

@@ -17,7 +17,7 @@ func basic(x *fhir.Index, r *r4.Basic) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x53f2ec9e08, meta.Profile[i].Text) // Basic.meta.profile
+			x.CanonicalURI(0x53f2ec9e08, meta.Profile[i].Text) // Basic.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x63ce6ed262, &meta.Security[i]) // Basic.meta.security

@@ -11,7 +11,7 @@ import (
 func binary(x *fhir.Index, r *r4.Binary) {
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xb5c276329f, meta.Profile[i].Text) // Binary.meta.profile
+			x.CanonicalURI(0xb5c276329f, meta.Profile[i].Text) // Binary.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x4a135e7a73, &meta.Security[i]) // Binary.meta.security

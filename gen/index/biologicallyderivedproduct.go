@@ -11,7 +11,7 @@ import (
 func biologicallyDerivedProduct(x *fhir.Index, r *r4.BiologicallyDerivedProduct) {
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x706c8bce81, meta.Profile[i].Text) // BiologicallyDerivedProduct.meta.profile
+			x.CanonicalURI(0x706c8bce81, meta.Profile[i].Text) // BiologicallyDerivedProduct.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0xc65a57235a, &meta.Security[i]) // BiologicallyDerivedProduct.meta.security

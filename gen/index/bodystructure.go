@@ -15,7 +15,7 @@ func bodyStructure(x *fhir.Index, r *r4.BodyStructure) {
 	tokenCodeableConcept(x, 0xc48ecaa50a, r.Location) // BodyStructure.location
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x9b9b74c3c0, meta.Profile[i].Text) // BodyStructure.meta.profile
+			x.CanonicalURI(0x9b9b74c3c0, meta.Profile[i].Text) // BodyStructure.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x75d3008c6d, &meta.Security[i]) // BodyStructure.meta.security

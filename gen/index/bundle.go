@@ -16,7 +16,7 @@ func bundle(x *fhir.Index, r *r4.Bundle) {
 	tokenIdentifier(x, 0x437c805cb0, r.Identifier) // Bundle.identifier
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xcea67de32f, meta.Profile[i].Text) // Bundle.meta.profile
+			x.CanonicalURI(0xcea67de32f, meta.Profile[i].Text) // Bundle.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x236c13553f, &meta.Security[i]) // Bundle.meta.security

@@ -22,7 +22,7 @@ func capabilityStatement(x *fhir.Index, r *r4.CapabilityStatement) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x1e5c262ffa, meta.Profile[i].Text) // CapabilityStatement.meta.profile
+			x.CanonicalURI(0x1e5c262ffa, meta.Profile[i].Text) // CapabilityStatement.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0xee217499fa, &meta.Security[i]) // CapabilityStatement.meta.security

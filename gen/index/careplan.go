@@ -48,7 +48,7 @@ func carePlan(x *fhir.Index, r *r4.CarePlan) {
 	x.CodeOf(0xa53d2a35e8, "http://hl7.org/fhir/request-intent", r.Intent.Text) // CarePlan.intent
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xfeafe7c5be, meta.Profile[i].Text) // CarePlan.meta.profile
+			x.CanonicalURI(0xfeafe7c5be, meta.Profile[i].Text) // CarePlan.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x53e22d49ed, &meta.Security[i]) // CarePlan.meta.security

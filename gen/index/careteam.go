@@ -18,7 +18,7 @@ func careTeam(x *fhir.Index, r *r4.CareTeam) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x254ada8f93, meta.Profile[i].Text) // CareTeam.meta.profile
+			x.CanonicalURI(0x254ada8f93, meta.Profile[i].Text) // CareTeam.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x8e24c87e02, &meta.Security[i]) // CareTeam.meta.security

@@ -11,7 +11,7 @@ import (
 func catalogEntry(x *fhir.Index, r *r4.CatalogEntry) {
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xcb107d28a8, meta.Profile[i].Text) // CatalogEntry.meta.profile
+			x.CanonicalURI(0xcb107d28a8, meta.Profile[i].Text) // CatalogEntry.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x4ae50ba55b, &meta.Security[i]) // CatalogEntry.meta.security

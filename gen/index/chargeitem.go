@@ -22,7 +22,7 @@ func chargeItem(x *fhir.Index, r *r4.ChargeItem) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x74a0070d34, meta.Profile[i].Text) // ChargeItem.meta.profile
+			x.CanonicalURI(0x74a0070d34, meta.Profile[i].Text) // ChargeItem.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0xbcb0093ea1, &meta.Security[i]) // ChargeItem.meta.security

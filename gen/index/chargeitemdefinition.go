@@ -20,7 +20,7 @@ func chargeItemDefinition(x *fhir.Index, r *r4.ChargeItemDefinition) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xb5fe540d6d, meta.Profile[i].Text) // ChargeItemDefinition.meta.profile
+			x.CanonicalURI(0xb5fe540d6d, meta.Profile[i].Text) // ChargeItemDefinition.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x998d2e0eb4, &meta.Security[i]) // ChargeItemDefinition.meta.security

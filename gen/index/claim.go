@@ -43,7 +43,7 @@ func claim(x *fhir.Index, r *r4.Claim) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xbad8103202, meta.Profile[i].Text) // Claim.meta.profile
+			x.CanonicalURI(0xbad8103202, meta.Profile[i].Text) // Claim.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x842f445437, &meta.Security[i]) // Claim.meta.security

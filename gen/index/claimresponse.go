@@ -17,7 +17,7 @@ func claimResponse(x *fhir.Index, r *r4.ClaimResponse) {
 	referenceReference(x, 0x414b149865, r.Insurer) // ClaimResponse.insurer
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xc2427ee272, meta.Profile[i].Text) // ClaimResponse.meta.profile
+			x.CanonicalURI(0xc2427ee272, meta.Profile[i].Text) // ClaimResponse.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x3d5eb1bd4d, &meta.Security[i]) // ClaimResponse.meta.security

@@ -28,7 +28,7 @@ func clinicalImpression(x *fhir.Index, r *r4.ClinicalImpression) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xf484b8a125, meta.Profile[i].Text) // ClinicalImpression.meta.profile
+			x.CanonicalURI(0xf484b8a125, meta.Profile[i].Text) // ClinicalImpression.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x4e54dc982b, &meta.Security[i]) // ClinicalImpression.meta.security

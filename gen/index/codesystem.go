@@ -28,7 +28,7 @@ func codeSystem(x *fhir.Index, r *r4.CodeSystem) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x71b9d7c82, meta.Profile[i].Text) // CodeSystem.meta.profile
+			x.CanonicalURI(0x71b9d7c82, meta.Profile[i].Text) // CodeSystem.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0xbd0c63278b, &meta.Security[i]) // CodeSystem.meta.security

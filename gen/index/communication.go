@@ -30,7 +30,7 @@ func communication(x *fhir.Index, r *r4.Communication) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xb55c3da0da, meta.Profile[i].Text) // Communication.meta.profile
+			x.CanonicalURI(0xb55c3da0da, meta.Profile[i].Text) // Communication.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0xbea133327, &meta.Security[i]) // Communication.meta.security

@@ -26,7 +26,7 @@ func communicationRequest(x *fhir.Index, r *r4.CommunicationRequest) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x64c48efd52, meta.Profile[i].Text) // CommunicationRequest.meta.profile
+			x.CanonicalURI(0x64c48efd52, meta.Profile[i].Text) // CommunicationRequest.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x12fa6b55c7, &meta.Security[i]) // CommunicationRequest.meta.security

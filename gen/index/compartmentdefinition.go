@@ -14,7 +14,7 @@ func compartmentDefinition(x *fhir.Index, r *r4.CompartmentDefinition) {
 	x.String(0x7758220ce66be08a, r.Description.Text)                            // CompartmentDefinition.description
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xbf6a46edee, meta.Profile[i].Text) // CompartmentDefinition.meta.profile
+			x.CanonicalURI(0xbf6a46edee, meta.Profile[i].Text) // CompartmentDefinition.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x7bff799b71, &meta.Security[i]) // CompartmentDefinition.meta.security

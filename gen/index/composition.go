@@ -32,7 +32,7 @@ func composition(x *fhir.Index, r *r4.Composition) {
 	tokenIdentifier(x, 0x2ed8c3b7e, r.Identifier) // Composition.identifier
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x9d556c955b, meta.Profile[i].Text) // Composition.meta.profile
+			x.CanonicalURI(0x9d556c955b, meta.Profile[i].Text) // Composition.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0xa97370aa45, &meta.Security[i]) // Composition.meta.security

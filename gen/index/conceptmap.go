@@ -41,7 +41,7 @@ func conceptMap(x *fhir.Index, r *r4.ConceptMap) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x58883e8500, meta.Profile[i].Text) // ConceptMap.meta.profile
+			x.CanonicalURI(0x58883e8500, meta.Profile[i].Text) // ConceptMap.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0xfd565ed949, &meta.Security[i]) // ConceptMap.meta.security

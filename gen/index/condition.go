@@ -45,7 +45,7 @@ func condition(x *fhir.Index, r *r4.Condition) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xa1b0e5ac54, meta.Profile[i].Text) // Condition.meta.profile
+			x.CanonicalURI(0xa1b0e5ac54, meta.Profile[i].Text) // Condition.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0xfd4477f138, &meta.Security[i]) // Condition.meta.security

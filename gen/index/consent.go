@@ -18,7 +18,7 @@ func consent(x *fhir.Index, r *r4.Consent) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xf24f5edcb0, meta.Profile[i].Text) // Consent.meta.profile
+			x.CanonicalURI(0xf24f5edcb0, meta.Profile[i].Text) // Consent.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0xe2c5ccc8ff, &meta.Security[i]) // Consent.meta.security

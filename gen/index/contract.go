@@ -22,7 +22,7 @@ func contract(x *fhir.Index, r *r4.Contract) {
 	x.Date(0x530be24d712c3225, r.Issued.Text)   // Contract.issued
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x77f08bb6cf, meta.Profile[i].Text) // Contract.meta.profile
+			x.CanonicalURI(0x77f08bb6cf, meta.Profile[i].Text) // Contract.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0xb2a89ad8eb, &meta.Security[i]) // Contract.meta.security

@@ -21,7 +21,7 @@ func coverage(x *fhir.Index, r *r4.Coverage) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x2f8baabae0, meta.Profile[i].Text) // Coverage.meta.profile
+			x.CanonicalURI(0x2f8baabae0, meta.Profile[i].Text) // Coverage.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x651ea5682b, &meta.Security[i]) // Coverage.meta.security

@@ -17,7 +17,7 @@ func coverageEligibilityRequest(x *fhir.Index, r *r4.CoverageEligibilityRequest)
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x898dcadc8a, meta.Profile[i].Text) // CoverageEligibilityRequest.meta.profile
+			x.CanonicalURI(0x898dcadc8a, meta.Profile[i].Text) // CoverageEligibilityRequest.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x603388e73a, &meta.Security[i]) // CoverageEligibilityRequest.meta.security

@@ -17,7 +17,7 @@ func coverageEligibilityResponse(x *fhir.Index, r *r4.CoverageEligibilityRespons
 	referenceReference(x, 0x121f3ff24d, r.Insurer) // CoverageEligibilityResponse.insurer
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xff929b84b2, meta.Profile[i].Text) // CoverageEligibilityResponse.meta.profile
+			x.CanonicalURI(0xff929b84b2, meta.Profile[i].Text) // CoverageEligibilityResponse.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0xa20b3bdbb6, &meta.Security[i]) // CoverageEligibilityResponse.meta.security

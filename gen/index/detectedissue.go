@@ -20,7 +20,7 @@ func detectedIssue(x *fhir.Index, r *r4.DetectedIssue) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x5e3d030812, meta.Profile[i].Text) // DetectedIssue.meta.profile
+			x.CanonicalURI(0x5e3d030812, meta.Profile[i].Text) // DetectedIssue.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x67c890dfb, &meta.Security[i]) // DetectedIssue.meta.security

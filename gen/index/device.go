@@ -25,7 +25,7 @@ func device(x *fhir.Index, r *r4.Device) {
 	x.String(0xb5dc4691a46056ff, r.Manufacturer.Text) // Device.manufacturer
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xf84b89b23a, meta.Profile[i].Text) // Device.meta.profile
+			x.CanonicalURI(0xf84b89b23a, meta.Profile[i].Text) // Device.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0xc1e0f2af67, &meta.Security[i]) // Device.meta.security

@@ -14,7 +14,7 @@ func deviceDefinition(x *fhir.Index, r *r4.DeviceDefinition) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xa141a6c2dd, meta.Profile[i].Text) // DeviceDefinition.meta.profile
+			x.CanonicalURI(0xa141a6c2dd, meta.Profile[i].Text) // DeviceDefinition.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x4c40a50e86, &meta.Security[i]) // DeviceDefinition.meta.security

@@ -15,7 +15,7 @@ func deviceMetric(x *fhir.Index, r *r4.DeviceMetric) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xac8508081c, meta.Profile[i].Text) // DeviceMetric.meta.profile
+			x.CanonicalURI(0xac8508081c, meta.Profile[i].Text) // DeviceMetric.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0xc144c4ee6a, &meta.Security[i]) // DeviceMetric.meta.security

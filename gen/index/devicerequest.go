@@ -36,7 +36,7 @@ func deviceRequest(x *fhir.Index, r *r4.DeviceRequest) {
 	x.CodeOf(0xc1b8e76e10, "http://hl7.org/fhir/request-intent", r.Intent.Text) // DeviceRequest.intent
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xa1549b34bf, meta.Profile[i].Text) // DeviceRequest.meta.profile
+			x.CanonicalURI(0xa1549b34bf, meta.Profile[i].Text) // DeviceRequest.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x9f49a2f0e, &meta.Security[i]) // DeviceRequest.meta.security

@@ -15,7 +15,7 @@ func deviceUseStatement(x *fhir.Index, r *r4.DeviceUseStatement) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xa89ba2c7fe, meta.Profile[i].Text) // DeviceUseStatement.meta.profile
+			x.CanonicalURI(0xa89ba2c7fe, meta.Profile[i].Text) // DeviceUseStatement.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0xd80e394e7c, &meta.Security[i]) // DeviceUseStatement.meta.security

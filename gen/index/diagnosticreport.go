@@ -36,7 +36,7 @@ func diagnosticReport(x *fhir.Index, r *r4.DiagnosticReport) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xa6b900b33c, meta.Profile[i].Text) // DiagnosticReport.meta.profile
+			x.CanonicalURI(0xa6b900b33c, meta.Profile[i].Text) // DiagnosticReport.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x6428914049, &meta.Security[i]) // DiagnosticReport.meta.security

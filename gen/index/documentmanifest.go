@@ -23,7 +23,7 @@ func documentManifest(x *fhir.Index, r *r4.DocumentManifest) {
 	tokenIdentifier(x, 0x36402cc93e, r.MasterIdentifier) // DocumentManifest.masterIdentifier
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xfa8cc4f106, meta.Profile[i].Text) // DocumentManifest.meta.profile
+			x.CanonicalURI(0xfa8cc4f106, meta.Profile[i].Text) // DocumentManifest.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0xbfb0eb6b1b, &meta.Security[i]) // DocumentManifest.meta.security

@@ -48,7 +48,7 @@ func documentReference(x *fhir.Index, r *r4.DocumentReference) {
 	tokenIdentifier(x, 0xfcd26d5f90, r.MasterIdentifier) // DocumentReference.masterIdentifier
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xf7a2a7df02, meta.Profile[i].Text) // DocumentReference.meta.profile
+			x.CanonicalURI(0xf7a2a7df02, meta.Profile[i].Text) // DocumentReference.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x5fa9802212, &meta.Security[i]) // DocumentReference.meta.security

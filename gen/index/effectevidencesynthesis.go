@@ -20,7 +20,7 @@ func effectEvidenceSynthesis(x *fhir.Index, r *r4.EffectEvidenceSynthesis) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xce24a6a280, meta.Profile[i].Text) // EffectEvidenceSynthesis.meta.profile
+			x.CanonicalURI(0xce24a6a280, meta.Profile[i].Text) // EffectEvidenceSynthesis.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0xec3f373e46, &meta.Security[i]) // EffectEvidenceSynthesis.meta.security

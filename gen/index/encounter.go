@@ -42,7 +42,7 @@ func encounter(x *fhir.Index, r *r4.Encounter) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xc88f0b1900, meta.Profile[i].Text) // Encounter.meta.profile
+			x.CanonicalURI(0xc88f0b1900, meta.Profile[i].Text) // Encounter.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x423d847845, &meta.Security[i]) // Encounter.meta.security

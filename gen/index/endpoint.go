@@ -16,7 +16,7 @@ func endpoint(x *fhir.Index, r *r4.Endpoint) {
 	referenceReference(x, 0x43204c06d4, r.ManagingOrganization) // Endpoint.managingOrganization
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x512aa5cf55, meta.Profile[i].Text) // Endpoint.meta.profile
+			x.CanonicalURI(0x512aa5cf55, meta.Profile[i].Text) // Endpoint.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0xc962c35790, &meta.Security[i]) // Endpoint.meta.security

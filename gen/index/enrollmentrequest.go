@@ -15,7 +15,7 @@ func enrollmentRequest(x *fhir.Index, r *r4.EnrollmentRequest) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x3769225a79, meta.Profile[i].Text) // EnrollmentRequest.meta.profile
+			x.CanonicalURI(0x3769225a79, meta.Profile[i].Text) // EnrollmentRequest.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0xb6e4158604, &meta.Security[i]) // EnrollmentRequest.meta.security

@@ -14,7 +14,7 @@ func enrollmentResponse(x *fhir.Index, r *r4.EnrollmentResponse) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xcb5a3a42ac, meta.Profile[i].Text) // EnrollmentResponse.meta.profile
+			x.CanonicalURI(0xcb5a3a42ac, meta.Profile[i].Text) // EnrollmentResponse.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x3167f4658c, &meta.Security[i]) // EnrollmentResponse.meta.security

@@ -20,7 +20,7 @@ func episodeOfCare(x *fhir.Index, r *r4.EpisodeOfCare) {
 	referenceReference(x, 0x6269c4159a, r.ManagingOrganization) // EpisodeOfCare.managingOrganization
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xc637ecb5b2, meta.Profile[i].Text) // EpisodeOfCare.meta.profile
+			x.CanonicalURI(0xc637ecb5b2, meta.Profile[i].Text) // EpisodeOfCare.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x5cb1d5506b, &meta.Security[i]) // EpisodeOfCare.meta.security

@@ -20,7 +20,7 @@ func eventDefinition(x *fhir.Index, r *r4.EventDefinition) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xabe8e5e99, meta.Profile[i].Text) // EventDefinition.meta.profile
+			x.CanonicalURI(0xabe8e5e99, meta.Profile[i].Text) // EventDefinition.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0xbcbb7dd448, &meta.Security[i]) // EventDefinition.meta.security

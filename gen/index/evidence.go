@@ -20,7 +20,7 @@ func evidence(x *fhir.Index, r *r4.Evidence) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x5114c37722, meta.Profile[i].Text) // Evidence.meta.profile
+			x.CanonicalURI(0x5114c37722, meta.Profile[i].Text) // Evidence.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x57be5a627d, &meta.Security[i]) // Evidence.meta.security

@@ -20,7 +20,7 @@ func evidenceVariable(x *fhir.Index, r *r4.EvidenceVariable) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xd52c457836, meta.Profile[i].Text) // EvidenceVariable.meta.profile
+			x.CanonicalURI(0xd52c457836, meta.Profile[i].Text) // EvidenceVariable.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x3aecb314c, &meta.Security[i]) // EvidenceVariable.meta.security

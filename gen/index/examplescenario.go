@@ -18,7 +18,7 @@ func exampleScenario(x *fhir.Index, r *r4.ExampleScenario) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x5c38f3c01d, meta.Profile[i].Text) // ExampleScenario.meta.profile
+			x.CanonicalURI(0x5c38f3c01d, meta.Profile[i].Text) // ExampleScenario.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x31e49c74ce, &meta.Security[i]) // ExampleScenario.meta.security

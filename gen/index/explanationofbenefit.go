@@ -48,7 +48,7 @@ func explanationOfBenefit(x *fhir.Index, r *r4.ExplanationOfBenefit) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x8ade7d2790, meta.Profile[i].Text) // ExplanationOfBenefit.meta.profile
+			x.CanonicalURI(0x8ade7d2790, meta.Profile[i].Text) // ExplanationOfBenefit.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x3f1f1001d5, &meta.Security[i]) // ExplanationOfBenefit.meta.security

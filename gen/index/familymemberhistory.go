@@ -25,7 +25,7 @@ func familyMemberHistory(x *fhir.Index, r *r4.FamilyMemberHistory) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x54e2479bd8, meta.Profile[i].Text) // FamilyMemberHistory.meta.profile
+			x.CanonicalURI(0x54e2479bd8, meta.Profile[i].Text) // FamilyMemberHistory.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x6f4ad6013c, &meta.Security[i]) // FamilyMemberHistory.meta.security

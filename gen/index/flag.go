@@ -16,7 +16,7 @@ func flag(x *fhir.Index, r *r4.Flag) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x82782db3dd, meta.Profile[i].Text) // Flag.meta.profile
+			x.CanonicalURI(0x82782db3dd, meta.Profile[i].Text) // Flag.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x496e9e52de, &meta.Security[i]) // Flag.meta.security

@@ -19,7 +19,7 @@ func goal(x *fhir.Index, r *r4.Goal) {
 	x.CodeOf(0x89e812c219, "http://hl7.org/fhir/goal-status", r.LifecycleStatus.Text) // Goal.lifecycleStatus
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xfe31f01c25, meta.Profile[i].Text) // Goal.meta.profile
+			x.CanonicalURI(0xfe31f01c25, meta.Profile[i].Text) // Goal.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x6609754de9, &meta.Security[i]) // Goal.meta.security

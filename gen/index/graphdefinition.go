@@ -16,7 +16,7 @@ func graphDefinition(x *fhir.Index, r *r4.GraphDefinition) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x948e3fe885, meta.Profile[i].Text) // GraphDefinition.meta.profile
+			x.CanonicalURI(0x948e3fe885, meta.Profile[i].Text) // GraphDefinition.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0xc52c3bab51, &meta.Security[i]) // GraphDefinition.meta.security

@@ -37,7 +37,7 @@ func group(x *fhir.Index, r *r4.Group) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xce97504dff, meta.Profile[i].Text) // Group.meta.profile
+			x.CanonicalURI(0xce97504dff, meta.Profile[i].Text) // Group.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x69ba15bfcb, &meta.Security[i]) // Group.meta.security

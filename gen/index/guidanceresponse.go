@@ -14,7 +14,7 @@ func guidanceResponse(x *fhir.Index, r *r4.GuidanceResponse) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x9b3f64e4e8, meta.Profile[i].Text) // GuidanceResponse.meta.profile
+			x.CanonicalURI(0x9b3f64e4e8, meta.Profile[i].Text) // GuidanceResponse.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x954291590b, &meta.Security[i]) // GuidanceResponse.meta.security

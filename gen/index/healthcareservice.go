@@ -30,7 +30,7 @@ func healthcareService(x *fhir.Index, r *r4.HealthcareService) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xea5d7c8b8f, meta.Profile[i].Text) // HealthcareService.meta.profile
+			x.CanonicalURI(0xea5d7c8b8f, meta.Profile[i].Text) // HealthcareService.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x8a6acf5c8d, &meta.Security[i]) // HealthcareService.meta.security

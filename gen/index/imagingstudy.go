@@ -24,7 +24,7 @@ func imagingStudy(x *fhir.Index, r *r4.ImagingStudy) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x93c5105eca, meta.Profile[i].Text) // ImagingStudy.meta.profile
+			x.CanonicalURI(0x93c5105eca, meta.Profile[i].Text) // ImagingStudy.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0xbbf6338ce7, &meta.Security[i]) // ImagingStudy.meta.security

@@ -17,7 +17,7 @@ func immunization(x *fhir.Index, r *r4.Immunization) {
 	referenceReference(x, 0xeef0652239, r.Manufacturer) // Immunization.manufacturer
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xbf27416ede, meta.Profile[i].Text) // Immunization.meta.profile
+			x.CanonicalURI(0xbf27416ede, meta.Profile[i].Text) // Immunization.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0xd4ac039d08, &meta.Security[i]) // Immunization.meta.security

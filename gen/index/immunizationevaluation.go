@@ -17,7 +17,7 @@ func immunizationEvaluation(x *fhir.Index, r *r4.ImmunizationEvaluation) {
 	referenceReference(x, 0x791ae19283, r.ImmunizationEvent) // ImmunizationEvaluation.immunizationEvent
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xf1598f0fc7, meta.Profile[i].Text) // ImmunizationEvaluation.meta.profile
+			x.CanonicalURI(0xf1598f0fc7, meta.Profile[i].Text) // ImmunizationEvaluation.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0xf32101a6dd, &meta.Security[i]) // ImmunizationEvaluation.meta.security

@@ -15,7 +15,7 @@ func immunizationRecommendation(x *fhir.Index, r *r4.ImmunizationRecommendation)
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x26f5d5c930, meta.Profile[i].Text) // ImmunizationRecommendation.meta.profile
+			x.CanonicalURI(0x26f5d5c930, meta.Profile[i].Text) // ImmunizationRecommendation.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x589c4be98a, &meta.Security[i]) // ImmunizationRecommendation.meta.security

@@ -31,7 +31,7 @@ func implementationGuide(x *fhir.Index, r *r4.ImplementationGuide) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x3a0e98e4de, meta.Profile[i].Text) // ImplementationGuide.meta.profile
+			x.CanonicalURI(0x3a0e98e4de, meta.Profile[i].Text) // ImplementationGuide.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x211b4c316, &meta.Security[i]) // ImplementationGuide.meta.security

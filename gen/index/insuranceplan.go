@@ -32,7 +32,7 @@ func insurancePlan(x *fhir.Index, r *r4.InsurancePlan) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xc45f83caab, meta.Profile[i].Text) // InsurancePlan.meta.profile
+			x.CanonicalURI(0xc45f83caab, meta.Profile[i].Text) // InsurancePlan.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x847c583cc3, &meta.Security[i]) // InsurancePlan.meta.security

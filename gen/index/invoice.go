@@ -17,7 +17,7 @@ func invoice(x *fhir.Index, r *r4.Invoice) {
 	referenceReference(x, 0x1651d2d8b8, r.Issuer) // Invoice.issuer
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x16333df66f, meta.Profile[i].Text) // Invoice.meta.profile
+			x.CanonicalURI(0x16333df66f, meta.Profile[i].Text) // Invoice.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x3a25657a5, &meta.Security[i]) // Invoice.meta.security

@@ -24,7 +24,7 @@ func library(x *fhir.Index, r *r4.Library) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xa783487d20, meta.Profile[i].Text) // Library.meta.profile
+			x.CanonicalURI(0xa783487d20, meta.Profile[i].Text) // Library.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0xa867d14ac0, &meta.Security[i]) // Library.meta.security

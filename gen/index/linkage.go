@@ -16,7 +16,7 @@ func linkage(x *fhir.Index, r *r4.Linkage) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xc18a6737a7, meta.Profile[i].Text) // Linkage.meta.profile
+			x.CanonicalURI(0xc18a6737a7, meta.Profile[i].Text) // Linkage.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x1a9833e68d, &meta.Security[i]) // Linkage.meta.security

@@ -22,7 +22,7 @@ func list(x *fhir.Index, r *r4.List) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xf784d88197, meta.Profile[i].Text) // List.meta.profile
+			x.CanonicalURI(0xf784d88197, meta.Profile[i].Text) // List.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x3300f96c98, &meta.Security[i]) // List.meta.security

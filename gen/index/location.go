@@ -29,7 +29,7 @@ func location(x *fhir.Index, r *r4.Location) {
 	referenceReference(x, 0xc34e73ad79, r.ManagingOrganization) // Location.managingOrganization
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x37a046785c, meta.Profile[i].Text) // Location.meta.profile
+			x.CanonicalURI(0x37a046785c, meta.Profile[i].Text) // Location.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x7238886907, &meta.Security[i]) // Location.meta.security

@@ -23,7 +23,7 @@ func measure(x *fhir.Index, r *r4.Measure) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x748a4f1b66, meta.Profile[i].Text) // Measure.meta.profile
+			x.CanonicalURI(0x748a4f1b66, meta.Profile[i].Text) // Measure.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0xab30e436e5, &meta.Security[i]) // Measure.meta.security

@@ -19,7 +19,7 @@ func measureReport(x *fhir.Index, r *r4.MeasureReport) {
 	x.Canonical(0xd679910f72, r.Measure.Text) // MeasureReport.measure
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xbba5662a1a, meta.Profile[i].Text) // MeasureReport.meta.profile
+			x.CanonicalURI(0xbba5662a1a, meta.Profile[i].Text) // MeasureReport.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0xa622b0b2c5, &meta.Security[i]) // MeasureReport.meta.security

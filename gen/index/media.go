@@ -21,7 +21,7 @@ func media(x *fhir.Index, r *r4.Media) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xcf091d8b97, meta.Profile[i].Text) // Media.meta.profile
+			x.CanonicalURI(0xcf091d8b97, meta.Profile[i].Text) // Media.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x729b7a6141, &meta.Security[i]) // Media.meta.security

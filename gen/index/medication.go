@@ -30,7 +30,7 @@ func medication(x *fhir.Index, r *r4.Medication) {
 	referenceReference(x, 0x1fa29cfa98, r.Manufacturer) // Medication.manufacturer
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x46032bf2b, meta.Profile[i].Text) // Medication.meta.profile
+			x.CanonicalURI(0x46032bf2b, meta.Profile[i].Text) // Medication.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x24e06d9660, &meta.Security[i]) // Medication.meta.security

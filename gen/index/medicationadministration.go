@@ -25,7 +25,7 @@ func medicationAdministration(x *fhir.Index, r *r4.MedicationAdministration) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x2af15bba62, meta.Profile[i].Text) // MedicationAdministration.meta.profile
+			x.CanonicalURI(0x2af15bba62, meta.Profile[i].Text) // MedicationAdministration.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0xe8fb38d65, &meta.Security[i]) // MedicationAdministration.meta.security

@@ -25,7 +25,7 @@ func medicationDispense(x *fhir.Index, r *r4.MedicationDispense) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x51f5bb1ef, meta.Profile[i].Text) // MedicationDispense.meta.profile
+			x.CanonicalURI(0x51f5bb1ef, meta.Profile[i].Text) // MedicationDispense.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x8cbc62a15b, &meta.Security[i]) // MedicationDispense.meta.security

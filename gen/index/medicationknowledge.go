@@ -34,7 +34,7 @@ func medicationKnowledge(x *fhir.Index, r *r4.MedicationKnowledge) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xb5822a1bfc, meta.Profile[i].Text) // MedicationKnowledge.meta.profile
+			x.CanonicalURI(0xb5822a1bfc, meta.Profile[i].Text) // MedicationKnowledge.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x142eb9f07e, &meta.Security[i]) // MedicationKnowledge.meta.security

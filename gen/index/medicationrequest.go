@@ -37,7 +37,7 @@ func medicationRequest(x *fhir.Index, r *r4.MedicationRequest) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x256c3e4ca2, meta.Profile[i].Text) // MedicationRequest.meta.profile
+			x.CanonicalURI(0x256c3e4ca2, meta.Profile[i].Text) // MedicationRequest.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x6ed3a0cc76, &meta.Security[i]) // MedicationRequest.meta.security

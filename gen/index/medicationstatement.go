@@ -24,7 +24,7 @@ func medicationStatement(x *fhir.Index, r *r4.MedicationStatement) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x32636d57b9, meta.Profile[i].Text) // MedicationStatement.meta.profile
+			x.CanonicalURI(0x32636d57b9, meta.Profile[i].Text) // MedicationStatement.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x333c81395f, &meta.Security[i]) // MedicationStatement.meta.security

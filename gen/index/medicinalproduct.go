@@ -14,7 +14,7 @@ func medicinalProduct(x *fhir.Index, r *r4.MedicinalProduct) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x5f97e42d9d, meta.Profile[i].Text) // MedicinalProduct.meta.profile
+			x.CanonicalURI(0x5f97e42d9d, meta.Profile[i].Text) // MedicinalProduct.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x5f602661d6, &meta.Security[i]) // MedicinalProduct.meta.security

@@ -18,7 +18,7 @@ func medicinalProductAuthorization(x *fhir.Index, r *r4.MedicinalProductAuthoriz
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xa777d82d19, meta.Profile[i].Text) // MedicinalProductAuthorization.meta.profile
+			x.CanonicalURI(0xa777d82d19, meta.Profile[i].Text) // MedicinalProductAuthorization.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x7f142a6a45, &meta.Security[i]) // MedicinalProductAuthorization.meta.security

@@ -11,7 +11,7 @@ import (
 func medicinalProductContraindication(x *fhir.Index, r *r4.MedicinalProductContraindication) {
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x73a0a09c57, meta.Profile[i].Text) // MedicinalProductContraindication.meta.profile
+			x.CanonicalURI(0x73a0a09c57, meta.Profile[i].Text) // MedicinalProductContraindication.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x263e28d62c, &meta.Security[i]) // MedicinalProductContraindication.meta.security

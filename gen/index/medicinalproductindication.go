@@ -11,7 +11,7 @@ import (
 func medicinalProductIndication(x *fhir.Index, r *r4.MedicinalProductIndication) {
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xa7346a6e89, meta.Profile[i].Text) // MedicinalProductIndication.meta.profile
+			x.CanonicalURI(0xa7346a6e89, meta.Profile[i].Text) // MedicinalProductIndication.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x89276f396a, &meta.Security[i]) // MedicinalProductIndication.meta.security

@@ -11,7 +11,7 @@ import (
 func medicinalProductIngredient(x *fhir.Index, r *r4.MedicinalProductIngredient) {
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x986b28bb6b, meta.Profile[i].Text) // MedicinalProductIngredient.meta.profile
+			x.CanonicalURI(0x986b28bb6b, meta.Profile[i].Text) // MedicinalProductIngredient.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x870b1d992b, &meta.Security[i]) // MedicinalProductIngredient.meta.security

@@ -11,7 +11,7 @@ import (
 func medicinalProductInteraction(x *fhir.Index, r *r4.MedicinalProductInteraction) {
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x339cc66baf, meta.Profile[i].Text) // MedicinalProductInteraction.meta.profile
+			x.CanonicalURI(0x339cc66baf, meta.Profile[i].Text) // MedicinalProductInteraction.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x99b20d8c15, &meta.Security[i]) // MedicinalProductInteraction.meta.security

@@ -11,7 +11,7 @@ import (
 func medicinalProductManufactured(x *fhir.Index, r *r4.MedicinalProductManufactured) {
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xd423c85dcb, meta.Profile[i].Text) // MedicinalProductManufactured.meta.profile
+			x.CanonicalURI(0xd423c85dcb, meta.Profile[i].Text) // MedicinalProductManufactured.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x42cf302236, &meta.Security[i]) // MedicinalProductManufactured.meta.security

@@ -14,7 +14,7 @@ func medicinalProductPackaged(x *fhir.Index, r *r4.MedicinalProductPackaged) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xc59772b93d, meta.Profile[i].Text) // MedicinalProductPackaged.meta.profile
+			x.CanonicalURI(0xc59772b93d, meta.Profile[i].Text) // MedicinalProductPackaged.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0xaeb1fdff73, &meta.Security[i]) // MedicinalProductPackaged.meta.security

@@ -14,7 +14,7 @@ func medicinalProductPharmaceutical(x *fhir.Index, r *r4.MedicinalProductPharmac
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x25b1bc4fc, meta.Profile[i].Text) // MedicinalProductPharmaceutical.meta.profile
+			x.CanonicalURI(0x25b1bc4fc, meta.Profile[i].Text) // MedicinalProductPharmaceutical.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0xcd2be473c6, &meta.Security[i]) // MedicinalProductPharmaceutical.meta.security

@@ -11,7 +11,7 @@ import (
 func medicinalProductUndesirableEffect(x *fhir.Index, r *r4.MedicinalProductUndesirableEffect) {
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x2a3b4f91a2, meta.Profile[i].Text) // MedicinalProductUndesirableEffect.meta.profile
+			x.CanonicalURI(0x2a3b4f91a2, meta.Profile[i].Text) // MedicinalProductUndesirableEffect.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0xce68c21f2b, &meta.Security[i]) // MedicinalProductUndesirableEffect.meta.security

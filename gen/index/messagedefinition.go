@@ -25,7 +25,7 @@ func messageDefinition(x *fhir.Index, r *r4.MessageDefinition) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x5fffd117fb, meta.Profile[i].Text) // MessageDefinition.meta.profile
+			x.CanonicalURI(0x5fffd117fb, meta.Profile[i].Text) // MessageDefinition.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x9ec0ff3175, &meta.Security[i]) // MessageDefinition.meta.security

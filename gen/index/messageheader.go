@@ -24,7 +24,7 @@ func messageHeader(x *fhir.Index, r *r4.MessageHeader) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x77216e9464, meta.Profile[i].Text) // MessageHeader.meta.profile
+			x.CanonicalURI(0x77216e9464, meta.Profile[i].Text) // MessageHeader.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x3e95440015, &meta.Security[i]) // MessageHeader.meta.security

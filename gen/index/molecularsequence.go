@@ -14,7 +14,7 @@ func molecularSequence(x *fhir.Index, r *r4.MolecularSequence) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xa4f3c8f029, meta.Profile[i].Text) // MolecularSequence.meta.profile
+			x.CanonicalURI(0xa4f3c8f029, meta.Profile[i].Text) // MolecularSequence.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0xd24f0b35de, &meta.Security[i]) // MolecularSequence.meta.security

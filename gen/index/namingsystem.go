@@ -24,7 +24,7 @@ func namingSystem(x *fhir.Index, r *r4.NamingSystem) {
 	x.CodeOf(0xb44f8b08c8, "http://hl7.org/fhir/namingsystem-type", r.Kind.Text) // NamingSystem.kind
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x112ed0e1a4, meta.Profile[i].Text) // NamingSystem.meta.profile
+			x.CanonicalURI(0x112ed0e1a4, meta.Profile[i].Text) // NamingSystem.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x76d0ace6c3, &meta.Security[i]) // NamingSystem.meta.security

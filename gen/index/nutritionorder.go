@@ -26,7 +26,7 @@ func nutritionOrder(x *fhir.Index, r *r4.NutritionOrder) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x156860de0c, meta.Profile[i].Text) // NutritionOrder.meta.profile
+			x.CanonicalURI(0x156860de0c, meta.Profile[i].Text) // NutritionOrder.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x287a6df68c, &meta.Security[i]) // NutritionOrder.meta.security

@@ -96,7 +96,7 @@ func observation(x *fhir.Index, r *r4.Observation) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x9e4ec4e469, meta.Profile[i].Text) // Observation.meta.profile
+			x.CanonicalURI(0x9e4ec4e469, meta.Profile[i].Text) // Observation.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0xefa4909031, &meta.Security[i]) // Observation.meta.security

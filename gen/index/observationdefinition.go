@@ -11,7 +11,7 @@ import (
 func observationDefinition(x *fhir.Index, r *r4.ObservationDefinition) {
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x7d5d5b77b4, meta.Profile[i].Text) // ObservationDefinition.meta.profile
+			x.CanonicalURI(0x7d5d5b77b4, meta.Profile[i].Text) // ObservationDefinition.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0xd351f8d464, &meta.Security[i]) // ObservationDefinition.meta.security

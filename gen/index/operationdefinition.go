@@ -21,7 +21,7 @@ func operationDefinition(x *fhir.Index, r *r4.OperationDefinition) {
 	x.CodeOf(0xa4f816c9c, "http://hl7.org/fhir/operation-kind", r.Kind.Text) // OperationDefinition.kind
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xd2b6c61f61, meta.Profile[i].Text) // OperationDefinition.meta.profile
+			x.CanonicalURI(0xd2b6c61f61, meta.Profile[i].Text) // OperationDefinition.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x40e94b4921, &meta.Security[i]) // OperationDefinition.meta.security

@@ -11,7 +11,7 @@ import (
 func operationOutcome(x *fhir.Index, r *r4.OperationOutcome) {
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x15b7e583e4, meta.Profile[i].Text) // OperationOutcome.meta.profile
+			x.CanonicalURI(0x15b7e583e4, meta.Profile[i].Text) // OperationOutcome.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0xaa3696e7c6, &meta.Security[i]) // OperationOutcome.meta.security

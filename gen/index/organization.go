@@ -30,7 +30,7 @@ func organization(x *fhir.Index, r *r4.Organization) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xd966fd72e4, meta.Profile[i].Text) // Organization.meta.profile
+			x.CanonicalURI(0xd966fd72e4, meta.Profile[i].Text) // Organization.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x4162cbcdad, &meta.Security[i]) // Organization.meta.security

@@ -27,7 +27,7 @@ func organizationAffiliation(x *fhir.Index, r *r4.OrganizationAffiliation) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x5068c3547c, meta.Profile[i].Text) // OrganizationAffiliation.meta.profile
+			x.CanonicalURI(0x5068c3547c, meta.Profile[i].Text) // OrganizationAffiliation.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x2a9a95ea9e, &meta.Security[i]) // OrganizationAffiliation.meta.security

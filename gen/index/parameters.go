@@ -11,7 +11,7 @@ import (
 func parameters(x *fhir.Index, r *r4.Parameters) {
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x15f27f6a2d, meta.Profile[i].Text) // Parameters.meta.profile
+			x.CanonicalURI(0x15f27f6a2d, meta.Profile[i].Text) // Parameters.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x391bf35728, &meta.Security[i]) // Parameters.meta.security

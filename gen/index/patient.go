@@ -48,7 +48,7 @@ func patient(x *fhir.Index, r *r4.Patient) {
 	referenceReference(x, 0x70fe7f8640, r.ManagingOrganization) // Patient.managingOrganization
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x1492c307e7, meta.Profile[i].Text) // Patient.meta.profile
+			x.CanonicalURI(0x1492c307e7, meta.Profile[i].Text) // Patient.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x7c2bb87c1c, &meta.Security[i]) // Patient.meta.security

@@ -15,7 +15,7 @@ func paymentNotice(x *fhir.Index, r *r4.PaymentNotice) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x3272020198, meta.Profile[i].Text) // PaymentNotice.meta.profile
+			x.CanonicalURI(0x3272020198, meta.Profile[i].Text) // PaymentNotice.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0xe32c766db9, &meta.Security[i]) // PaymentNotice.meta.security

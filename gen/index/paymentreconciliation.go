@@ -16,7 +16,7 @@ func paymentReconciliation(x *fhir.Index, r *r4.PaymentReconciliation) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x9b0fad3b36, meta.Profile[i].Text) // PaymentReconciliation.meta.profile
+			x.CanonicalURI(0x9b0fad3b36, meta.Profile[i].Text) // PaymentReconciliation.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0xd45b0b4277, &meta.Security[i]) // PaymentReconciliation.meta.security

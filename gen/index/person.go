@@ -30,7 +30,7 @@ func person(x *fhir.Index, r *r4.Person) {
 	referenceReference(x, 0x2a2d5e9833, r.ManagingOrganization) // Person.managingOrganization
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x4499814dbb, meta.Profile[i].Text) // Person.meta.profile
+			x.CanonicalURI(0x4499814dbb, meta.Profile[i].Text) // Person.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0xe3ac957159, &meta.Security[i]) // Person.meta.security

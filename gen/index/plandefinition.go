@@ -27,7 +27,7 @@ func planDefinition(x *fhir.Index, r *r4.PlanDefinition) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xbe0374679, meta.Profile[i].Text) // PlanDefinition.meta.profile
+			x.CanonicalURI(0xbe0374679, meta.Profile[i].Text) // PlanDefinition.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x827cc52d5, &meta.Security[i]) // PlanDefinition.meta.security

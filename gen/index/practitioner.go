@@ -28,7 +28,7 @@ func practitioner(x *fhir.Index, r *r4.Practitioner) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x268ff9d3fa, meta.Profile[i].Text) // Practitioner.meta.profile
+			x.CanonicalURI(0x268ff9d3fa, meta.Profile[i].Text) // Practitioner.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x8fc56dd7e0, &meta.Security[i]) // Practitioner.meta.security

@@ -27,7 +27,7 @@ func practitionerRole(x *fhir.Index, r *r4.PractitionerRole) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x204efd45cb, meta.Profile[i].Text) // PractitionerRole.meta.profile
+			x.CanonicalURI(0x204efd45cb, meta.Profile[i].Text) // PractitionerRole.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x78ca8fcec5, &meta.Security[i]) // PractitionerRole.meta.security

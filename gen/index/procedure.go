@@ -27,7 +27,7 @@ func procedure(x *fhir.Index, r *r4.Procedure) {
 	referenceReference(x, 0xdba11b4dda, r.Location) // Procedure.location
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x3b30f81127, meta.Profile[i].Text) // Procedure.meta.profile
+			x.CanonicalURI(0x3b30f81127, meta.Profile[i].Text) // Procedure.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0xdf65ee17d1, &meta.Security[i]) // Procedure.meta.security

@@ -24,7 +24,7 @@ func provenance(x *fhir.Index, r *r4.Provenance) {
 	referenceReference(x, 0x12b8ca6cf8, r.Location) // Provenance.location
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xc649292781, meta.Profile[i].Text) // Provenance.meta.profile
+			x.CanonicalURI(0xc649292781, meta.Profile[i].Text) // Provenance.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0xda50213079, &meta.Security[i]) // Provenance.meta.security

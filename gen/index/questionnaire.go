@@ -27,7 +27,7 @@ func questionnaire(x *fhir.Index, r *r4.Questionnaire) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xe9b6c85cac, meta.Profile[i].Text) // Questionnaire.meta.profile
+			x.CanonicalURI(0xe9b6c85cac, meta.Profile[i].Text) // Questionnaire.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0xed3a79a828, &meta.Security[i]) // Questionnaire.meta.security

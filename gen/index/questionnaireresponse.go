@@ -30,7 +30,7 @@ func questionnaireResponse(x *fhir.Index, r *r4.QuestionnaireResponse) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xed178e4d64, meta.Profile[i].Text) // QuestionnaireResponse.meta.profile
+			x.CanonicalURI(0xed178e4d64, meta.Profile[i].Text) // QuestionnaireResponse.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0xaaeb261923, &meta.Security[i]) // QuestionnaireResponse.meta.security

@@ -26,7 +26,7 @@ func relatedPerson(x *fhir.Index, r *r4.RelatedPerson) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x504596205a, meta.Profile[i].Text) // RelatedPerson.meta.profile
+			x.CanonicalURI(0x504596205a, meta.Profile[i].Text) // RelatedPerson.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0xbc511f7b30, &meta.Security[i]) // RelatedPerson.meta.security

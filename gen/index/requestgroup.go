@@ -32,7 +32,7 @@ func requestGroup(x *fhir.Index, r *r4.RequestGroup) {
 	x.CodeOf(0xeba1e05b0b, "http://hl7.org/fhir/request-intent", r.Intent.Text) // RequestGroup.intent
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x8496d37b2b, meta.Profile[i].Text) // RequestGroup.meta.profile
+			x.CanonicalURI(0x8496d37b2b, meta.Profile[i].Text) // RequestGroup.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0xff2ced35c3, &meta.Security[i]) // RequestGroup.meta.security

@@ -23,7 +23,7 @@ func researchDefinition(x *fhir.Index, r *r4.ResearchDefinition) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x63534ba2ca, meta.Profile[i].Text) // ResearchDefinition.meta.profile
+			x.CanonicalURI(0x63534ba2ca, meta.Profile[i].Text) // ResearchDefinition.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0xfc6a7aeae6, &meta.Security[i]) // ResearchDefinition.meta.security

@@ -23,7 +23,7 @@ func researchElementDefinition(x *fhir.Index, r *r4.ResearchElementDefinition) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x418dcff56e, meta.Profile[i].Text) // ResearchElementDefinition.meta.profile
+			x.CanonicalURI(0x418dcff56e, meta.Profile[i].Text) // ResearchElementDefinition.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0xd18840a837, &meta.Security[i]) // ResearchElementDefinition.meta.security

@@ -26,7 +26,7 @@ func researchStudy(x *fhir.Index, r *r4.ResearchStudy) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xbb4b13b28f, meta.Profile[i].Text) // ResearchStudy.meta.profile
+			x.CanonicalURI(0xbb4b13b28f, meta.Profile[i].Text) // ResearchStudy.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x20cda9f8d9, &meta.Security[i]) // ResearchStudy.meta.security

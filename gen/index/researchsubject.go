@@ -15,7 +15,7 @@ func researchSubject(x *fhir.Index, r *r4.ResearchSubject) {
 	referenceReference(x, 0xbf4fc0fcde, r.Individual) // ResearchSubject.individual
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xf3e0ecc394, meta.Profile[i].Text) // ResearchSubject.meta.profile
+			x.CanonicalURI(0xf3e0ecc394, meta.Profile[i].Text) // ResearchSubject.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x101c2f90fa, &meta.Security[i]) // ResearchSubject.meta.security

@@ -16,7 +16,7 @@ func riskAssessment(x *fhir.Index, r *r4.RiskAssessment) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xbc4e03b91d, meta.Profile[i].Text) // RiskAssessment.meta.profile
+			x.CanonicalURI(0xbc4e03b91d, meta.Profile[i].Text) // RiskAssessment.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x502c9409b2, &meta.Security[i]) // RiskAssessment.meta.security

@@ -20,7 +20,7 @@ func riskEvidenceSynthesis(x *fhir.Index, r *r4.RiskEvidenceSynthesis) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xb9b7f0e395, meta.Profile[i].Text) // RiskEvidenceSynthesis.meta.profile
+			x.CanonicalURI(0xb9b7f0e395, meta.Profile[i].Text) // RiskEvidenceSynthesis.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x6365c6fefb, &meta.Security[i]) // RiskEvidenceSynthesis.meta.security

@@ -18,7 +18,7 @@ func schedule(x *fhir.Index, r *r4.Schedule) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x610635ac36, meta.Profile[i].Text) // Schedule.meta.profile
+			x.CanonicalURI(0x610635ac36, meta.Profile[i].Text) // Schedule.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0xf5516c602a, &meta.Security[i]) // Schedule.meta.security

@@ -25,7 +25,7 @@ func searchParameter(x *fhir.Index, r *r4.SearchParameter) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x4ac296bb7a, meta.Profile[i].Text) // SearchParameter.meta.profile
+			x.CanonicalURI(0x4ac296bb7a, meta.Profile[i].Text) // SearchParameter.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0xc7721dd92b, &meta.Security[i]) // SearchParameter.meta.security

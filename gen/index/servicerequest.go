@@ -33,7 +33,7 @@ func serviceRequest(x *fhir.Index, r *r4.ServiceRequest) {
 	x.CodeOf(0x7eb467d270, "http://hl7.org/fhir/request-intent", r.Intent.Text) // ServiceRequest.intent
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xf0adb83406, meta.Profile[i].Text) // ServiceRequest.meta.profile
+			x.CanonicalURI(0xf0adb83406, meta.Profile[i].Text) // ServiceRequest.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0xa524b38250, &meta.Security[i]) // ServiceRequest.meta.security

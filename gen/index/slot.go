@@ -15,7 +15,7 @@ func slot(x *fhir.Index, r *r4.Slot) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xf1ef407ca4, meta.Profile[i].Text) // Slot.meta.profile
+			x.CanonicalURI(0xf1ef407ca4, meta.Profile[i].Text) // Slot.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x1ba8f22a1c, &meta.Security[i]) // Slot.meta.security

@@ -27,7 +27,7 @@ func specimen(x *fhir.Index, r *r4.Specimen) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xb73b928674, meta.Profile[i].Text) // Specimen.meta.profile
+			x.CanonicalURI(0xb73b928674, meta.Profile[i].Text) // Specimen.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x61736389f3, &meta.Security[i]) // Specimen.meta.security

@@ -12,7 +12,7 @@ func specimenDefinition(x *fhir.Index, r *r4.SpecimenDefinition) {
 	tokenIdentifier(x, 0xaaf41985be, r.Identifier) // SpecimenDefinition.identifier
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x40b1075d7c, meta.Profile[i].Text) // SpecimenDefinition.meta.profile
+			x.CanonicalURI(0x40b1075d7c, meta.Profile[i].Text) // SpecimenDefinition.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x3a73596b3b, &meta.Security[i]) // SpecimenDefinition.meta.security

@@ -40,7 +40,7 @@ func structureDefinition(x *fhir.Index, r *r4.StructureDefinition) {
 	x.CodeOf(0xd913d3efa8, "http://hl7.org/fhir/structure-definition-kind", r.Kind.Text) // StructureDefinition.kind
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x68cd93bdbb, meta.Profile[i].Text) // StructureDefinition.meta.profile
+			x.CanonicalURI(0x68cd93bdbb, meta.Profile[i].Text) // StructureDefinition.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0xda799ba14a, &meta.Security[i]) // StructureDefinition.meta.security

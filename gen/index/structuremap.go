@@ -19,7 +19,7 @@ func structureMap(x *fhir.Index, r *r4.StructureMap) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xd979b6aa3d, meta.Profile[i].Text) // StructureMap.meta.profile
+			x.CanonicalURI(0xd979b6aa3d, meta.Profile[i].Text) // StructureMap.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x730fe1923a, &meta.Security[i]) // StructureMap.meta.security

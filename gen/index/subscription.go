@@ -20,7 +20,7 @@ func subscription(x *fhir.Index, r *r4.Subscription) {
 	x.String(0x57a5895b730e5b6e, r.Criteria.Text) // Subscription.criteria
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x2b14bac94f, meta.Profile[i].Text) // Subscription.meta.profile
+			x.CanonicalURI(0x2b14bac94f, meta.Profile[i].Text) // Subscription.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x9a33239326, &meta.Security[i]) // Subscription.meta.security

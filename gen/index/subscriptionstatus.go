@@ -11,7 +11,7 @@ import (
 func subscriptionStatus(x *fhir.Index, r *r4.SubscriptionStatus) {
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x1dceb41b21, meta.Profile[i].Text) // SubscriptionStatus.meta.profile
+			x.CanonicalURI(0x1dceb41b21, meta.Profile[i].Text) // SubscriptionStatus.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0xdb7fa7c7fe, &meta.Security[i]) // SubscriptionStatus.meta.security

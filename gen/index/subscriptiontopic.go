@@ -11,7 +11,7 @@ import (
 func subscriptionTopic(x *fhir.Index, r *r4.SubscriptionTopic) {
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x8b250eae89, meta.Profile[i].Text) // SubscriptionTopic.meta.profile
+			x.CanonicalURI(0x8b250eae89, meta.Profile[i].Text) // SubscriptionTopic.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0xeb241cf5ef, &meta.Security[i]) // SubscriptionTopic.meta.security

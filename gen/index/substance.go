@@ -33,7 +33,7 @@ func substance(x *fhir.Index, r *r4.Substance) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xa525acec41, meta.Profile[i].Text) // Substance.meta.profile
+			x.CanonicalURI(0xa525acec41, meta.Profile[i].Text) // Substance.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x9eac845f6d, &meta.Security[i]) // Substance.meta.security

@@ -11,7 +11,7 @@ import (
 func substanceNucleicAcid(x *fhir.Index, r *r4.SubstanceNucleicAcid) {
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x6d57840330, meta.Profile[i].Text) // SubstanceNucleicAcid.meta.profile
+			x.CanonicalURI(0x6d57840330, meta.Profile[i].Text) // SubstanceNucleicAcid.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0xc51c1cfb5d, &meta.Security[i]) // SubstanceNucleicAcid.meta.security

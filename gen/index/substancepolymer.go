@@ -11,7 +11,7 @@ import (
 func substancePolymer(x *fhir.Index, r *r4.SubstancePolymer) {
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x8c22c18ae6, meta.Profile[i].Text) // SubstancePolymer.meta.profile
+			x.CanonicalURI(0x8c22c18ae6, meta.Profile[i].Text) // SubstancePolymer.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x97d9ceb83, &meta.Security[i]) // SubstancePolymer.meta.security

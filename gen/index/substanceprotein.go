@@ -11,7 +11,7 @@ import (
 func substanceProtein(x *fhir.Index, r *r4.SubstanceProtein) {
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x24fba71fbc, meta.Profile[i].Text) // SubstanceProtein.meta.profile
+			x.CanonicalURI(0x24fba71fbc, meta.Profile[i].Text) // SubstanceProtein.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x92b796ce1a, &meta.Security[i]) // SubstanceProtein.meta.security

@@ -11,7 +11,7 @@ import (
 func substanceReferenceInformation(x *fhir.Index, r *r4.SubstanceReferenceInformation) {
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x359804e9e9, meta.Profile[i].Text) // SubstanceReferenceInformation.meta.profile
+			x.CanonicalURI(0x359804e9e9, meta.Profile[i].Text) // SubstanceReferenceInformation.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0xee0d91f58f, &meta.Security[i]) // SubstanceReferenceInformation.meta.security

@@ -11,7 +11,7 @@ import (
 func substanceSourceMaterial(x *fhir.Index, r *r4.SubstanceSourceMaterial) {
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x36445e0a02, meta.Profile[i].Text) // SubstanceSourceMaterial.meta.profile
+			x.CanonicalURI(0x36445e0a02, meta.Profile[i].Text) // SubstanceSourceMaterial.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0xf5ff9b185d, &meta.Security[i]) // SubstanceSourceMaterial.meta.security

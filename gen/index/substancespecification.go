@@ -15,7 +15,7 @@ func substanceSpecification(x *fhir.Index, r *r4.SubstanceSpecification) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x1aa4b950c1, meta.Profile[i].Text) // SubstanceSpecification.meta.profile
+			x.CanonicalURI(0x1aa4b950c1, meta.Profile[i].Text) // SubstanceSpecification.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0xbe31781547, &meta.Security[i]) // SubstanceSpecification.meta.security

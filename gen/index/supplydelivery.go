@@ -14,7 +14,7 @@ func supplyDelivery(x *fhir.Index, r *r4.SupplyDelivery) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x426a77f815, meta.Profile[i].Text) // SupplyDelivery.meta.profile
+			x.CanonicalURI(0x426a77f815, meta.Profile[i].Text) // SupplyDelivery.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x88ec6eb2ee, &meta.Security[i]) // SupplyDelivery.meta.security

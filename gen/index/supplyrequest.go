@@ -17,7 +17,7 @@ func supplyRequest(x *fhir.Index, r *r4.SupplyRequest) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x321c1bf1b0, meta.Profile[i].Text) // SupplyRequest.meta.profile
+			x.CanonicalURI(0x321c1bf1b0, meta.Profile[i].Text) // SupplyRequest.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x8eef0eb818, &meta.Security[i]) // SupplyRequest.meta.security

@@ -27,7 +27,7 @@ func task(x *fhir.Index, r *r4.Task) {
 	x.Date(0xc748f665c68857cf, r.LastModified.Text) // Task.lastModified
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x3ad7b5f541, meta.Profile[i].Text) // Task.meta.profile
+			x.CanonicalURI(0x3ad7b5f541, meta.Profile[i].Text) // Task.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x3915696ab9, &meta.Security[i]) // Task.meta.security

@@ -16,7 +16,7 @@ func terminologyCapabilities(x *fhir.Index, r *r4.TerminologyCapabilities) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x5b4b7e8952, meta.Profile[i].Text) // TerminologyCapabilities.meta.profile
+			x.CanonicalURI(0x5b4b7e8952, meta.Profile[i].Text) // TerminologyCapabilities.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x8fe7883a7f, &meta.Security[i]) // TerminologyCapabilities.meta.security

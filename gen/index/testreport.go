@@ -13,7 +13,7 @@ func testReport(x *fhir.Index, r *r4.TestReport) {
 	x.Date(0xb9d87462a085eba7, r.Issued.Text)      // TestReport.issued
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xc43be29481, meta.Profile[i].Text) // TestReport.meta.profile
+			x.CanonicalURI(0xc43be29481, meta.Profile[i].Text) // TestReport.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0xa70b08a73d, &meta.Security[i]) // TestReport.meta.security

@@ -17,7 +17,7 @@ func testScript(x *fhir.Index, r *r4.TestScript) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x434eeafce8, meta.Profile[i].Text) // TestScript.meta.profile
+			x.CanonicalURI(0x434eeafce8, meta.Profile[i].Text) // TestScript.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x2900f9fb44, &meta.Security[i]) // TestScript.meta.security

@@ -36,7 +36,7 @@ func valueSet(x *fhir.Index, r *r4.ValueSet) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x9c405ff062, meta.Profile[i].Text) // ValueSet.meta.profile
+			x.CanonicalURI(0x9c405ff062, meta.Profile[i].Text) // ValueSet.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x959b11b1dc, &meta.Security[i]) // ValueSet.meta.security

@@ -11,7 +11,7 @@ import (
 func verificationResult(x *fhir.Index, r *r4.VerificationResult) {
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x5c034b2882, meta.Profile[i].Text) // VerificationResult.meta.profile
+			x.CanonicalURI(0x5c034b2882, meta.Profile[i].Text) // VerificationResult.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0xd9d8062c24, &meta.Security[i]) // VerificationResult.meta.security

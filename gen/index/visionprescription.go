@@ -16,7 +16,7 @@ func visionPrescription(x *fhir.Index, r *r4.VisionPrescription) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xd0835ee98d, meta.Profile[i].Text) // VisionPrescription.meta.profile
+			x.CanonicalURI(0xd0835ee98d, meta.Profile[i].Text) // VisionPrescription.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x1c27802ca9, &meta.Security[i]) // VisionPrescription.meta.security

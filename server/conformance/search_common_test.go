@@ -13,7 +13,9 @@ func TestSearchCommonParameters(t *testing.T) {
 		`{"resourceType":"Patient","id":"tagged","meta":{"source":"http://source.example/a","profile":["http://profile.example/StructureDefinition/p"],"tag":[{"system":"http://tag.example","code":"green"}],"security":[{"system":"http://terminology.hl7.org/CodeSystem/v3-Confidentiality","code":"R"}]}}`,
 		`{"resourceType":"Patient","id":"versioned","meta":{"source":"http://source.example/a#1","profile":["http://profile.example/StructureDefinition/p|2.0"],"tag":[{"code":"green"}]}}`,
 		`{"resourceType":"Patient","id":"plain"}`,
-		`{"resourceType":"Observation","id":"plain","status":"final","code":{"text":"x"},"subject":{"reference":"Patient/plain"}}`,
+		`{"resourceType":"Patient","id":"fragment","meta":{"profile":["http://profile.example/StructureDefinition/p|2.0#x"]}}`,
+		`{"resourceType":"Observation","id":"versioned","status":"final","code":{"text":"x"},"subject":{"reference":"Patient/versioned"}}`,
+		`{"resourceType":"Observation","id":"plain","meta":{"profile":["http://profile.example/StructureDefinition/o|1"]},"status":"final","code":{"text":"x"},"subject":{"reference":"Patient/plain"}}`,
 		`{"resourceType":"List","id":"l","status":"current","mode":"working","entry":[{"item":{"reference":"Patient/plain"}},{"item":{"reference":"Observation/plain"}}]}`,
 	)
 	s.searches(t, "Patient", []searchCase{
@@ -22,21 +24,27 @@ func TestSearchCommonParameters(t *testing.T) {
 		{"#id: exact, with case", "_id=Plain", ""},
 		{"#id: no prefix match", "_id=pla", ""},
 		{"#id: not an id", "_id=a b", "400 _id"},
-		{"#lastUpdated", "_lastUpdated=gt2000-01-01", "plain tagged versioned"},
+		{"#lastUpdated", "_lastUpdated=gt2000-01-01", "fragment plain tagged versioned"},
 		{"#lastUpdated", "_lastUpdated=lt2000-01-01", ""},
 		{"#lastUpdated: a range", "_lastUpdated=ge2000&_lastUpdated=lt2001", ""},
 		{"#lastUpdated: not a date", "_lastUpdated=now", "400 _lastUpdated now"},
 		{"#tag", "_tag=http://tag.example|green", "tagged"},
 		{"#tag", "_tag=green", "tagged versioned"},
 		{"#tag", "_tag=|green", "versioned"},
-		{"#tag: :not", "_tag:not=green", "plain"},
-		{"#tag: :missing", "_tag:missing=true", "plain"},
+		{"#tag: :not", "_tag:not=green", "fragment plain"},
+		{"#tag: :missing", "_tag:missing=true", "fragment plain"},
 		{"#security", "_security=R", "tagged"},
 		{"#security", "_security=http://terminology.hl7.org/CodeSystem/v3-Confidentiality|R", "tagged"},
-		{"#profile, #uri: precise", "_profile=http://profile.example/StructureDefinition/p", "tagged"},
-		{"#profile, #uri: precise", "_profile=http://profile.example/StructureDefinition/p|2.0", "versioned"},
+		{"#profile, #uri: of any version", "_profile=http://profile.example/StructureDefinition/p", "fragment tagged versioned"},
+		{"#profile, #uri: precise", "_profile=http://profile.example/StructureDefinition/p|2.0", "fragment versioned"},
+		{"#profile, #uri: with its fragment", "_profile=http://profile.example/StructureDefinition/p|2.0#x", "fragment"},
+		{"#profile, #uri: another version", "_profile=http://profile.example/StructureDefinition/p|3.0", ""},
+		{"#profile: the start of a version", "_profile:below=http://profile.example/StructureDefinition/p|2", "fragment versioned"},
+		{"#profile: :above", "_profile:above=http://profile.example/StructureDefinition/p", "fragment tagged versioned"},
+		{"#profile: in _filter", "_filter=_profile eq http://profile.example/StructureDefinition/p", "fragment tagged versioned"},
+		{"#has: back along a reference", "_has:Observation:subject:_profile=http://profile.example/StructureDefinition/o", "plain"},
 		{"#profile: :missing", "_profile:missing=true", "plain"},
-		{"#profile: :below", "_profile:below=http://profile.example", "tagged versioned"},
+		{"#profile: :below", "_profile:below=http://profile.example", "fragment tagged versioned"},
 		{"resource.html#search: _source", "_source=http://source.example/a", "tagged"},
 		{"resource.html#search: _source, :below", "_source:below=http://source.example", "tagged versioned"},
 		{"#list", "_list=l", "plain"},
@@ -48,6 +56,9 @@ func TestSearchCommonParameters(t *testing.T) {
 		{"#contained", "_contained=true", "400 _contained"},
 		{"#errors: unknown, with an underscore", "_nothing=x", "400 _nothing"},
 	})
+	s.searches(t, "Observation", []searchCase{
+		{"#chaining: by profile", "subject._profile=http://profile.example/StructureDefinition/p", "versioned"},
+	})
 	t.Run("_lastUpdated of an instant finds what was written then (#lastUpdated)", func(t *testing.T) {
 		s := s.in(t)
 		at := s.get("/Patient/plain").want(200).str("meta.lastUpdated")
@@ -55,7 +66,7 @@ func TestSearchCommonParameters(t *testing.T) {
 		s.get("/Patient?_id=plain&_lastUpdated=gt"+at).want(200).equal("total", "0")
 		s.get("/Patient?_id=plain&_lastUpdated=ge"+at).want(200).equal("total", "1")
 		today := time.Now().UTC().Format(time.DateOnly)
-		s.get("/Patient?_lastUpdated=ge"+today+"&_lastUpdated=le"+today).want(200).equal("total", "3")
+		s.get("/Patient?_lastUpdated=ge"+today+"&_lastUpdated=le"+today).want(200).equal("total", "4")
 	})
 	t.Run("what is refused is absent from /metadata (#errors)", func(t *testing.T) {
 		a := s.in(t).get("/metadata").want(200)

@@ -478,6 +478,21 @@ func (x *Index) Canonical(k Key, canonical string) {
 	}
 }
 
+// CanonicalURI indexes a canonical for a parameter of type uri: as it is, without its fragment, and without its version.
+// Spec: https://hl7.org/fhir/R4/references.html#canonical.
+func (x *Index) CanonicalURI(k Key, canonical string) {
+	if x.Sorters == nil {
+		if url, _, fragment := strings.Cut(canonical, "#"); fragment && url != "" {
+			x.add(k, ValueURI(canonical))
+			canonical = url
+		}
+		if url, _, versioned := strings.Cut(canonical, "|"); versioned {
+			x.add(k, ValueURI(url))
+		}
+	}
+	x.URI(k, canonical)
+}
+
 // URI indexes a uri: exact, and for :above and :below its text among the
 // distinct texts of the key.
 func (x *Index) URI(k Key, uri string) {

@@ -8,7 +8,7 @@ package fhir
 // resources again; otherwise searches would miss, in silence, resources that the old
 // build has indexed. Changes of search parameters need no new number: their tables are
 // compared as well (search.Registry.Fingerprints).
-const Extraction = 14
+const Extraction = 15
 
 // EveryKey returns the keys of a parameter's own branches, of its composites, and of their parts.
 func (p *Parameter) EveryKey() []Key {

@@ -401,7 +401,9 @@ func uriOf(x *fhir.Index, k fhir.Key, e fhir.Element) {
 	switch v := e.(type) {
 	case *fhir.Extension:
 		uriExtension(x, k, v)
-	case *fhir.URI, *fhir.URL, *fhir.Canonical, *fhir.OID, *fhir.UUID, *fhir.SystemString:
+	case *fhir.Canonical:
+		x.CanonicalURI(k, v.Text)
+	case *fhir.URI, *fhir.URL, *fhir.OID, *fhir.UUID, *fhir.SystemString:
 		x.URI(k, fhir.NodeOf(e).Text())
 	}
 }

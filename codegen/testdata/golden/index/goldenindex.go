@@ -26,7 +26,7 @@ func goldenIndex(x *fhir.Index, r *r4.GoldenIndex) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0xdac829c72e, meta.Profile[i].Text) // GoldenIndex.meta.profile
+			x.CanonicalURI(0xdac829c72e, meta.Profile[i].Text) // GoldenIndex.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x9238e5c373, &meta.Security[i]) // GoldenIndex.meta.security
