@@ -284,6 +284,7 @@ func (s *Server) interactions(o Options) *interaction.Service {
 		NewID:          fhir.NewID,
 		Settings:       func() *interaction.Settings { return &s.derived.Load().interaction },
 		BaseURLs:       c.baseURLs(),
+		CheckContent:   checkView,
 		Validator:      writesValidator{s},
 		Terminology:    s.Terminology,
 		Definition:     s.definition,

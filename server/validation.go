@@ -27,6 +27,9 @@ func (s *Server) validator() *validate.Validator {
 // validation is how strictly resources are judged.
 func (s *Server) validation() validate.Options {
 	options := validate.Options{Terminology: s.Terminology, Check: func(_ context.Context, r fhir.Resource) error {
+		if err := checkView(r); err != nil {
+			return err
+		}
 		if p, ok := r.(*r4.SearchParameter); ok {
 			if err := s.Parameters.Check(p); err != nil {
 				return err

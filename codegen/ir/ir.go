@@ -382,6 +382,9 @@ func (b *builder) field(e *samply.ElementDefinition, name string, t *Type) (*Fie
 }
 
 func (b *builder) ref(code string) (Ref, error) {
+	if code == "integer64" {
+		return Ref{Name: "integer64", Go: "Integer64", Shared: true, Primitive: true}, nil
+	}
 	if code == jsonType {
 		return Ref{Name: "json", Go: "JSON", Shared: true, Primitive: true}, nil
 	}

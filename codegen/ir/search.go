@@ -391,7 +391,7 @@ func (s *searcher) known(names []string) []string {
 	core := 0
 	for _, t := range s.model.Resources {
 		all = append(all, t.Name)
-		if strings.HasPrefix(t.URL, base) {
+		if strings.HasPrefix(t.URL, base) && strings.HasSuffix(t.Source, "|4.0.1") { // not ViewDefinition, of SQL on FHIR
 			core++
 		}
 		if slices.Contains(names, t.Name) {

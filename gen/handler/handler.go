@@ -180,6 +180,7 @@ func Mount(mux *http.ServeMux, h Interactions) {
 	TestScript(mux, h)
 	ValueSet(mux, h)
 	VerificationResult(mux, h)
+	ViewDefinition(mux, h)
 	VisionPrescription(mux, h)
 }
 

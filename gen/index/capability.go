@@ -156,5 +156,6 @@ var Profiles = map[string][]string{
 	"TestScript":                        {"http://hl7.org/fhir/StructureDefinition/TestScript"},
 	"ValueSet":                          {"http://hl7.org/fhir/StructureDefinition/ValueSet", "http://hl7.org/fhir/StructureDefinition/shareablevalueset"},
 	"VerificationResult":                {"http://hl7.org/fhir/StructureDefinition/VerificationResult"},
+	"ViewDefinition":                    {"http://hl7.org/fhir/StructureDefinition/ViewDefinition"},
 	"VisionPrescription":                {"http://hl7.org/fhir/StructureDefinition/VisionPrescription"},
 }

@@ -311,6 +311,8 @@ func Extract(x *fhir.Index, r fhir.Resource) {
 		valueSet(x, r)
 	case *r4.VerificationResult:
 		verificationResult(x, r)
+	case *r4.ViewDefinition:
+		viewDefinition(x, r)
 	case *r4.VisionPrescription:
 		visionPrescription(x, r)
 	}
@@ -466,6 +468,7 @@ var Parameters = slices.Concat(
 	parametersTestScript,
 	parametersValueSet,
 	parametersVerificationResult,
+	parametersViewDefinition,
 	parametersVisionPrescription,
 )
 
@@ -619,6 +622,7 @@ var anyType = []string{
 	"TestScript",
 	"ValueSet",
 	"VerificationResult",
+	"ViewDefinition",
 	"VisionPrescription",
 }
 

@@ -185,5 +185,6 @@ var Omitted = []Remark{
 	{Base: "TestScript", Code: "_id", Type: fhir.SearchToken, URL: "http://hl7.org/fhir/SearchParameter/example", Expression: "id", Reason: "the code is that of http://hl7.org/fhir/SearchParameter/Resource-id"},
 	{Base: "ValueSet", Code: "_id", Type: fhir.SearchToken, URL: "http://hl7.org/fhir/SearchParameter/example", Expression: "id", Reason: "the code is that of http://hl7.org/fhir/SearchParameter/Resource-id"},
 	{Base: "VerificationResult", Code: "_id", Type: fhir.SearchToken, URL: "http://hl7.org/fhir/SearchParameter/example", Expression: "id", Reason: "the code is that of http://hl7.org/fhir/SearchParameter/Resource-id"},
+	{Base: "ViewDefinition", Code: "_id", Type: fhir.SearchToken, URL: "http://hl7.org/fhir/SearchParameter/example", Expression: "id", Reason: "the code is that of http://hl7.org/fhir/SearchParameter/Resource-id"},
 	{Base: "VisionPrescription", Code: "_id", Type: fhir.SearchToken, URL: "http://hl7.org/fhir/SearchParameter/example", Expression: "id", Reason: "the code is that of http://hl7.org/fhir/SearchParameter/Resource-id"},
 }

@@ -157,6 +157,7 @@ var Model = &fhir.Model{
 		"TestScript":                        (*TestScript)(nil),
 		"ValueSet":                          (*ValueSet)(nil),
 		"VerificationResult":                (*VerificationResult)(nil),
+		"ViewDefinition":                    (*ViewDefinition)(nil),
 		"VisionPrescription":                (*VisionPrescription)(nil),
 	},
 	Datatypes: map[string]fhir.Element{

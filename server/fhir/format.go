@@ -1,13 +1,16 @@
 package fhir
 
-import "strings"
+import (
+	"strconv"
+	"strings"
+)
 
 var primitiveNames = [...]string{
 	Base64BinaryKind: "base64Binary", BooleanKind: "boolean", CanonicalKind: "canonical", CodeKind: "code",
 	DateKind: "date", DateTimeKind: "dateTime", DecimalKind: "decimal", IDKind: "id", InstantKind: "instant",
 	IntegerKind: "integer", MarkdownKind: "markdown", OIDKind: "oid", PositiveIntKind: "positiveInt",
 	StringKind: "string", TimeKind: "time", UnsignedIntKind: "unsignedInt", URIKind: "uri", URLKind: "url",
-	UUIDKind: "uuid", XHTMLKind: "xhtml", SystemStringKind: "string", JSONKind: "json",
+	UUIDKind: "uuid", XHTMLKind: "xhtml", SystemStringKind: "string", JSONKind: "json", Integer64Kind: "integer64",
 }
 
 // Valid reports whether text is a value of primitive type k. JSON syntax (a
@@ -21,6 +24,9 @@ func (k Kind) Valid(text string) bool {
 		return validInteger(text, 0)
 	case PositiveIntKind:
 		return validInteger(text, 1)
+	case Integer64Kind:
+		_, err := strconv.ParseInt(text, 10, 64)
+		return err == nil && text[0] != '+'
 	case DecimalKind:
 		return validDecimal(text)
 	case IDKind:

@@ -69,6 +69,9 @@ const (
 	// keep as a map (App's headers and filters), which FHIR has no datatype for. It
 	// has neither id nor extensions.
 	JSONKind
+	// Integer64Kind is R5's integer64, which R4 lacks: only a constant of a ViewDefinition can be
+	// one. JSON has it as a string. Spec: https://hl7.org/fhir/R5/datatypes.html#integer64.
+	Integer64Kind
 )
 
 // Primitive reports whether a value of this kind is held as a Primitive.

@@ -46,6 +46,7 @@ type (
 	UUID         struct{ Primitive }
 	XHTML        struct{ Primitive }
 	SystemString struct{ Primitive }
+	Integer64    struct{ Primitive } // R5's, which a constant of a ViewDefinition can be; a string in JSON
 	JSON         struct{ Primitive } // the JSON object as written: `{"X-Key": "1"}`
 )
 
@@ -80,6 +81,7 @@ var (
 	typeUUID         = primitiveType[UUID]("uuid", "uri", UUIDKind)
 	typeXHTML        = primitiveType[XHTML]("xhtml", "Element", XHTMLKind)
 	typeSystemString = primitiveType[SystemString]("http://hl7.org/fhirpath/System.String", "", SystemStringKind)
+	typeInteger64    = primitiveType[Integer64]("integer64", "Element", Integer64Kind)
 	typeJSON         = primitiveType[JSON]("json", "Element", JSONKind)
 )
 
@@ -156,6 +158,9 @@ func (*UUID) Type() *Type { return &typeUUID }
 
 // Type describes xhtml.
 func (*XHTML) Type() *Type { return &typeXHTML }
+
+// Type describes integer64.
+func (*Integer64) Type() *Type { return &typeInteger64 }
 
 // Type describes json.
 func (*JSON) Type() *Type { return &typeJSON }

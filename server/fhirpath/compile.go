@@ -129,6 +129,9 @@ func (c *compiler) variable(n *Variable) (expr, static, error) {
 	case "context":
 		return variableExpr{kind: contextVariable}, c.input, nil
 	case "resource":
+		if c.opts.Resource != nil {
+			return variableExpr{kind: resourceVariable}, typeStatic(c.opts.Resource), nil
+		}
 		return variableExpr{kind: resourceVariable}, unknownStatic(false), nil
 	case "rootResource":
 		return variableExpr{kind: rootResourceVariable}, unknownStatic(false), nil
@@ -138,6 +141,15 @@ func (c *compiler) variable(n *Variable) (expr, static, error) {
 		return text("http://loinc.org")
 	case "ucum":
 		return text("http://unitsofmeasure.org")
+	}
+	if v, ok := c.opts.Constants[n.Name]; ok {
+		if v.kind == NodeKind {
+			return constant{v}, typeStatic(v.node.T), nil
+		}
+		return constant{v}, kindStatic(v.kind), nil
+	}
+	if c.opts.View && n.Name == "rowIndex" {
+		return rowIndexExpr{}, kindStatic(IntegerKind), nil
 	}
 	known := c.opts.Variables == nil
 	for _, v := range c.opts.Variables {
@@ -273,6 +285,9 @@ func (c *compiler) step(left static, n *Member) (step, static, error) {
 			add(kindStatic(StringKind))
 		}
 	}
+	if !found && c.opts.Missing {
+		return s, static{many: true}, nil
+	}
 	if !found {
 		return s, out, c.fail(n.At, "%s has no element '%s'%s", left.describe(), n.Name, c.hint(left, n.Name))
 	}
@@ -336,7 +351,7 @@ func (c *compiler) polarity(n *Polarity) (expr, static, error) {
 	if !st.couldBe(IntegerKind, DecimalKind, QuantityKind) {
 		return nil, st, c.fail(n.At, "'%s' needs a number, found %s", n.Op, st.describe())
 	}
-	if k, ok := x.(constant); ok && len(k) == 1 {
+	if k, ok := x.(constant); ok && len(k) == 1 && k[0].kind != NodeKind {
 		if n.Op == "-" {
 			return constant{negate(k[0])}, st, nil
 		}

@@ -60,7 +60,13 @@ func environmentFunctions() map[string]function {
 		}}
 	}
 	text("split", 1, 1, func(in, arg expr, at int) expr { return &splitExpr{in, arg, at} })
-	text("join", 0, 1, func(in, arg expr, at int) expr { return &joinExpr{in, arg, at} })
+	t["join"] = function{0, 1, func(c *compiler, f *invocation) (expr, static, error) {
+		if !f.st.couldBe(StringKind) {
+			return nil, f.st, c.fail(f.At, "join() needs Strings, found %s", f.st.describe())
+		}
+		a, err := c.typed(f, 0, StringKind)
+		return &joinExpr{f.in, a, f.At, c.opts.View}, kindStatic(StringKind), err
+	}}
 	text("toChars", 0, 0, func(in, _ expr, at int) expr { return &toCharsExpr{in, at} })
 	text("extension", 1, 1, func(in, arg expr, at int) expr { return &extensionExpr{in, arg, at} })
 	// HL7's SearchParameter QuestionnaireResponse.item-subject uses hasExtension(),

@@ -25,6 +25,9 @@ type invocation struct {
 
 func (c *compiler) call(n *Call) (expr, static, error) {
 	fn, ok := functions()[n.Name]
+	if !ok && c.opts.View {
+		fn, ok = viewFunctions()[n.Name]
+	}
 	if !ok {
 		return nil, static{}, c.fail(n.At, "there is no function %s()%s", n.Name, nearestFunction(n.Name))
 	}

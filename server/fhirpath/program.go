@@ -18,6 +18,10 @@ type Options struct {
 	// Input is the type of the input; nil when it is not known. With it an
 	// unknown element is a semantic error.
 	Input *fhir.Type
+	// Focus is the shape of the input, in the place of Input, where it has no single type.
+	Focus *Shape
+	// Resource is the type of %resource; nil when it is not known.
+	Resource *fhir.Type
 	// CollectionAs lets `as` and as() filter a collection of several items, as
 	// ofType() does. HL7's R4 search parameters and invariants need it; N1 makes
 	// it an error.
@@ -29,6 +33,13 @@ type Options struct {
 	// Variables are the names, beside those that FHIR defines, that the
 	// environment will hold. With nil an unknown name fails at evaluation.
 	Variables []string
+	// Constants are further variables, whose values are known.
+	Constants map[string]Value
+	// View compiles a path of a ViewDefinition: getResourceKey(), getReferenceKey() and %rowIndex
+	// exist, and join() of nothing is ''.
+	View bool
+	// Missing lets a path name an element that its input lacks: it is empty.
+	Missing bool
 }
 
 // Program is a compiled expression. It is immutable: any number of goroutines
@@ -58,6 +69,9 @@ func CompileExpr(e *Expr, opts Options) (*Program, error) {
 	if opts.Input != nil {
 		c.input = typeStatic(opts.Input)
 	}
+	if opts.Focus != nil {
+		c.input = opts.Focus.static
+	}
 	c.this = c.input
 	root, st, err := c.compile(e.Root)
 	if err != nil {
@@ -86,6 +100,10 @@ type Context struct {
 	// Now is what now(), today() and timeOfDay() tell, with its zone; the zero
 	// time is the time of evaluation in UTC.
 	Now time.Time
+	// LocalBases are the URLs below which the resources of this server are, for getReferenceKey().
+	LocalBases []string
+	// RowIndex is %rowIndex.
+	RowIndex int
 	// Env are further variables, without %.
 	Env         map[string]Collection
 	Resolver    Resolver

@@ -306,6 +306,7 @@ func (e *toCharsExpr) eval(m *machine) error {
 type joinExpr struct {
 	in, sep expr // sep may be nil
 	at      int
+	always  bool // nothing gives ''
 }
 
 func (e *joinExpr) eval(m *machine) error {
@@ -340,7 +341,7 @@ func (e *joinExpr) eval(m *machine) error {
 		}
 	}
 	m.stack = m.stack[:base]
-	if n > 0 {
+	if n > 0 || e.always {
 		m.push(String(b.String()))
 	}
 	return nil

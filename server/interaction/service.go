@@ -31,6 +31,9 @@ type Service struct {
 	// BaseURLs are the service's own, without a trailing slash: absolute
 	// references below them are local.
 	BaseURLs []string
+	// CheckContent refuses a resource that the service itself could not carry out, such as a ViewDefinition whose
+	// paths do not compile, whether it is valid or not and whether writes are validated or not; may be nil.
+	CheckContent func(r fhir.Resource) error
 	// Validator checks resources before a write; nil accepts everything that can be
 	// decoded.
 	Validator Validator

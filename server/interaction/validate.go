@@ -35,6 +35,11 @@ func (s *Service) validate(ctx context.Context, r fhir.Resource) error {
 			return err
 		}
 	}
+	if s.CheckContent != nil {
+		if err := s.CheckContent(r); err != nil {
+			return err
+		}
+	}
 	if s.Validator == nil || ctx.Value(skip{}) != nil {
 		return nil
 	}
