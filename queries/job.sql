@@ -9,8 +9,8 @@ FROM job j
 WHERE j.finished IS NULL AND j.client = @client;
 
 -- name: AddJob :exec
-INSERT INTO job (id, type, state, client, username, principal, request, base, spec, reason, created)
-VALUES (@id, @type, 'waiting', @client, @username, @principal, @request, @base, @spec, @reason, clock_timestamp());
+INSERT INTO job (id, type, state, client, username, principal, request, base, spec, reason, created, total)
+VALUES (@id, @type, 'waiting', @client, @username, @principal, @request, @base, @spec, @reason, clock_timestamp(), @total);
 
 -- name: AddJobPart :exec
 INSERT INTO job_part (job, number, stage, spec)
@@ -41,7 +41,7 @@ SET state = 'running', lease = p.lease + 1, holder = @holder, leased_until = clo
     attempts = p.attempts + n.lost::integer, done = 0
 FROM next n
 WHERE p.job = n.job AND p.number = n.number
-RETURNING p.job, p.number, p.stage, p.spec, p.lease, p.attempts, n.lost;
+RETURNING p.job, p.number, p.stage, p.spec, p.progress, p.lease, p.attempts, n.lost;
 
 -- RenewJobPart keeps a lease, and says how far the part is.
 -- name: RenewJobPart :execrows
@@ -56,6 +56,13 @@ UPDATE job_part p
 SET state = 'waiting', holder = '', leased_until = 'epoch', done = 0, attempts = p.attempts + sqlc.arg(failed)::integer,
     not_before = clock_timestamp() + sqlc.arg(pause_ms)::bigint * interval '1 millisecond'
 WHERE p.job = @job AND p.number = @number AND p.lease = @lease AND p.state = 'running';
+
+-- KeepJobPartProgress stores how far a part is, while its lease is this one and its job has not ended.
+-- name: KeepJobPartProgress :execrows
+UPDATE job_part p
+SET progress = sqlc.arg(progress)::jsonb, done = @done
+FROM job j
+WHERE p.job = @job AND p.number = @number AND p.lease = @lease AND p.state = 'running' AND j.id = p.job AND j.finished IS NULL;
 
 -- LockJob locks a job that has not ended until the transaction ends.
 -- name: LockJob :one
@@ -191,3 +198,33 @@ FROM job_directory d;
 -- name: JobOwnerActive :one
 SELECT (NOT EXISTS (SELECT FROM oauth_client c WHERE c.id = @client AND NOT c.active)
     AND NOT EXISTS (SELECT FROM oauth_user u WHERE u.username = @username AND NOT u.active))::boolean AS active;
+
+-- AddJobErrors stores errors of an input, as long as it has fewer than @most.
+-- name: AddJobErrors :exec
+INSERT INTO job_error (job, input, line, body)
+SELECT sqlc.arg(job)::text, sqlc.arg(input)::integer, e.line, e.body
+FROM (SELECT unnest(@lines::bigint[]) AS line, unnest(@bodies::text[]) AS body) e
+ORDER BY e.line
+LIMIT greatest(0, sqlc.arg(most)::bigint - (SELECT count(*) FROM job_error x WHERE x.job = sqlc.arg(job)::text AND x.input = sqlc.arg(input)::integer))
+ON CONFLICT DO NOTHING;
+
+-- name: JobErrors :many
+SELECT e.line, e.body
+FROM job_error e
+WHERE e.job = @job AND e.input = @input AND e.line > @after
+ORDER BY e.line
+LIMIT @count;
+
+-- name: DeleteJobErrors :exec
+DELETE FROM job_error e
+WHERE e.job = @job;
+
+-- name: DeleteJobFilesOfKind :exec
+DELETE FROM job_file f
+WHERE f.job = @job AND f.kind = @kind;
+
+-- KnownJobs are those of some jobs that there are.
+-- name: KnownJobs :many
+SELECT j.id
+FROM job j
+WHERE j.id = ANY (@ids::text[]) AND j.removed IS NULL;

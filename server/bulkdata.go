@@ -19,6 +19,7 @@ func (s *Server) bulkData() *bulk.Service {
 		Operations:    s.Operations,
 		Storage:       bulk.Directory(s.Config.bulkDirectory()),
 		Settings:      func() bulk.Settings { return s.derived.Load().bulk },
+		ImportEnabled: func(ctx context.Context) bool { return s.enabled(ctx, "bulk.import") },
 		ExportEnabled: func(ctx context.Context) bool { return s.enabled(ctx, "bulk.export") },
 		Authorization: s.Config.Auth.Enabled,
 		Audit:         s.audit,
@@ -26,7 +27,7 @@ func (s *Server) bulkData() *bulk.Service {
 		Log:           s.Logger,
 	}
 	b.Jobs = &jobs.Core{Pool: s.Store.Pool(), Settings: func() jobs.Settings { return s.derived.Load().jobs }, NewID: rand.Text, Logger: s.Logger,
-		Remove: func(ctx context.Context, job string) error { return b.Storage.RemoveJob(ctx, job) }, Authorization: s.Config.Auth.Enabled}
+		Remove: func(ctx context.Context, job string) error { return b.Storage.RemoveJob(ctx, job) }, Sweep: b.Sweep, Authorization: s.Config.Auth.Enabled}
 	b.Jobs.Kinds = b.Kinds()
 	b.Jobs.Open(s.Metrics)
 	return b

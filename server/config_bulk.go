@@ -1,15 +1,20 @@
 package server
 
 import (
+	"net/url"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"kiln/server/bulk"
+	"kiln/server/outbound"
 )
 
 // BulkConfig is about Bulk Data.
 type BulkConfig struct {
 	Export       BulkExportConfig `koanf:"export"`
+	Import       BulkImportConfig `koanf:"import"`
 	Directory    string           `koanf:"directory" restart:"" doc:"folder of the results, which all servers of a database share; empty is bulk in database.data_dir"`
 	MaxFileMB    int64            `koanf:"max_file_mb" doc:"size of a file of results, unpacked; a larger resource stands alone"`
 	QuotaMB      int64            `koanf:"quota_mb" doc:"size of the files of all results; 0 is without bound"`
@@ -21,17 +26,46 @@ type BulkExportConfig struct {
 	Enabled bool `koanf:"enabled" doc:"serve $export"`
 }
 
-var defaultBulk = BulkConfig{Export: BulkExportConfig{Enabled: true}, MaxFileMB: 512, SnapshotWait: "60s"}
+// BulkImportConfig is about $import.
+type BulkImportConfig struct {
+	Enabled              bool      `koanf:"enabled" doc:"serve $import"`
+	Sources              []string  `koanf:"sources" doc:"prefixes of the URLs that may be imported; none allows every https URL; file: and s3: always need one"`
+	AllowHTTP            bool      `koanf:"allow_http" doc:"allow http sources that are not on loopback"`
+	AllowPrivateNetworks Automatic `koanf:"allow_private_networks" doc:"true or false: allow sources in private networks and on loopback; auto is true while auth.enabled is false"`
+	MaxErrors            int       `koanf:"max_errors" doc:"lines of a file of errors"`
+}
+
+var defaultBulk = BulkConfig{Export: BulkExportConfig{Enabled: true}, Import: BulkImportConfig{Enabled: true, AllowPrivateNetworks: "auto", MaxErrors: 10_000},
+	MaxFileMB: 512, SnapshotWait: "60s"}
 
 func (c BulkConfig) check(p *problems) {
 	p.atLeast("bulk.max_file_mb", c.MaxFileMB, 1)
 	p.atLeast("bulk.quota_mb", c.QuotaMB, 0)
 	p.duration("bulk.snapshot_wait", c.SnapshotWait, time.Millisecond)
+	p.atLeast("bulk.import.max_errors", int64(c.Import.MaxErrors), 0)
+	for _, prefix := range c.Import.Sources {
+		u, err := url.Parse(prefix)
+		if err != nil || !slices.Contains([]string{"https", "http", "file", "s3"}, u.Scheme) || u.Scheme != "file" && u.Host == "" || u.RawQuery != "" || u.User != nil ||
+			u.Scheme == "file" && !strings.HasPrefix(u.Path, "/") {
+			p.add("bulk.import.sources has %q: expected the beginning of an https:, http:, file: or s3: URL", prefix)
+		}
+	}
+	if _, err := c.Import.allowPrivate(false); err != nil {
+		p.add("%v", err)
+	}
+}
+
+// allowPrivate is the value of bulk.import.allow_private_networks.
+func (c BulkImportConfig) allowPrivate(authEnabled bool) (bool, error) {
+	return allowPrivate("bulk.import", c.AllowPrivateNetworks, authEnabled)
 }
 
 // bulk are the settings of package bulk.
 func (c Config) bulk() bulk.Settings {
-	return bulk.Settings{PollsPerMinute: c.Jobs.PollsPerMinute, Retention: readDuration(c.Jobs.Retention), MaxFileBytes: c.Bulk.MaxFileMB << 20,
+	private, _ := c.Bulk.Import.allowPrivate(c.Auth.Enabled) // Check has read it
+	return bulk.Settings{Import: bulk.ImportSettings{Sources: c.Bulk.Import.Sources, MaxErrors: c.Bulk.Import.MaxErrors, MaxLine: c.Server.MaxBodyBytes,
+		Outbound: outbound.Rules{AllowHTTP: c.Bulk.Import.AllowHTTP, AllowPrivate: private, Section: "bulk.import", Name: "import"}},
+		PollsPerMinute: c.Jobs.PollsPerMinute, Retention: readDuration(c.Jobs.Retention), MaxFileBytes: c.Bulk.MaxFileMB << 20,
 		QuotaBytes: c.Bulk.QuotaMB << 20, SnapshotWait: readDuration(c.Bulk.SnapshotWait)}
 }
 

@@ -146,13 +146,18 @@ func (a Automatic) value() any {
 
 // allowPrivate is what webhook.allow_private_networks says.
 func (c NotificationsConfig) allowPrivate(authEnabled bool) (bool, error) {
-	switch v := c.Webhook.AllowPrivateNetworks.value(); v {
+	return allowPrivate("notifications.webhook", c.Webhook.AllowPrivateNetworks, authEnabled)
+}
+
+// allowPrivate reads the key allow_private_networks of a section.
+func allowPrivate(section string, value Automatic, authEnabled bool) (bool, error) {
+	switch v := value.value(); v {
 	case true, false:
 		return v == true, nil
 	case "", "auto":
 		return !authEnabled, nil
 	default:
-		return false, fmt.Errorf("notifications.webhook.allow_private_networks is %q: expected %s", v, Automatic("").Expected())
+		return false, fmt.Errorf("%s.allow_private_networks is %q: expected %s", section, v, Automatic("").Expected())
 	}
 }
 

@@ -32,6 +32,7 @@ var flags = []settings.Flag{
 	{Name: "notifications.webhook", Key: "notifications.webhook.enabled", Doc: "deliver notifications by webhook"},
 	{Name: "apps", Key: "apps.enabled", Doc: "serve the operations of Apps"},
 	{Name: "apps.javascript", Key: "apps.javascript.enabled", Doc: "run the JavaScript handlers of Apps"},
+	{Name: "bulk.import", Key: "bulk.import.enabled", Doc: "serve $import"},
 	{Name: "bulk.export", Key: "bulk.export.enabled", Doc: "serve $export"},
 	{Name: "auth.dynamic_registration", Key: "auth.smart.dynamic_registration_enabled", Doc: "clients may register themselves (RFC 7591)"},
 }

@@ -55,7 +55,11 @@ func (w writesValidator) Validate(ctx context.Context, in fhir.Reading) []outcom
 	if w.s.now().Validation.Mode != "full" {
 		return nil
 	}
-	return validate.Writes{Validator: w.s.Validator, Options: w.s.validation()}.Validate(ctx, in)
+	options := w.s.validation()
+	if !interaction.ChecksTargets(ctx) {
+		options.Exists = nil
+	}
+	return validate.Writes{Validator: w.s.Validator, Options: options}.Validate(ctx, in)
 }
 
 // definition returns one of the definitions that the server is built with.

@@ -13,8 +13,8 @@ import (
 )
 
 const AddJob = `-- name: AddJob :exec
-INSERT INTO job (id, type, state, client, username, principal, request, base, spec, reason, created)
-VALUES ($1, $2, 'waiting', $3, $4, $5, $6, $7, $8, $9, clock_timestamp())
+INSERT INTO job (id, type, state, client, username, principal, request, base, spec, reason, created, total)
+VALUES ($1, $2, 'waiting', $3, $4, $5, $6, $7, $8, $9, clock_timestamp(), $10)
 `
 
 type AddJobParams struct {
@@ -27,6 +27,7 @@ type AddJobParams struct {
 	Base      string
 	Spec      []byte
 	Reason    string
+	Total     int64
 }
 
 func (q *Queries) AddJob(ctx context.Context, arg AddJobParams) error {
@@ -40,6 +41,36 @@ func (q *Queries) AddJob(ctx context.Context, arg AddJobParams) error {
 		arg.Base,
 		arg.Spec,
 		arg.Reason,
+		arg.Total,
+	)
+	return err
+}
+
+const AddJobErrors = `-- name: AddJobErrors :exec
+INSERT INTO job_error (job, input, line, body)
+SELECT $1::text, $2::integer, e.line, e.body
+FROM (SELECT unnest($3::bigint[]) AS line, unnest($4::text[]) AS body) e
+ORDER BY e.line
+LIMIT greatest(0, $5::bigint - (SELECT count(*) FROM job_error x WHERE x.job = $1::text AND x.input = $2::integer))
+ON CONFLICT DO NOTHING
+`
+
+type AddJobErrorsParams struct {
+	Job    string
+	Input  int32
+	Lines  []int64
+	Bodies []string
+	Most   int64
+}
+
+// AddJobErrors stores errors of an input, as long as it has fewer than @most.
+func (q *Queries) AddJobErrors(ctx context.Context, arg AddJobErrorsParams) error {
+	_, err := q.db.Exec(ctx, AddJobErrors,
+		arg.Job,
+		arg.Input,
+		arg.Lines,
+		arg.Bodies,
+		arg.Most,
 	)
 	return err
 }
@@ -142,7 +173,7 @@ SET state = 'running', lease = p.lease + 1, holder = $1, leased_until = clock_ti
     attempts = p.attempts + n.lost::integer, done = 0
 FROM next n
 WHERE p.job = n.job AND p.number = n.number
-RETURNING p.job, p.number, p.stage, p.spec, p.lease, p.attempts, n.lost
+RETURNING p.job, p.number, p.stage, p.spec, p.progress, p.lease, p.attempts, n.lost
 `
 
 type ClaimJobPartParams struct {
@@ -156,6 +187,7 @@ type ClaimJobPartRow struct {
 	Number   int32
 	Stage    int32
 	Spec     []byte
+	Progress []byte
 	Lease    int64
 	Attempts int32
 	Lost     bool
@@ -170,6 +202,7 @@ func (q *Queries) ClaimJobPart(ctx context.Context, arg ClaimJobPartParams) (Cla
 		&i.Number,
 		&i.Stage,
 		&i.Spec,
+		&i.Progress,
 		&i.Lease,
 		&i.Attempts,
 		&i.Lost,
@@ -220,6 +253,31 @@ func (q *Queries) CountUnfinishedJobs(ctx context.Context, client string) (int64
 	var count int64
 	err := row.Scan(&count)
 	return count, err
+}
+
+const DeleteJobErrors = `-- name: DeleteJobErrors :exec
+DELETE FROM job_error e
+WHERE e.job = $1
+`
+
+func (q *Queries) DeleteJobErrors(ctx context.Context, job string) error {
+	_, err := q.db.Exec(ctx, DeleteJobErrors, job)
+	return err
+}
+
+const DeleteJobFilesOfKind = `-- name: DeleteJobFilesOfKind :exec
+DELETE FROM job_file f
+WHERE f.job = $1 AND f.kind = $2
+`
+
+type DeleteJobFilesOfKindParams struct {
+	Job  string
+	Kind string
+}
+
+func (q *Queries) DeleteJobFilesOfKind(ctx context.Context, arg DeleteJobFilesOfKindParams) error {
+	_, err := q.db.Exec(ctx, DeleteJobFilesOfKind, arg.Job, arg.Kind)
+	return err
 }
 
 const EndJob = `-- name: EndJob :execrows
@@ -398,6 +456,51 @@ func (q *Queries) JobDirectoryMark(ctx context.Context) (string, error) {
 	return mark, err
 }
 
+const JobErrors = `-- name: JobErrors :many
+SELECT e.line, e.body
+FROM job_error e
+WHERE e.job = $1 AND e.input = $2 AND e.line > $3
+ORDER BY e.line
+LIMIT $4
+`
+
+type JobErrorsParams struct {
+	Job   string
+	Input int32
+	After int64
+	Count int32
+}
+
+type JobErrorsRow struct {
+	Line int64
+	Body string
+}
+
+func (q *Queries) JobErrors(ctx context.Context, arg JobErrorsParams) ([]JobErrorsRow, error) {
+	rows, err := q.db.Query(ctx, JobErrors,
+		arg.Job,
+		arg.Input,
+		arg.After,
+		arg.Count,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []JobErrorsRow
+	for rows.Next() {
+		var i JobErrorsRow
+		if err := rows.Scan(&i.Line, &i.Body); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const JobFileByName = `-- name: JobFileByName :one
 SELECT f.name, f.kind, f.type, f.lines, f.bytes, f.path
 FROM job_file f
@@ -553,6 +656,63 @@ WHERE j.finished IS NOT NULL AND j.removed IS NULL AND (j.expires <= clock_times
 // JobsToClean are the jobs that have ended and whose files are still there to be removed.
 func (q *Queries) JobsToClean(ctx context.Context) ([]string, error) {
 	rows, err := q.db.Query(ctx, JobsToClean)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var id string
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		items = append(items, id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const KeepJobPartProgress = `-- name: KeepJobPartProgress :execrows
+UPDATE job_part p
+SET progress = $1::jsonb, done = $2
+FROM job j
+WHERE p.job = $3 AND p.number = $4 AND p.lease = $5 AND p.state = 'running' AND j.id = p.job AND j.finished IS NULL
+`
+
+type KeepJobPartProgressParams struct {
+	Progress []byte
+	Done     int64
+	Job      string
+	Number   int32
+	Lease    int64
+}
+
+// KeepJobPartProgress stores how far a part is, while its lease is this one and its job has not ended.
+func (q *Queries) KeepJobPartProgress(ctx context.Context, arg KeepJobPartProgressParams) (int64, error) {
+	result, err := q.db.Exec(ctx, KeepJobPartProgress,
+		arg.Progress,
+		arg.Done,
+		arg.Job,
+		arg.Number,
+		arg.Lease,
+	)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
+const KnownJobs = `-- name: KnownJobs :many
+SELECT j.id
+FROM job j
+WHERE j.id = ANY ($1::text[]) AND j.removed IS NULL
+`
+
+// KnownJobs are those of some jobs that there are.
+func (q *Queries) KnownJobs(ctx context.Context, ids []string) ([]string, error) {
+	rows, err := q.db.Query(ctx, KnownJobs, ids)
 	if err != nil {
 		return nil, err
 	}

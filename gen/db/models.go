@@ -217,6 +217,13 @@ type JobDirectory struct {
 	Mark string
 }
 
+type JobError struct {
+	Job   string
+	Input int32
+	Line  int64
+	Body  string
+}
+
 type JobFile struct {
 	Job    string
 	Name   string
@@ -242,6 +249,7 @@ type JobPart struct {
 	Attempts    int32
 	Done        int64
 	Result      []byte
+	Progress    []byte
 }
 
 type NotificationBinding struct {

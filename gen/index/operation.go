@@ -243,6 +243,17 @@ var Operations = []fhir.OperationDefinition{
 	}, Out: []fhir.OperationParameter{
 		{Name: "return", Min: 1, Max: 1, Type: "OperationOutcome"},
 	}},
+	{Code: "import", URL: "http://kiln/fhir/OperationDefinition/import", System: true, AffectsState: true, In: []fhir.OperationParameter{
+		{Name: "inputFormat", Min: 1, Max: 1, Type: "code"},
+		{Name: "inputSource", Min: 1, Max: 1, Type: "uri"},
+		{Name: "storageDetail", Max: 1, Parts: []fhir.OperationParameter{
+			{Name: "type", Min: 1, Max: 1, Type: "code"},
+		}},
+		{Name: "input", Min: 1, Max: -1, Parts: []fhir.OperationParameter{
+			{Name: "type", Max: 1, Type: "code"},
+			{Name: "url", Min: 1, Max: 1, Type: "url"},
+		}},
+	}},
 	{Code: "install-package", URL: "http://kiln/fhir/OperationDefinition/install-package", System: true, AffectsState: true, In: []fhir.OperationParameter{
 		{Name: "dry-run", Max: 1, Type: "boolean"},
 		{Name: "strict", Max: 1, Type: "boolean"},

@@ -1,5 +1,5 @@
-// Package bulk serves Bulk Data: asynchronous requests, exports and their files. It owns the
-// kick-offs, the status URL, the manifest, the files, and what an export contains. Package jobs runs
+// Package bulk serves Bulk Data: asynchronous requests, exports, imports and their files. It owns the
+// kick-offs, the status URL, the manifest, the files, and the content of an export. Package jobs runs
 // the work; package store knows the state of resources at a moment.
 //
 //	kick-off ──> spec (parsed, rights checked) ──> jobs.Add ──> 202, Content-Location
@@ -27,6 +27,19 @@
 //
 // Targets are the resources outside of all patient compartments that resources of the level refer
 // to. The parts of stage 1 collect their references; stage 2 reads them.
+//
+// # Imports
+//
+//	job ──> fetch: the lines of an input               parts, stage 0    records in files of 8 MiB
+//	        lines: a file of records                   parts, stage 0    resources, errors in job_error
+//	        report: files of errors, the manifest      one part, stage 1 error.OperationOutcome.N.ndjson
+//
+// An upload is stored as records before the 202, and has no part that fetches. A part that stores lines
+// works on transactions of some hundred lines. Each transaction also stores the errors of its lines and
+// the place behind them, under the lease of the part (jobs.Task.Keep). So a server that takes over
+// goes on behind the last committed line, and a server behind its lease commits nothing.
+//
+// A part that fetches waits for a source and does not count as a worker (jobs.Task.Wait).
 //
 // # Files
 //

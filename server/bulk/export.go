@@ -81,7 +81,7 @@ func (s *Service) exportValues(r *http.Request) (url.Values, error) {
 	if err != nil || r.Method != http.MethodPost {
 		return values, err
 	}
-	body, err := readSmallBody(r)
+	body, err := readBody(r, 1<<20)
 	if err != nil || len(body) == 0 {
 		return values, err
 	}
@@ -137,15 +137,9 @@ type exportReader struct {
 
 // ignore is err, unless the client wants what is not served to be ignored.
 func (p *exportReader) ignore(err error) error {
-	e, ok := outcome.From(err)
-	if !p.lenient || !ok {
-		return err
-	}
-	for _, issue := range e.Issues {
-		issue.Severity = outcome.Warning
-		p.spec.Warnings = append(p.spec.Warnings, outcome.JSON([]outcome.Issue{issue}))
-	}
-	return nil
+	warnings, err := lenientWarnings(p.lenient, err)
+	p.spec.Warnings = append(p.spec.Warnings, warnings...)
+	return err
 }
 
 func (p *exportReader) read(values url.Values) error {

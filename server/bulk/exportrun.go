@@ -54,14 +54,13 @@ type exportSpan struct {
 	After, Last int64
 }
 
-// readSmallBody reads the body of a kick-off.
-func readSmallBody(r *http.Request) ([]byte, error) {
-	const most = 1 << 20
+// readBody reads the body of a kick-off.
+func readBody(r *http.Request, most int64) ([]byte, error) {
 	body, err := io.ReadAll(io.LimitReader(r.Body, most+1))
 	if err != nil {
 		return nil, outcome.Invalid("the body cannot be read: %v", err)
 	}
-	if len(body) > most {
+	if int64(len(body)) > most {
 		return nil, outcome.New(outcome.CodeTooLong, "the body of a kick-off has at most %d bytes", most)
 	}
 	return body, nil

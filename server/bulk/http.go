@@ -24,7 +24,7 @@ const instant = "2006-01-02T15:04:05.000Z07:00"
 
 // Serves reports whether an operation is one of this package's.
 func (s *Service) Serves(name, typ, id string) bool {
-	return name == "$export" && (typ == "" || typ == "Patient" && id == "" || typ == "Group" && id != "")
+	return name == "$import" && typ == "" && id == "" || name == "$export" && (typ == "" || typ == "Patient" && id == "" || typ == "Group" && id != "")
 }
 
 // KickOff checks a request, adds its job, and answers 202 with the status URL.
@@ -34,14 +34,19 @@ func (s *Service) KickOff(ctx context.Context, x *web.Exchange, r *http.Request,
 	var parts []jobs.Part
 	err := s.ready(ctx)
 	if err == nil {
-		if k.Operation == "$export" {
+		switch k.Operation {
+		case "$export":
 			j, parts, err = s.exportJob(ctx, r, k)
-		} else {
+		case "$import":
+			j, parts, err = s.importJob(ctx, x, r, k)
+		default:
 			j, parts, err = s.searchJob(ctx, k)
 		}
 	}
 	if err == nil {
-		err = s.addJob(ctx, x, r, k, j, parts)
+		if err = s.addJob(ctx, x, r, k, j, parts); err != nil {
+			s.dropFiles(j.ID)
+		}
 	}
 	if err != nil {
 		if e, ok := outcome.From(err); ok && e.Issues[0].Code == outcome.CodeThrottled {
@@ -71,6 +76,7 @@ func (s *Service) addJob(ctx context.Context, x *web.Exchange, r *http.Request, 
 	p := access.PrincipalFrom(ctx)
 	address := s.Address(r).String()
 	var err error
+
 	if j.Principal, err = storedOwner(p, address); err != nil {
 		return err
 	}
@@ -87,6 +93,11 @@ func (s *Service) addJob(ctx context.Context, x *web.Exchange, r *http.Request, 
 		s.auditJob(s.Audit.EventOf(ctx, x, r), j, "kickoff")
 	}
 	return nil
+}
+
+// clientOfRequest names the client of a request; without authorization its address.
+func (s *Service) clientOfRequest(ctx context.Context, r *http.Request) string {
+	return clientOf(access.PrincipalFrom(ctx), s.Address(r).String())
 }
 
 // clientOf names the client of a job; without authorization its address.
@@ -181,22 +192,24 @@ type manifest struct {
 	TransactionTime     string          `json:"transactionTime"`
 	Request             string          `json:"request"`
 	RequiresAccessToken bool            `json:"requiresAccessToken"`
-	Output              []manifestFile  `json:"output"`
+	Output              any             `json:"output"` // of manifestFile, or of importOutput
 	Deleted             *[]manifestFile `json:"deleted,omitempty"`
 	Error               []manifestFile  `json:"error"`
 }
 
 type manifestFile struct {
-	Type  string `json:"type"`
-	URL   string `json:"url"`
-	Count int64  `json:"count"`
+	Type     string `json:"type"`
+	InputURL string `json:"inputUrl,omitempty"` // of errors of an import
+	URL      string `json:"url"`
+	Count    int64  `json:"count"`
 }
 
 // sharedState is what the parts of a job have found out for later ones.
 type sharedState struct {
-	Moment  time.Time `json:"moment"`
-	Since   bool      `json:"since"` // the manifest lists deletions
-	Members []string  `json:"members,omitempty"`
+	Moment time.Time `json:"moment"`
+	Since  bool      `json:"since"` // the manifest lists deletions
+	// Outputs are what an import made of its inputs.
+	Outputs []importOutput `json:"outputs,omitempty"`
 }
 
 func (s *Service) sendManifest(x *web.Exchange, r *http.Request, j *jobs.Job) {
@@ -211,11 +224,15 @@ func (s *Service) sendManifest(x *web.Exchange, r *http.Request, j *jobs.Job) {
 		return
 	}
 	m := manifest{TransactionTime: shared.Moment.UTC().Format(instant), Request: j.Request, RequiresAccessToken: s.Authorization,
-		Output: []manifestFile{}, Error: []manifestFile{}}
+		Error: []manifestFile{}}
+	output := []manifestFile{}
 	if shared.Since {
 		m.Deleted = &[]manifestFile{}
 	}
 	for _, f := range files {
+		if f.Kind == jobs.Input {
+			continue
+		}
 		u := j.Base + "/$job/" + j.ID + "/" + f.Name
 		signed, err := s.Storage.SignedURL(r.Context(), f.Path, ndjson)
 		if err != nil {
@@ -225,10 +242,10 @@ func (s *Service) sendManifest(x *web.Exchange, r *http.Request, j *jobs.Job) {
 		if signed != "" {
 			u, m.RequiresAccessToken = signed, false
 		}
-		entry := manifestFile{Type: f.Type, URL: u, Count: f.Lines}
+		entry := manifestFile{Type: f.Type, InputURL: f.Input, URL: u, Count: f.Lines}
 		switch f.Kind {
 		case jobs.Output:
-			m.Output = append(m.Output, entry)
+			output = append(output, entry)
 		case jobs.Deleted:
 			if m.Deleted != nil {
 				*m.Deleted = append(*m.Deleted, entry)
@@ -236,6 +253,9 @@ func (s *Service) sendManifest(x *web.Exchange, r *http.Request, j *jobs.Job) {
 		default:
 			m.Error = append(m.Error, entry)
 		}
+	}
+	if m.Output = output; j.Type == "import" {
+		m.Output = shared.Outputs
 	}
 	body, err := json.Marshal(m)
 	if err != nil {
@@ -277,7 +297,7 @@ func (s *Service) download(w http.ResponseWriter, r *http.Request) {
 	if err == nil {
 		f, err = s.Jobs.File(r.Context(), j.ID, r.PathValue("file"))
 	}
-	if err == nil && (f == nil || j.State != jobs.Done) {
+	if err == nil && (f == nil || f.Kind == jobs.Input || j.State != jobs.Done) {
 		err = outcome.New(outcome.CodeNotFound, "job %s has no file %s", j.ID, outcome.Clip(r.PathValue("file")))
 	}
 	if err == nil && f.Kind == jobs.Output {

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -24,6 +25,7 @@ type Settings struct {
 	MaxFileBytes   int64
 	QuotaBytes     int64 // of all files; 0 means none
 	SnapshotWait   time.Duration
+	Import         ImportSettings
 }
 
 // Service is Bulk Data. Its fields are set before Mount.
@@ -46,6 +48,10 @@ type Service struct {
 	shared    atomic.Bool // Storage is that of the other servers of the database
 	polls     pollCounter
 	sets      patientSets
+	uploads   uploads
+
+	sourcesOnce sync.Once
+	sources     *http.Client
 }
 
 // compareStorage compares the storage with that of the other servers, once. Before the first
@@ -85,12 +91,41 @@ func (s *Service) runsJobs() bool {
 	return s.shared.Load()
 }
 
+// orphanAge is the age from which files of no job are removed: an upload is stored before its job is added.
+const orphanAge = 24 * time.Hour
+
+// Sweep removes the files of uploads that were broken off by the end of a server, and what a server has
+// written behind its lease.
+func (s *Service) Sweep(ctx context.Context) error {
+	if !s.shared.Load() {
+		return nil
+	}
+	ids, err := s.Storage.Jobs(ctx, orphanAge)
+	if err != nil || len(ids) == 0 {
+		return err
+	}
+	known, err := s.Jobs.Known(ctx, ids)
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		if slices.Contains(known, id) {
+			continue
+		}
+		if err := s.Storage.RemoveJob(ctx, id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Kinds are the types of jobs that the service runs.
 func (s *Service) Kinds() []jobs.Kind {
 	ready := s.runsJobs
 	return []jobs.Kind{
 		{Type: "export", Run: s.runExport, Ready: ready, Ended: s.jobEnded},
 		{Type: "search", Run: s.runSearch, Ready: ready},
+		{Type: "import", Run: s.runImport, Ready: ready, Ended: s.jobEnded},
 	}
 }
 
@@ -150,7 +185,10 @@ func (s *Service) auditJob(e audit.Event, job *jobs.Job, what string) {
 }
 
 // jobEnded records the end of a job.
-func (s *Service) jobEnded(_ context.Context, j *jobs.Job) {
+func (s *Service) jobEnded(ctx context.Context, j *jobs.Job) {
+	if j.Type == "import" && j.State == jobs.Done {
+		s.dropInputs(ctx, j)
+	}
 	e := audit.Event{Time: s.Now(), Outcome: audit.Success, Client: j.Client, Subject: j.User, Description: j.Failure}
 	what := "end"
 	switch j.State {

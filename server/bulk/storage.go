@@ -23,6 +23,10 @@ type Storage interface {
 	Create(ctx context.Context, path string) (Writer, error)
 	// Open opens a file to be read from any place.
 	Open(ctx context.Context, path string) (io.ReadSeekCloser, error)
+	// Remove deletes a file.
+	Remove(ctx context.Context, path string) error
+	// Jobs lists the ids of the jobs that have files, all of which are older than age.
+	Jobs(ctx context.Context, age time.Duration) ([]string, error)
 	// RemoveJob deletes the files of a job.
 	RemoveJob(ctx context.Context, job string) error
 	// SignedURL is a URL from which anybody can read a file for a time, "" where there are none.
@@ -90,6 +94,29 @@ func (d *directory) RemoveJob(_ context.Context, job string) error {
 		return fmt.Errorf("bulk: %q is not the id of a job", job)
 	}
 	return os.RemoveAll(filepath.Join(d.root, job))
+}
+
+func (d *directory) Remove(_ context.Context, path string) error {
+	err := os.Remove(filepath.Join(d.root, filepath.FromSlash(path)))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+func (d *directory) Jobs(_ context.Context, age time.Duration) ([]string, error) {
+	entries, err := os.ReadDir(d.root)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var out []string
+	for _, e := range entries {
+		// A folder changes when a file is added to it.
+		if info, err := e.Info(); err == nil && e.IsDir() && time.Since(info.ModTime()) > age {
+			out = append(out, e.Name())
+		}
+	}
+	return out, err
 }
 
 func (d *directory) SignedURL(context.Context, string, string) (string, error) { return "", nil }

@@ -1,8 +1,10 @@
 package fhir
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -101,6 +103,36 @@ func (b *Body) Render(dst []byte, id string, versionID int, lastUpdated time.Tim
 	dst = append(dst, '}')
 	dst = append(dst, b.rest...)
 	return append(dst, '}')
+}
+
+// Equals reports whether a version has the same JSON, but for meta.versionId and meta.lastUpdated.
+// The order of properties and the escapes of strings make no difference; the digits of numbers do.
+func (b *Body) Equals(v Version) bool {
+	text := b.Render(nil, v.ID, v.VersionID, v.LastUpdated)
+	if bytes.Equal(text, v.Body) {
+		return true
+	}
+	own, ok := comparableJSON(text)
+	if !ok {
+		return false
+	}
+	other, ok := comparableJSON(v.Body)
+	return ok && reflect.DeepEqual(own, other)
+}
+
+// comparableJSON is a resource as a value, without meta.versionId and meta.lastUpdated.
+func comparableJSON(text []byte) (map[string]any, bool) {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber()
+	var value map[string]any
+	if d.Decode(&value) != nil {
+		return nil, false
+	}
+	if meta, ok := value["meta"].(map[string]any); ok {
+		delete(meta, "versionId")
+		delete(meta, "lastUpdated")
+	}
+	return value, true
 }
 
 // AppendInstant appends t as an instant in UTC with milliseconds.

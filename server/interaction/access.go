@@ -396,7 +396,7 @@ func (s *Service) GuardWrite(ctx context.Context, w *store.Write) error {
 		w.Guard = g
 	}
 	if w.ResourceType == "AuditEvent" && w.Method == fhir.PUT {
-		w.Guard = appendOnly{w.Guard}
+		w.Guard = appendOnly{inner: w.Guard}
 	}
 	return nil
 }

@@ -75,7 +75,11 @@ func (s *Service) mayAppend(ctx context.Context, id string) error {
 
 // appendOnly is a Guard that lets a PUT create a resource and never change one. It implements
 // store.Guard.
-type appendOnly struct{ inner store.Guard } // nil allows everything
+type appendOnly struct {
+	inner store.Guard // nil allows everything
+	// equal reports whether the PUT changes nothing of a version, and so is allowed; nil allows none.
+	equal func(fhir.Version) bool
+}
 
 func (g appendOnly) Sees(v fhir.Version) (bool, error) {
 	if g.inner == nil {
@@ -88,8 +92,10 @@ func (g appendOnly) Hidden() error { return auditEventUnchangeable() }
 
 func (g appendOnly) May(current *fhir.Version, id string, x *fhir.Index) error {
 	switch {
-	case current != nil:
+	case current != nil && (g.equal == nil || !g.equal(*current)):
 		return auditEventUnchangeable()
+	case current != nil:
+		return nil
 	case g.inner == nil:
 		return nil
 	}

@@ -31,7 +31,7 @@ type metadata struct {
 	topics        []string
 	guides        Guides
 	instantiates  []string
-	export        bool
+	bulk          [2]bool // $export and $import are served
 	before, after []byte
 }
 
@@ -90,7 +90,7 @@ func (s *Service) capabilityBody(ctx context.Context, base string) ([]byte, erro
 		uris = s.Facts.OAuthURIs()
 	}
 	cors := s.Facts.CORS != nil && s.Facts.CORS()
-	export := s.Facts.Export != nil && s.Facts.Export()
+	bulk := [2]bool{s.exports("Patient") != nil, s.Facts.Import != nil && s.Facts.Import()}
 	var topics []string
 	if s.Facts.Topics != nil {
 		var err error
@@ -111,12 +111,12 @@ func (s *Service) capabilityBody(ctx context.Context, base string) ([]byte, erro
 	}
 	sameGuides := slices.Equal(s.metadata.guides.Requirements, guides.Requirements) && slices.Equal(s.metadata.guides.Guides, guides.Guides) &&
 		slices.Equal(s.metadata.instantiates, instantiates)
-	if version := s.operationsVersion(); !sameGuides || s.metadata.of != reg || s.metadata.cors != cors || s.metadata.export != export || !slices.Equal(s.metadata.topics, topics) || s.metadata.operations != version || s.metadata.profiles != profilesVersion || !maps.Equal(s.metadata.uris, uris) {
+	if version := s.operationsVersion(); !sameGuides || s.metadata.of != reg || s.metadata.cors != cors || s.metadata.bulk != bulk || !slices.Equal(s.metadata.topics, topics) || s.metadata.operations != version || s.metadata.profiles != profilesVersion || !maps.Equal(s.metadata.uris, uris) {
 		c := s.capabilityStatement(reg, profiles, security(uris, cors), topics, mark)
 		nameGuides(c, guides, instantiates)
 		body := fhir.Encode(nil, c)
 		s.metadata.guides, s.metadata.instantiates = guides, instantiates
-		s.metadata.of, s.metadata.operations, s.metadata.profiles, s.metadata.uris, s.metadata.cors, s.metadata.topics, s.metadata.export = reg, version, profilesVersion, uris, cors, topics, export
+		s.metadata.of, s.metadata.operations, s.metadata.profiles, s.metadata.uris, s.metadata.cors, s.metadata.topics, s.metadata.bulk = reg, version, profilesVersion, uris, cors, topics, bulk
 		s.metadata.before, s.metadata.after, _ = bytes.Cut(body, []byte(`"`+mark+`"`))
 	}
 	body := make([]byte, 0, len(s.metadata.before)+len(base)+2+len(s.metadata.after))
@@ -200,7 +200,7 @@ func (s *Service) capabilityStatement(reg *search.Registry, profiles map[string]
 			}, "transaction", "batch", "search-system", "history-system"),
 		}},
 	}
-	if s.exports("") != nil {
+	if s.exports("Patient") != nil {
 		c.Instantiates = each(canonicalOf, "http://hl7.org/fhir/uv/bulkdata/CapabilityStatement/bulk-data")
 	}
 	rest := &c.Rest[0]
@@ -321,6 +321,15 @@ func searchParam(p *fhir.Parameter) r4.CapabilityStatementRestResourceSearchPara
 	return out
 }
 
+// bulkOperations are the listings of $export and $import on a type, or with "" on the system.
+func (s *Service) bulkOperations(typ string) []OperationListing {
+	out := s.exports(typ)
+	if typ == "" && s.Facts.Import != nil && s.Facts.Import() {
+		out = append(out, OperationListing{Name: "import", Definition: "http://kiln/fhir/OperationDefinition/import"})
+	}
+	return out
+}
+
 // exports is the listing of $export on a type, or with "" on the system; nil where it is not served.
 // Spec: https://hl7.org/fhir/uv/bulkdata/STU2/CapabilityStatement-bulk-data.html.
 func (s *Service) exports(typ string) []OperationListing {
@@ -334,7 +343,7 @@ func (s *Service) exports(typ string) []OperationListing {
 // operationsOf lists the operations of a type, or with "" of the system, by name.
 func (s *Service) operationsOf(typ string) []r4.CapabilityStatementRestResourceOperation {
 	var out []r4.CapabilityStatementRestResourceOperation
-	list := append(slices.Clone(s.listedOperations(typ)), s.exports(typ)...)
+	list := append(slices.Clone(s.listedOperations(typ)), s.bulkOperations(typ)...)
 	slices.SortStableFunc(list, func(a, b OperationListing) int { return strings.Compare(a.Name, b.Name) })
 	for _, o := range list {
 		out = append(out, r4.CapabilityStatementRestResourceOperation{Name: stringOf(o.Name), Definition: canonicalOf(o.Definition)})

@@ -133,6 +133,8 @@ type Facts struct {
 	OAuthURIs func() map[string]string
 	// Export reports whether $export is served; nil says no.
 	Export func() bool
+	// Import reports whether $import is served; nil says no.
+	Import func() bool
 	// CORS reports whether pages of other origins may call; nil says no.
 	CORS func() bool
 	// Guides returns the canonicals of the requirements for servers and of the guides of packages; nil

@@ -17,9 +17,12 @@
 // the number: a server that was frozen and wakes up behind its lease stores nothing. Files are
 // written under paths that contain the number, so two servers never write to one file.
 //
-// A part that fails or loses its lease Settings.MaxAttempts times fails its job. An error that is
-// an *outcome.Error fails the job at once: another attempt would get the same. A clean stop gives
-// the part back, which counts as no attempt.
+// A part that fails or loses its lease Settings.MaxAttempts times fails its job. An *outcome.Error fails
+// the job at once where another attempt would get the same (permanent). A clean stop gives the part back,
+// which counts as no attempt.
+//
+// A part that changes resources stores how far it is in the same transaction (Task.Keep): the next server
+// goes on from there, and nothing is stored twice.
 //
 // # Stages
 //

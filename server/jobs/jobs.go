@@ -32,6 +32,7 @@ const (
 	Output  = "output"
 	Deleted = "deleted"
 	Errors  = "error"
+	Input   = "input" // is read by later parts, and in no manifest
 )
 
 // Settings are what administrators choose; they can change at run time.
@@ -61,7 +62,8 @@ type Job struct {
 	Code, Failure   string
 	Parts           int64
 	PartsDone       int64
-	Attempts        int // the most of a part
+	Attempts        int    // the most of a part
+	Files           []File // of a job that is added: files that there are already
 }
 
 // Task is a part that this server works on.
@@ -71,10 +73,40 @@ type Task struct {
 	Stage  int
 	Spec   []byte // JSON of the part
 	Lease  int64
+	// Kept is the JSON of the last Keep, by this server or by another one; {} before.
+	Kept []byte
 
+	away func() bool // see Wait
 	mu   sync.Mutex
 	done int64
 }
+
+// Keep stores the progress of the part, in the transaction that also stores its results so far. It fails
+// where the task has lost its lease or the job has ended: the caller must give the transaction up then.
+func (t *Task) Keep(ctx context.Context, tx pgx.Tx, progress any, done int64) error {
+	text, err := json.Marshal(progress)
+	if err != nil {
+		return err
+	}
+	n, err := db.New(tx).KeepJobPartProgress(ctx, db.KeepJobPartProgressParams{Job: t.Job.ID, Number: int32(t.Number), Lease: t.Lease, Progress: text, Done: done})
+	if err == nil && n == 0 {
+		err = errLost
+	}
+	return err
+}
+
+// Wait says that the part waits for somebody else from here to its end, such as a slow source: it no
+// longer counts as one of Settings.Workers. Where too many parts of this server wait already, Wait
+// returns ErrLater, which Kind.Run returns: the part is tried again later, and that counts as no attempt.
+func (t *Task) Wait() error {
+	if t.away == nil || t.away() {
+		return nil
+	}
+	return ErrLater
+}
+
+// ErrLater gives a part back that cannot be worked on now.
+var ErrLater = errors.New("jobs: later")
 
 // Progress says how many resources the part has done so far.
 func (t *Task) Progress(done int64) {
@@ -115,8 +147,8 @@ type Result struct {
 // Kind is one type of job.
 type Kind struct {
 	Type string
-	// Run works on a part until ctx ends. An *outcome.Error fails the job; after another error
-	// the part is tried again.
+	// Run works on a part until ctx ends. An *outcome.Error fails the job, unless it says that
+	// something does not answer now or is busy; after another error the part is tried again.
 	Run func(ctx context.Context, t *Task) (Result, error)
 	// Ready reports whether this server can run parts of the type; nil is always.
 	Ready func() bool
@@ -133,6 +165,8 @@ type Core struct {
 	Kinds    []Kind
 	// Remove deletes the files of a job.
 	Remove func(ctx context.Context, job string) error
+	// Sweep deletes files of no job, sometimes; nil deletes none.
+	Sweep func(ctx context.Context) error
 	// Authorization says that jobs have clients and users, which can be disabled.
 	Authorization bool
 
@@ -158,24 +192,41 @@ func (c *Core) Wake() {
 	}
 }
 
-// Add adds a job with its first parts. It fails with throttled, 429, where the client has
-// MaxPerClient unfinished jobs.
+// CheckClient fails with throttled, 429, where a client has MaxPerClient unfinished jobs.
+func (c *Core) CheckClient(ctx context.Context, client string) error {
+	return c.checkClient(ctx, db.New(c.Pool), client)
+}
+
+func (c *Core) checkClient(ctx context.Context, q *db.Queries, client string) error {
+	n, err := q.CountUnfinishedJobs(ctx, client)
+	if err != nil {
+		return err
+	}
+	if most := c.Settings().MaxPerClient; n >= int64(most) {
+		return outcome.New(outcome.CodeThrottled, "this client has %d unfinished jobs, as many as jobs.max_per_client allows; wait for one of them or DELETE it", n)
+	}
+	return nil
+}
+
+// Add adds a job with its first parts, under Job.ID or, where that is empty, under a new id. It fails
+// with throttled, 429, where the client has MaxPerClient unfinished jobs.
 func (c *Core) Add(ctx context.Context, j *Job, parts ...Part) error {
-	j.ID = c.NewID()
+	if j.ID == "" {
+		j.ID = c.NewID()
+	}
 	err := pgx.BeginFunc(ctx, c.Pool, func(tx pgx.Tx) error {
 		q := db.New(tx)
 		if err := q.LockJobClient(ctx, j.Client); err != nil {
 			return err
 		}
-		n, err := q.CountUnfinishedJobs(ctx, j.Client)
-		if err != nil {
+		if err := c.checkClient(ctx, q, j.Client); err != nil {
 			return err
 		}
-		if most := c.Settings().MaxPerClient; n >= int64(most) {
-			return outcome.New(outcome.CodeThrottled, "this client has %d unfinished jobs, as many as jobs.max_per_client allows; wait for one of them or DELETE it", n)
-		}
 		if err := q.AddJob(ctx, db.AddJobParams{ID: j.ID, Type: j.Type, Client: j.Client, Username: j.User, Principal: j.Principal, Request: j.Request,
-			Base: j.Base, Spec: j.Spec, Reason: j.Reason}); err != nil {
+			Base: j.Base, Spec: j.Spec, Reason: j.Reason, Total: j.Total}); err != nil {
+			return err
+		}
+		if err := addFiles(ctx, q, j.ID, j.Files); err != nil {
 			return err
 		}
 		return addParts(ctx, q, j.ID, parts)
@@ -184,6 +235,20 @@ func (c *Core) Add(ctx context.Context, j *Job, parts ...Part) error {
 		c.Wake()
 	}
 	return err
+}
+
+func addFiles(ctx context.Context, q *db.Queries, job string, files []File) error {
+	for _, f := range files {
+		prefix := ""
+		if f.Kind != Output {
+			prefix = f.Kind + "."
+		}
+		if err := q.AddJobFile(ctx, db.AddJobFileParams{Job: job, Prefix: prefix, Kind: f.Kind, Type: f.Type, Lines: f.Lines, Bytes: f.Bytes,
+			Path: f.Path, Input: f.Input}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func addParts(ctx context.Context, q *db.Queries, job string, parts []Part) error {
@@ -278,6 +343,47 @@ func (c *Core) Results(ctx context.Context, job string) ([][]byte, error) {
 // StoredBytes is the size of all files of all jobs.
 func (c *Core) StoredBytes(ctx context.Context) (int64, error) {
 	return db.New(c.Pool).JobFileBytes(ctx)
+}
+
+// AddErrors stores errors of lines of an input in a transaction, until the input has most of them.
+func (t *Task) AddErrors(ctx context.Context, tx pgx.Tx, input int, lines []int64, outcomes []string, most int) error {
+	if len(lines) == 0 {
+		return nil
+	}
+	return db.New(tx).AddJobErrors(ctx, db.AddJobErrorsParams{Job: t.Job.ID, Input: int32(input), Lines: lines, Bodies: outcomes, Most: int64(most)})
+}
+
+// LineError is an error that AddErrors has stored.
+type LineError struct {
+	Line    int64
+	Outcome string // JSON of an OperationOutcome
+}
+
+// LineErrors returns errors of an input by line, from after on, at most count.
+func (c *Core) LineErrors(ctx context.Context, job string, input int, after int64, count int) ([]LineError, error) {
+	rows, err := db.New(c.Pool).JobErrors(ctx, db.JobErrorsParams{Job: job, Input: int32(input), After: after, Count: int32(count)})
+	if err != nil {
+		return nil, fmt.Errorf("errors of a job: %w", err)
+	}
+	out := make([]LineError, len(rows))
+	for i, r := range rows {
+		out[i] = LineError{r.Line, r.Body}
+	}
+	return out, nil
+}
+
+// DropInput forgets the inputs and errors of a job whose lines are stored.
+func (c *Core) DropInput(ctx context.Context, job string) error {
+	q := db.New(c.Pool)
+	if err := q.DeleteJobErrors(ctx, job); err != nil {
+		return err
+	}
+	return q.DeleteJobFilesOfKind(ctx, db.DeleteJobFilesOfKindParams{Job: job, Kind: Input})
+}
+
+// Known returns the ids of jobs whose files are not removed, out of ids.
+func (c *Core) Known(ctx context.Context, ids []string) ([]string, error) {
+	return db.New(c.Pool).KnownJobs(ctx, ids)
 }
 
 // Cancel ends a job that has not ended, and reports whether there was one.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -18,12 +19,15 @@ import (
 // The times of a Core.
 const (
 	lookForParts  = time.Second            // between two looks for parts that others have added or lost
+	sweepEvery    = 10 * time.Minute       // between two looks for files of no job
 	cleanEvery    = 2 * time.Second        // between two looks for results to remove and owners that are gone
 	retryPause    = 500 * time.Millisecond // before the next attempt of a part that failed
 	renewEach     = 4                      // a lease is renewed when a part of it, one in so many, is over
 	mostBetween   = time.Second            // the longest time between two renewals, which tell the progress too
 	keepEnded     = 7 * 24 * time.Hour     // jobs are listed so long after their end
 	returnTimeout = 3 * time.Second        // a stopping server gives a part back within this time
+	mostWaiting   = 8                      // parts of a server that wait for somebody else; see Task.Wait
+	laterPause    = 2 * time.Second        // before the next try of a part that returned ErrLater
 )
 
 // errLost ends the work on a part whose lease is over, or whose job has ended.
@@ -34,10 +38,9 @@ func (c *Core) Run(ctx context.Context) {
 	var working sync.WaitGroup
 	defer working.Wait()
 	working.Go(func() { c.clean(ctx) })
-	busy := 0
-	ended := make(chan struct{}, 1024)
+	var busy, waiting atomic.Int64
 	for ctx.Err() == nil {
-		for busy < c.Settings().Workers && ctx.Err() == nil {
+		for busy.Load() < int64(c.Settings().Workers) && ctx.Err() == nil {
 			t, err := c.claim(ctx)
 			if err != nil && ctx.Err() == nil {
 				c.Logger.Error("look for parts of jobs", slog.Any("error", err))
@@ -45,18 +48,31 @@ func (c *Core) Run(ctx context.Context) {
 			if t == nil {
 				break
 			}
-			busy++
+			counted := &busy
+			t.away = func() bool {
+				if counted == &waiting {
+					return true
+				}
+				if waiting.Add(1) > mostWaiting {
+					waiting.Add(-1)
+					return false
+				}
+				busy.Add(-1)
+				counted = &waiting
+				c.Wake()
+				return true
+			}
+			busy.Add(1)
 			working.Go(func() {
-				defer func() { ended <- struct{}{} }()
 				c.work(ctx, t)
+				counted.Add(-1)
+				c.Wake()
 			})
 		}
 		timer := time.NewTimer(lookForParts)
 		select {
 		case <-ctx.Done():
 		case <-c.wake:
-		case <-ended:
-			busy--
 		case <-timer.C:
 		}
 		timer.Stop()
@@ -93,7 +109,7 @@ func (c *Core) claim(ctx context.Context) (*Task, error) {
 		_, err := c.endJob(ctx, j.ID, Failed, string(outcome.CodeException), fmt.Sprintf("a part was given up after %d attempts", r.Attempts))
 		return nil, err
 	}
-	return &Task{Job: j, Number: int(r.Number), Stage: int(r.Stage), Spec: r.Spec, Lease: r.Lease}, nil
+	return &Task{Job: j, Number: int(r.Number), Stage: int(r.Stage), Spec: r.Spec, Lease: r.Lease, Kept: r.Progress}, nil
 }
 
 // work runs one part, with its lease renewed beside it, and stores the result.
@@ -120,14 +136,18 @@ func (c *Core) work(ctx context.Context, t *Task) {
 	}
 	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), returnTimeout)
 	defer cancel()
-	if ctx.Err() != nil { // a clean stop
-		if err := c.giveBack(after, t, false); err != nil {
+	if later := errors.Is(err, ErrLater); later || ctx.Err() != nil { // or a clean stop
+		pause := time.Duration(0)
+		if later {
+			pause = laterPause
+		}
+		if err := c.giveBack(after, t, false, pause); err != nil {
 			c.Logger.Warn("give a part of a job back", slog.String("job", t.Job.ID), slog.Any("error", err))
 		}
 		return
 	}
 	c.parts.WithLabelValues(t.Job.Type, "failed").Inc()
-	if e, ok := outcome.From(err); ok {
+	if e, ok := outcome.From(err); ok && permanent(e) {
 		_, err := c.endJob(after, t.Job.ID, Failed, string(e.Issues[0].Code), e.Error())
 		if err != nil {
 			c.Logger.Error("end a job", slog.String("job", t.Job.ID), slog.Any("error", err))
@@ -135,9 +155,19 @@ func (c *Core) work(ctx context.Context, t *Task) {
 		return
 	}
 	c.Logger.Error("a part of a job failed", slog.String("job", t.Job.ID), slog.Int("part", t.Number), slog.Any("error", err))
-	if err := c.giveBack(after, t, true); err != nil {
+	if err := c.giveBack(after, t, true, retryPause); err != nil {
 		c.Logger.Error("give a part of a job back", slog.String("job", t.Job.ID), slog.Any("error", err))
 	}
+}
+
+// permanent reports whether another attempt would fail in the same way. Databases come back, and others
+// stop changing the same resources.
+func permanent(e *outcome.Error) bool {
+	switch e.Issues[0].Code {
+	case outcome.CodeException, outcome.CodeTimeout, outcome.CodeConflict, outcome.CodeThrottled:
+		return false
+	}
+	return true
 }
 
 // run is Kind.Run; a panic is an error.
@@ -205,15 +235,8 @@ func (c *Core) finish(ctx context.Context, t *Task, r Result) error {
 		if err != nil {
 			return err
 		}
-		for _, f := range r.Files {
-			prefix := ""
-			if f.Kind != Output {
-				prefix = f.Kind + "."
-			}
-			if err := q.AddJobFile(ctx, db.AddJobFileParams{Job: t.Job.ID, Prefix: prefix, Kind: f.Kind, Type: f.Type, Lines: f.Lines, Bytes: f.Bytes,
-				Path: f.Path, Input: f.Input}); err != nil {
-				return err
-			}
+		if err := addFiles(ctx, q, t.Job.ID, r.Files); err != nil {
+			return err
 		}
 		if err := q.AddJobProgress(ctx, db.AddJobProgressParams{ID: t.Job.ID, Total: r.Total, Done: r.Done, Failed: r.Failed, Shared: shared}); err != nil {
 			return err
@@ -232,10 +255,10 @@ func (c *Core) finish(ctx context.Context, t *Task, r Result) error {
 }
 
 // giveBack lets another server, or another attempt, have a part.
-func (c *Core) giveBack(ctx context.Context, t *Task, failed bool) error {
-	p := db.ReturnJobPartParams{Job: t.Job.ID, Number: int32(t.Number), Lease: t.Lease}
+func (c *Core) giveBack(ctx context.Context, t *Task, failed bool, pause time.Duration) error {
+	p := db.ReturnJobPartParams{Job: t.Job.ID, Number: int32(t.Number), Lease: t.Lease, PauseMs: pause.Milliseconds()}
 	if failed {
-		p.Failed, p.PauseMs = 1, retryPause.Milliseconds()
+		p.Failed = 1
 	}
 	_, err := db.New(c.Pool).ReturnJobPart(ctx, p)
 	return err
@@ -246,11 +269,18 @@ func (c *Core) giveBack(ctx context.Context, t *Task, failed bool) error {
 func (c *Core) clean(ctx context.Context) {
 	tick := time.NewTicker(cleanEvery)
 	defer tick.Stop()
+	var swept time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+		}
+		if c.Sweep != nil && time.Since(swept) > sweepEvery {
+			swept = time.Now()
+			if err := c.Sweep(ctx); err != nil && ctx.Err() == nil {
+				c.Logger.Error("look for files of no job", slog.Any("error", err))
+			}
 		}
 		if err := c.cleanOnce(ctx); err != nil && ctx.Err() == nil {
 			c.Logger.Error("clean up after jobs", slog.Any("error", err))

@@ -1,5 +1,5 @@
 // Package outbound calls addresses that clients of the server choose: endpoints of
-// Subscriptions and of Apps. It keeps the calls off the server's own network unless the
+// Subscriptions and of Apps, sources of imports. It keeps the calls off the server's own network unless the
 // configuration allows them.
 //
 // Rules decide which URLs are allowed. Check rejects http and forbidden addresses when a URL is
@@ -9,8 +9,8 @@
 package outbound
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -32,6 +32,8 @@ type Rules struct {
 	AllowHTTP bool
 	// AllowPrivate allows private, loopback and link-local addresses.
 	AllowPrivate bool
+	// Section is the part of the configuration that the rules are of, for errors; "" is notifications.webhook.
+	Section string
 	// Lookup resolves names; nil asks the system.
 	Lookup  func(host string) ([]netip.Addr, error)
 	MaxIdle int // connections kept open to one host
@@ -42,11 +44,16 @@ type Rules struct {
 }
 
 // errAddress is of an endpoint at an address that the server does not call.
-type errAddress struct{ addr netip.Addr }
+type errAddress struct {
+	addr    netip.Addr
+	section string
+}
 
 func (e errAddress) Error() string {
-	return fmt.Sprintf("the address %s is private, loopback or link-local, and notifications.webhook.allow_private_networks is off", e.addr)
+	return fmt.Sprintf("the address %s is private, loopback or link-local, and %s.allow_private_networks is off", e.addr, e.section)
 }
+
+func (r Rules) section() string { return cmp.Or(r.Section, "notifications.webhook") }
 
 // Check rejects http and forbidden addresses in the URL. Names are checked when the client connects, by the
 // addresses that they resolve to.
@@ -60,7 +67,7 @@ func (r Rules) Check(u *url.URL) error {
 	addr, err := netip.ParseAddr(host)
 	literal := err == nil
 	if u.Scheme == "http" && !r.AllowHTTP && !(host == "localhost" || strings.HasSuffix(host, ".localhost") || literal && addr.Unmap().IsLoopback()) {
-		return errors.New("the endpoint is http, and notifications.webhook.allow_http is off: only loopback may be called without TLS")
+		return fmt.Errorf("the endpoint is http, and %s.allow_http is off: only loopback may be called without TLS", r.section())
 	}
 	if literal {
 		return r.checkAddress(addr)
@@ -71,7 +78,7 @@ func (r Rules) Check(u *url.URL) error {
 // checkAddress refuses addresses that are not public where only those are allowed.
 func (r Rules) checkAddress(addr netip.Addr) error {
 	if !r.AllowPrivate && !Public(addr) {
-		return errAddress{addr.Unmap()}
+		return errAddress{addr.Unmap(), r.section()}
 	}
 	return nil
 }

@@ -63,6 +63,13 @@ func (s *Store) hasHooks(ws []*Write) bool {
 	return false
 }
 
+// Hooked reports whether a hook follows the writes of a resource type. It can refuse them for reasons of
+// its own.
+func (s *Store) Hooked(resourceType string) bool {
+	_, ok := s.hooksByType()[resourceType]
+	return ok
+}
+
 // runHooks runs the hooks of the entries written.
 func (t *Tx) runHooks(ctx context.Context, entries []*entry) error {
 	hooks := t.store.hooksByType()

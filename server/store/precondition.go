@@ -19,7 +19,7 @@ import (
 func (s *Store) decideExisting(ctx context.Context, e *entry, r db.LockResourcesRow, now time.Time) error {
 	w := e.w
 	var current fhir.Version
-	if w.Modify != nil || w.Guard != nil {
+	if w.Modify != nil || w.Guard != nil || w.UnlessEqual {
 		json, err := decodeBody(r.Body)
 		if err != nil {
 			return err
@@ -48,6 +48,7 @@ func (s *Store) decideExisting(ctx context.Context, e *entry, r db.LockResources
 		return outcome.Precondition(outcome.CodeConflict, "%s/%s was changed at %s, and If-Unmodified-Since asks that it was not",
 			w.ResourceType, w.ID, r.LastUpdated.UTC().Format(time.RFC3339))
 	}
+	equal := w.UnlessEqual && w.Body.Equals(current)
 	body := w.Body
 	if w.Modify != nil {
 		var err error
@@ -62,6 +63,10 @@ func (s *Store) decideExisting(ctx context.Context, e *entry, r db.LockResources
 		if err := w.Guard.May(&current, w.ID, e.fhirIndex); err != nil {
 			return err
 		}
+	}
+	if equal {
+		e.version, e.lastUpdated, e.body = current.VersionID, current.LastUpdated, current.Body
+		return nil
 	}
 	e.action, e.ranges = updated, r.Ranges
 	if w.Method == fhir.DELETE {

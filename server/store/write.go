@@ -45,6 +45,9 @@ type Write struct {
 	// Index. It runs while the resource is locked, and again when the
 	// transaction is.
 	Modify func(current fhir.Version) (*fhir.Body, *fhir.Index, error)
+	// UnlessEqual makes no version of a PUT that changes nothing but meta.versionId and
+	// meta.lastUpdated: Result is the current version then.
+	UnlessEqual bool
 	// Unlogged leaves a POST out of the change log: it raises no event. Its version is
 	// stored, and read again, with the method fhir.Unlogged.
 	Unlogged bool
@@ -58,6 +61,7 @@ type Write struct {
 	// here, DELETE of a resource that never existed a VersionID of 0.
 	Result  fhir.Version
 	Created bool // there was no current version before
+	Equal   bool // no version was made; see UnlessEqual
 }
 
 // Guard decides which resources a writer may see and change. It is asked while the resource
@@ -208,6 +212,20 @@ func pauseBeforeRetry(ctx context.Context, attempt int) error {
 // statements. The first one that fails is a *WriteError, after which the
 // transaction can only be given up.
 func (t *Tx) Write(ctx context.Context, ws []*Write) error {
+	return t.write(ctx, ws, func(i int, err error) error { return &WriteError{i, err} })
+}
+
+// WriteEach is Write, but leaves out a write that a precondition or the guard refuses, and calls fail
+// with its number and the reason. It fails like Write for other reasons.
+func (t *Tx) WriteEach(ctx context.Context, ws []*Write, fail func(i int, err error)) error {
+	return t.write(ctx, ws, func(i int, err error) error {
+		fail(i, err)
+		return nil
+	})
+}
+
+// write is Write; refused returns nil to go on without a write that is refused.
+func (t *Tx) write(ctx context.Context, ws []*Write, refused func(i int, err error) error) error {
 	seen := make(map[int64]int, len(ws))
 	if t.renew {
 		if err := t.store.renewIndexes(ctx, ws...); err != nil {
@@ -233,7 +251,10 @@ func (t *Tx) Write(ctx context.Context, ws []*Write) error {
 		sorted[i] = e
 	}
 	q := db.New(t.tx)
-	fail := func(e *entry, err error) error { return &WriteError{e.index, translateError(err)} }
+	fail := func(e *entry, err error) error {
+		e.action = nothing
+		return refused(e.index, translateError(err))
+	}
 	if err := t.store.resolveEntries(ctx, q, sorted, t.store.commitClock(), fail); err != nil {
 		return translateError(err)
 	}
