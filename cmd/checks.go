@@ -65,24 +65,24 @@ func (f findings) print(w io.Writer) {
 const checkTime = 5 * time.Second
 
 // checkPort looks whether the address can be listened on, or has a Kiln already.
-func (f *findings) checkPort(ctx context.Context, address string) {
+func (f *findings) checkPort(ctx context.Context, name, address string) {
 	l, err := net.Listen("tcp", address)
 	if err == nil {
 		l.Close()
-		f.add("port", address+" is free", nil)
+		f.add(name, address+" is free", nil)
 		return
 	}
 	conn, dialErr := net.DialTimeout("tcp", address, time.Second)
 	if dialErr != nil {
-		f.add("port", "", fmt.Errorf("%s can neither be taken nor reached (%w): choose another address with --listen", address, err))
+		f.add(name, "", fmt.Errorf("%s can neither be taken nor reached (%w): choose another address with --listen", address, err))
 		return
 	}
 	conn.Close()
 	if isKiln(ctx, "http://"+address) {
-		f.add("port", "a Kiln listens on "+address+" already", nil)
+		f.add(name, "a Kiln listens on "+address+" already", nil)
 		return
 	}
-	f.add("port", "", fmt.Errorf("another program listens on %s: stop it, or choose another port with --listen", address))
+	f.add(name, "", fmt.Errorf("another program listens on %s: stop it, or choose another port with --listen", address))
 }
 
 // isKiln reports whether a Kiln answers at a base URL, be it one that starts.

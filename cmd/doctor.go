@@ -62,8 +62,12 @@ func examine(c *cobra.Command) findings {
 
 // checkSurroundings checks a server's address and the terminology server.
 func (f *findings) checkSurroundings(c *cobra.Command, cfg server.Config) {
-	f.add("address", cfg.Server.Listen+" is not reachable from other machines, or access is controlled", access.CheckListen(cfg.Server.Listen, cfg.Auth.Enabled))
-	f.checkPort(c.Context(), cfg.Server.Listen)
+	f.add("address", cfg.Server.Listen+" is not reachable from other machines, or access is controlled", access.CheckListen("server.listen", cfg.Server.Listen, cfg.Auth.Enabled))
+	f.checkPort(c.Context(), "port", cfg.Server.Listen)
+	if at := cfg.Server.MetricsListen; at != "" {
+		f.add("address of metrics", at+" is not reachable from other machines, or access is controlled", access.CheckListen("server.metrics_listen", at, cfg.Auth.Enabled))
+		f.checkPort(c.Context(), "port of metrics", at)
+	}
 	if cfg.Server.TLS.CertFile != "" {
 		f.add("TLS", "the certificate and its key can be used", cfg.Server.TLS.CheckFiles())
 	}

@@ -773,7 +773,7 @@ func (a *Admin) CreateAPIKey(ctx context.Context, name, scope, expires string) (
 		return nil, invalidRequest("scope: %s", err)
 	}
 	if scopes.Empty() {
-		return nil, invalidRequest("scope is empty: expected system scopes or admin")
+		return nil, invalidRequest("scope is empty: expected system scopes, admin or metrics")
 	}
 	for _, r := range scopes.Resource {
 		if r.Context != smart.System {
@@ -781,8 +781,8 @@ func (a *Admin) CreateAPIKey(ctx context.Context, name, scope, expires string) (
 		}
 	}
 	for _, o := range scopes.Other {
-		if o != "admin" && o != "launch/context" {
-			return nil, invalidRequest("scope has %s: expected system/…, admin or launch/context", o)
+		if !smart.WithoutUser(o) {
+			return nil, invalidRequest("scope has %s: expected system/…, admin, metrics or launch/context", o)
 		}
 	}
 	if name == "" {

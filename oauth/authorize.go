@@ -364,7 +364,7 @@ func aboutRecords(s smart.Scopes) bool {
 		return true
 	}
 	for _, o := range s.Other {
-		if strings.HasPrefix(o, "launch") || o == "admin" {
+		if strings.HasPrefix(o, "launch") || o == "admin" || o == "metrics" {
 			return true
 		}
 	}

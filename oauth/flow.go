@@ -162,8 +162,8 @@ func (s *Server) remembered(ctx context.Context, f *flow, c *storage.Client, may
 	return err == nil && may.Within(wider), nil
 }
 
-// mayGrant removes from a scope the parts that the user cannot grant: admin without the
-// role, fhirUser without a resource.
+// mayGrant removes from a scope the parts that the user cannot grant: admin and metrics
+// without the role admin, fhirUser without a resource.
 func mayGrant(scope string, u *storage.User) smart.Scopes {
 	may, err := smart.Parse(scope)
 	if err != nil {
@@ -171,7 +171,7 @@ func mayGrant(scope string, u *storage.User) smart.Scopes {
 	}
 	may.Other = slices.DeleteFunc(may.Other, func(o string) bool {
 		switch o {
-		case "admin", "launch/context":
+		case "admin", "metrics", "launch/context":
 			return !slices.Contains(u.Roles, "admin")
 		case "fhirUser":
 			return u.FHIRUser == ""

@@ -69,8 +69,10 @@ func (a *Admin) Mint(ctx context.Context, issuer, baseURL string, m Minting) (st
 		if !u.Active {
 			return "", invalidRequest("the user %q is disabled", u.Username)
 		}
-		if scopes.Has("admin") && !slices.Contains(u.Roles, "admin") {
-			return "", invalidRequest("scope has admin, and the user %q has not the role admin", u.Username)
+		for _, o := range []string{"admin", "metrics"} {
+			if scopes.Has(o) && !slices.Contains(u.Roles, "admin") {
+				return "", invalidRequest("scope has %s, and the user %q has not the role admin", o, u.Username)
+			}
 		}
 		claims.Subject, claims.FHIRUser, claims.SessionID = u.Username, u.FHIRUser, uuid.NewString()
 		if err := a.Store.CreateGrant(ctx, claims.SessionID, c.ID, u.Username, claims.Scope, a.Now().Add(d)); err != nil {

@@ -143,6 +143,7 @@ var germanTexts = map[string]string{
 	"Keep access when you are not there, until you take it back": "Den Zugriff behalten, wenn Sie nicht da sind, bis Sie ihn zurücknehmen",
 	"Keep access while you use the app, for a day at most":       "Den Zugriff behalten, solange Sie die App benutzen, höchstens einen Tag",
 	"Administer this server":                                     "Diesen Server verwalten",
+	"Read this server's metrics":                                 "Messwerte dieses Servers lesen",
 
 	// Pickers
 	"%s works with the record of one patient.":    "%s arbeitet mit der Akte einer Patientin oder eines Patienten.",

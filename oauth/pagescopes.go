@@ -29,6 +29,7 @@ var otherWords = map[string]string{
 	"offline_access":   "Keep access when you are not there, until you take it back",
 	"online_access":    "Keep access while you use the app, for a day at most",
 	"admin":            "Administer this server",
+	"metrics":          "Read this server's metrics",
 }
 
 // verbs are the permissions of a scope in words, in the order in which a sentence has them.

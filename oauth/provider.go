@@ -174,9 +174,9 @@ func (g *serviceGrant) HandleTokenEndpointRequest(ctx context.Context, r fosite.
 	}
 	granted := s.grantableScopes(ctx, client, asked)
 	granted.Resource = slices.DeleteFunc(granted.Resource, func(x smart.Scope) bool { return x.Context != smart.System })
-	granted.Other = slices.DeleteFunc(granted.Other, func(x string) bool { return x != "admin" && x != "launch/context" })
+	granted.Other = slices.DeleteFunc(granted.Other, func(x string) bool { return !smart.WithoutUser(x) })
 	if granted.Empty() {
-		return fosite.ErrInvalidScope.WithHint("Nothing of the scope asked for is allowed to the client: client_credentials gives scopes of system/, admin and launch/context that the client is registered with.")
+		return fosite.ErrInvalidScope.WithHint("Nothing of the scope asked for is allowed to the client: client_credentials gives scopes of system/, admin, metrics and launch/context that the client is registered with.")
 	}
 	r.SetRequestedScopes(strings.Fields(granted.String()))
 	for _, scope := range r.GetRequestedScopes() {

@@ -29,7 +29,8 @@ type registration struct {
 }
 
 // register is POST /auth/register. RFC 7591. A client that registers without an
-// administrator gets neither system scopes nor admin, and users are asked for consent.
+// administrator gets neither system scopes nor admin, metrics or launch/context, and users
+// are asked for consent.
 func (s *Server) register(w http.ResponseWriter, r *http.Request) {
 	if !s.Config().Smart.DynamicRegistrationEnabled {
 		s.fail(w, r, outcome.New(outcome.CodeNotFound, "clients do not register themselves here (auth.smart.dynamic_registration_enabled)"))
@@ -61,7 +62,7 @@ func (s *Server) register(w http.ResponseWriter, r *http.Request) {
 	}
 	var allowed []string
 	for _, scope := range strings.Fields(scopes.String()) {
-		if !strings.HasPrefix(scope, "system/") && scope != "admin" && scope != "launch/context" {
+		if !strings.HasPrefix(scope, "system/") && !smart.WithoutUser(scope) {
 			allowed = append(allowed, scope)
 		}
 	}

@@ -149,8 +149,8 @@ func (s *Server) verifyTrusted(ctx context.Context, issuer string, signed *jose.
 	}, nil
 }
 
-// scopes are the scopes of a token that this server knows. Admin is only granted if the
-// configuration names it.
+// scopes are the scopes of a token that this server knows. Admin and metrics are only
+// granted if the configuration names them.
 func (t *trustedIssuer) scopes(text string) smart.Scopes {
 	var list []string
 	for _, theirs := range strings.Fields(text) {
@@ -168,7 +168,7 @@ func (t *trustedIssuer) scopes(text string) smart.Scopes {
 		}
 		out.Resource = append(out.Resource, s.Resource...)
 		for _, o := range s.Other {
-			if (o != "admin" || t.Scopes != nil || t.allow.Has("admin")) && !slices.Contains(out.Other, o) {
+			if (o != "admin" && o != "metrics" || t.Scopes != nil || t.allow.Has(o)) && !slices.Contains(out.Other, o) {
 				out.Other = append(out.Other, o)
 			}
 		}

@@ -3,6 +3,7 @@ package server
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"net/url"
 	"strings"
@@ -35,6 +36,7 @@ type Config struct {
 // ServerConfig is about HTTP.
 type ServerConfig struct {
 	Listen         string   `koanf:"listen" restart:"" doc:"address and port to listen on"`
+	MetricsListen  string   `koanf:"metrics_listen" restart:"" doc:"address and port of a second listener that serves /metrics and /health* only; empty opens none"`
 	BaseURL        string   `koanf:"base_url" restart:"" doc:"base of all links; empty builds them from the request"`
 	TrustedProxies []string `koanf:"trusted_proxies" doc:"addresses or networks whose X-Forwarded-* headers are believed"`
 	MaxBodyBytes   int64    `koanf:"max_body_bytes" doc:"largest request body, unpacked"`
@@ -180,7 +182,22 @@ func (c Config) Check() error {
 
 // CheckServe is Check, and refuses what would leave a server open to everyone.
 func (c Config) CheckServe() error {
-	return errors.Join(c.Check(), c.checkAuth(), access.CheckListen(c.Server.Listen, c.Auth.Enabled))
+	return errors.Join(c.Check(), c.checkAuth(), access.CheckListen("server.listen", c.Server.Listen, c.Auth.Enabled), c.checkMetricsListen())
+}
+
+// checkMetricsListen refuses a second listener that is the first, or one that would leave
+// metrics open to everyone.
+func (c Config) checkMetricsListen() error {
+	at := c.Server.MetricsListen
+	if at == "" {
+		return nil
+	}
+	if _, port, err := net.SplitHostPort(at); err != nil {
+		return fmt.Errorf("server.metrics_listen: %q is not host:port: %w", at, err)
+	} else if at == c.Server.Listen && port != "0" {
+		return fmt.Errorf("server.metrics_listen and server.listen are both %s: expected two addresses, or an empty server.metrics_listen", at)
+	}
+	return access.CheckListen("server.metrics_listen", at, c.Auth.Enabled)
 }
 
 // trustedProxies reads addresses and networks.

@@ -71,7 +71,7 @@ func (s *Server) settingsConfig(o Options) settings.Config[Config] {
 	start := s.Config
 	return settings.Config[Config]{Start: start, Default: Default(), Origin: o.Origin, Store: s.Store, Flags: flags, Logger: s.Logger, Now: time.Now,
 		Check: func(c Config) error {
-			if c.Server.Listen != start.Server.Listen || c.Server.BaseURL != start.Server.BaseURL ||
+			if c.Server.Listen != start.Server.Listen || c.Server.MetricsListen != start.Server.MetricsListen || c.Server.BaseURL != start.Server.BaseURL ||
 				c.Auth.Enabled != start.Auth.Enabled || c.Auth.Issuer != start.Auth.Issuer || c.Auth.AllowHTTP != start.Auth.AllowHTTP {
 				return c.CheckServe()
 			}

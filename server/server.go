@@ -5,14 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -105,6 +103,8 @@ type Options struct {
 	// when they are served. Both may be nil.
 	Listening func(address string)
 	Ready     func(*Server)
+	// ListeningMetrics is Listening of server.metrics_listen; may be nil.
+	ListeningMetrics func(address string)
 }
 
 // Authorization is the authorization server: it has paths of its own, and knows the
@@ -409,19 +409,6 @@ func (s *Server) fhir() *rest.Handler {
 	}
 }
 
-// listenError says what to do where the address cannot be taken.
-func listenError(address string, err error) error {
-	reason := err
-	var op *net.OpError
-	if errors.As(err, &op) {
-		reason = op.Err
-	}
-	if errors.Is(err, syscall.EADDRINUSE) {
-		return fmt.Errorf("server.listen is %s, and another program listens there: choose another port, such as --listen 127.0.0.1:0 for a free one", address)
-	}
-	return fmt.Errorf("server.listen is %s, which cannot be listened on (%w): choose another address with --listen", address, reason)
-}
-
 // StartDatabase returns the URL of the configured database, after starting it
 // when it is a private one; database is nil otherwise.
 func StartDatabase(ctx context.Context, c Config) (database *postgres.Server, url string, err error) {
@@ -455,59 +442,40 @@ func Run(ctx context.Context, c Config, o Options) error {
 	if err := c.CheckServe(); err != nil {
 		return err
 	}
-	listener, err := net.Listen("tcp", c.Server.Listen)
-	if err != nil {
-		return listenError(c.Server.Listen, err)
-	}
-	connections := newConnectionLimit(c.Server.MaxConnections)
-	listener = connections.listen(listener)
-	var handler atomic.Pointer[http.Handler]
-	starting := admin.StartingHandler()
-	handler.Store(&starting)
-	httpServer := newHTTPServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { (*handler.Load()).ServeHTTP(w, r) }), o.Logger)
 	files := &certificateFiles{config: c.Server.TLS, logger: o.Logger}
 	if err := files.load(); err != nil {
-		listener.Close()
 		return err
 	}
-	listener = listenRefusing(files.secureListener(listener))
-	served := make(chan error, 2)
-	var moved atomic.Bool // to the address that the database says
-	go func() {
-		if err := httpServer.Serve(listener); !moved.Load() {
-			served <- err
-		}
-	}()
-	if o.Listening != nil {
-		o.Listening(listener.Addr().String())
+	served := make(chan error, 2) // why listeners have ended
+	main := newFront("server.listen", o.Listening, c.Server.MaxConnections, files, served, o.Logger)
+	defer main.server.Close()
+	if err := main.listen(c.Server.Listen); err != nil {
+		return err
+	}
+	metrics := newFront("server.metrics_listen", o.ListeningMetrics, metricsConnections, files, served, o.Logger)
+	defer metrics.server.Close()
+	if err := metrics.listen(c.Server.MetricsListen); err != nil {
+		return err
 	}
 	s, err := New(ctx, c, o)
 	if err != nil {
-		httpServer.Close()
 		return err
 	}
 	defer s.Close()
 	s.heap.paceCollections(ctx)
 	files.setFiles(s.Config.Server.TLS)
-	connections.set(s.Config.Server.MaxConnections)
+	main.connections.set(s.Config.Server.MaxConnections)
 	s.Settings.OnChange(func(c Config) {
 		files.setFiles(c.Server.TLS)
-		connections.set(c.Server.MaxConnections)
+		main.connections.set(c.Server.MaxConnections)
 	})
-	if at := s.Config.Server.Listen; at != c.Server.Listen { // an administrator has set it
-		next, err := net.Listen("tcp", at)
-		if err != nil {
-			return listenError(at, err)
-		}
-		next = listenRefusing(files.secureListener(connections.listen(next)))
-		go func() { served <- httpServer.Serve(next) }()
-		moved.Store(true)
-		listener.Close()
-		if o.Listening != nil {
-			o.Listening(next.Addr().String())
-		}
+	// An administrator can have set other addresses.
+	if err := errors.Join(main.listen(s.Config.Server.Listen), metrics.listen(s.Config.Server.MetricsListen)); err != nil {
+		return err
 	}
-	handler.Store(&s.Handler)
+	observed := serveObservation(s.Handler)
+	main.handler.Store(&s.Handler)
+	metrics.handler.Store(&observed)
 	if o.Ready != nil {
 		o.Ready(s)
 	}
@@ -539,10 +507,11 @@ func Run(ctx context.Context, c Config, o Options) error {
 	defer cancel()
 	var streams sync.WaitGroup
 	streams.Go(s.endStreams)
-	if err := httpServer.Shutdown(drain); err != nil {
+	if err := main.server.Shutdown(drain); err != nil { // metrics are served until the end
 		o.Logger.Warn("requests were cut off", slog.Any("error", err))
-		httpServer.Close()
+		main.server.Close()
 	}
 	streams.Wait()
+	metrics.server.Close()
 	return nil
 }

@@ -199,7 +199,7 @@ type Scopes struct {
 	Resource []Scope
 	// Other are the scopes that are about no resource type: openid, fhirUser,
 	// profile, launch, launch/patient, launch/encounter, launch/context,
-	// offline_access, online_access, admin; and well-formed ones that nobody here
+	// offline_access, online_access, admin, metrics; and well-formed ones that nobody here
 	// knows, which no client can be granted.
 	Other []string
 }
@@ -207,7 +207,14 @@ type Scopes struct {
 // Known are the scopes beside the resource scopes that mean something here.
 var Known = []string{
 	"openid", "fhirUser", "profile", "launch", "launch/patient", "launch/encounter",
-	"launch/context", "offline_access", "online_access", "admin",
+	"launch/context", "offline_access", "online_access", "admin", "metrics",
+}
+
+// WithoutUser reports whether a scope about no resource type can be granted to an API key or
+// to a client that acts on its own behalf. Only administrators register clients with such a
+// scope.
+func WithoutUser(name string) bool {
+	return name == "admin" || name == "metrics" || name == "launch/context"
 }
 
 // Parse reads a scope parameter: scopes with one space between them. It fails on

@@ -44,15 +44,15 @@ func (i Interaction) Permission() smart.Permissions {
 }
 
 // CheckListen refuses to serve everyone without authorization: with auth off,
-// address must be a loopback address or a unix socket. The error says what to
+// address, the value of the key, must be a loopback address. The error says what to
 // change.
-func CheckListen(address string, authEnabled bool) error {
+func CheckListen(key, address string, authEnabled bool) error {
 	if authEnabled {
 		return nil
 	}
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
-		return fmt.Errorf("server.listen: %q is not host:port: %w", address, err)
+		return fmt.Errorf("%s: %q is not host:port: %w", key, address, err)
 	}
 	if host == "localhost" {
 		return nil
@@ -60,6 +60,6 @@ func CheckListen(address string, authEnabled bool) error {
 	if ip, err := netip.ParseAddr(host); err == nil && ip.IsLoopback() {
 		return nil
 	}
-	return fmt.Errorf("server.listen: %s can be reached from other machines and auth.enabled is false, so everyone could read and write everything; "+
-		"listen on 127.0.0.1 and put a proxy with authentication in front", address)
+	return fmt.Errorf("%s: %s can be reached from other machines and auth.enabled is false, so everyone could use it; "+
+		"listen on 127.0.0.1 and put a proxy with authentication in front", key, address)
 }

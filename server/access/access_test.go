@@ -26,7 +26,7 @@ func TestCheckListen(t *testing.T) {
 		{"no port", "127.0.0.1", false, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if err := CheckListen(tt.address, tt.auth); (err != nil) != tt.wantErr {
+			if err := CheckListen("server.listen", tt.address, tt.auth); (err != nil) != tt.wantErr {
 				t.Errorf("CheckListen(%q, %v) = %v, want an error: %v", tt.address, tt.auth, err, tt.wantErr)
 			}
 		})

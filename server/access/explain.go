@@ -86,7 +86,13 @@ func (r *Rights) explainRequest(method, path string) (Explanation, error) {
 	typ, last := parts[0], parts[len(parts)-1]
 	get := method == "GET" || method == "HEAD"
 	switch {
-	case typ == "admin" || typ == "metrics":
+	case typ == "admin":
+		return explained(r.explainAdmin(method + " " + path)), nil
+	case typ == "metrics" && len(parts) == 1 && r.Scopes.Has("metrics"):
+		return explained(Decision{Interaction: method + " " + path, Decision: "allow", By: []string{"metrics"}}), nil
+	case typ == "metrics" && !r.Admin:
+		return explained(Decision{Interaction: method + " " + path, Decision: "deny", Scope: "metrics", Reason: "the scope metrics is lacking"}), nil
+	case typ == "metrics":
 		return explained(r.explainAdmin(method + " " + path)), nil
 	case typ == "metadata" && len(parts) == 1 && get:
 		return explained(Decision{Interaction: "capabilities", Decision: "allow", Reason: "anybody may ask"}), nil

@@ -43,13 +43,13 @@ func (m *Mux) admitRequest(x *Exchange, r *http.Request, g Group) bool {
 
 // authenticate returns the principal of a request: access.Open while authorization
 // is off, and nil on paths that need none. It
-// fails with login, 401, without a valid token, and with forbidden, 403, where the
-// group is for administrators.
+// fails with login, 401, without a valid token, and with forbidden, 403, where the token
+// lacks the scope that the group needs.
 func (m *Mux) authenticate(r *http.Request, g Group) (*access.Principal, error) {
 	token, sent, err := bearer(r, g.TokenInQuery)
 	switch {
 	case m.Verifier == nil:
-		if g.Token == AdminToken && !isLoopback(r.RemoteAddr) {
+		if g.Token.scope() != "" && !isLoopback(r.RemoteAddr) {
 			return nil, outcome.New(outcome.CodeForbidden, "%s is for clients on the server's own machine while authorization is off (auth.enabled)", r.URL.Path)
 		}
 		return access.Open, nil
@@ -67,9 +67,9 @@ func (m *Mux) authenticate(r *http.Request, g Group) (*access.Principal, error) 
 		}
 		return nil, err
 	}
-	if g.Token == AdminToken && !p.Admin {
-		return p, outcome.New(outcome.CodeForbidden, "%s needs a token with the scope admin", clip(r.URL.Path)).
-			WithChallenge(`Bearer error="insufficient_scope", scope="admin"`)
+	if scope := g.Token.scope(); scope != "" && !p.Admin && (scope == "admin" || !p.Scopes.Has(scope)) {
+		return p, outcome.New(outcome.CodeForbidden, "%s needs a token with the scope %s", clip(r.URL.Path), scope).
+			WithChallenge(`Bearer error="insufficient_scope", scope="` + scope + `"`)
 	}
 	return p, nil
 }

@@ -64,17 +64,29 @@ type Group struct {
 // Token is the kind of token that a caller needs when authorization is on.
 type Token int
 
-// Nothing; a valid access token; one with the scope admin.
+// Nothing; a valid access token; one with the scope admin; one with admin or metrics.
 const (
 	NoToken Token = iota
 	AnyToken
 	AdminToken
+	MetricsToken
 )
+
+// scope is the scope that a group needs, "" where it needs none.
+func (t Token) scope() string {
+	switch t {
+	case AdminToken:
+		return "admin"
+	case MetricsToken:
+		return "metrics"
+	}
+	return ""
+}
 
 // The groups of paths.
 var (
 	Health  = Group{Name: "health", Token: NoToken, Unlimited: true}
-	Metric  = Group{Name: "metrics", Token: AdminToken, Unlimited: true}
+	Metric  = Group{Name: "metrics", Token: MetricsToken, Unlimited: true}
 	Public  = Group{Name: "public", Token: NoToken} // discovery, the authorization server
 	Admin   = Group{Name: "admin", Token: AdminToken}
 	FHIR    = Group{Name: "fhir", Token: AnyToken}

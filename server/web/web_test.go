@@ -17,17 +17,20 @@ import (
 	"testing"
 	"time"
 
+	"kiln/oauth/smart"
 	"kiln/server/access"
 	"kiln/server/outcome"
 )
 
-// verifier knows two tokens.
+// verifier knows three tokens.
 type verifier struct{}
 
 func (verifier) Verify(_ context.Context, token string) (*access.Principal, error) {
 	switch token {
 	case "user":
 		return &access.Principal{Subject: "user"}, nil
+	case "scraper":
+		return &access.Principal{Subject: "scraper", Scopes: smart.Scopes{Other: []string{"metrics"}}}, nil
 	case "admin":
 		return &access.Principal{Subject: "root", Admin: true}, nil
 	}
@@ -104,8 +107,10 @@ func TestGroups(t *testing.T) {
 		{"FHIR needs one", "GET", "/Patient/1", "", false, 401, `Bearer realm="kiln"`},
 		{"a token that is unknown", "GET", "/Patient/1", "x", false, 401, `Bearer error="invalid_token"`},
 		{"a token that is good", "GET", "/fhir/Patient/1/", "user", false, 200, "user /Patient/1?"},
-		{"metrics are for administrators", "GET", "/metrics", "user", false, 403, `Bearer error="insufficient_scope", scope="admin"`},
-		{"metrics for one", "GET", "/metrics", "admin", false, 200, "root /metrics?"},
+		{"metrics need a scope", "GET", "/metrics", "user", false, 403, `Bearer error="insufficient_scope", scope="metrics"`},
+		{"metrics by their scope", "GET", "/metrics", "scraper", false, 200, "scraper /metrics?"},
+		{"the scope metrics does not administer", "GET", "/admin/x", "scraper", false, 403, `Bearer error="insufficient_scope", scope="admin"`},
+		{"metrics for an administrator", "GET", "/metrics", "admin", false, 200, "root /metrics?"},
 		{"administration without a token", "GET", "/admin/x", "", false, 401, `Bearer realm="kiln"`},
 		{"administration", "GET", "/admin/x", "admin", false, 200, "root /admin/x?"},
 		{"a stream takes the token from the query and hides it", "GET", "/notifications/events?a=b&token=user&c=d", "", false, 200, "user /notifications/events?a=b&c=d"},
