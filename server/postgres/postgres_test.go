@@ -56,6 +56,30 @@ func start(t *testing.T, dir string) *Server {
 	return s
 }
 
+// make db opens psql on the PostgreSQL of a data directory, as make run keeps it.
+func TestPsqlOfTheDataDirectory(t *testing.T) {
+	t.Parallel()
+	for _, program := range []string{"make", "psql"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skip(err)
+		}
+	}
+	dir := t.TempDir()
+	open := func() (string, error) {
+		c := exec.Command("make", "--silent", "-C", "../..", "db", `ARGS=-Atc "SELECT current_setting('data_directory')"`)
+		c.Env = append(os.Environ(), "KILN_DATABASE__DATA_DIR="+dir, "MAKEFLAGS=", "MAKELEVEL=")
+		out, err := c.CombinedOutput()
+		return strings.TrimSpace(string(out)), err
+	}
+	if out, err := open(); err == nil || !strings.Contains(out, "start one with make run") {
+		t.Errorf("without a PostgreSQL: %v %s", err, out)
+	}
+	s := start(t, dir)
+	if out, err := open(); err != nil || out != s.dir {
+		t.Errorf("psql says %q, %v, want %q", out, err, s.dir)
+	}
+}
+
 func query(t *testing.T, s *Server, sql string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
