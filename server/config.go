@@ -36,7 +36,7 @@ type Config struct {
 // ServerConfig is about HTTP.
 type ServerConfig struct {
 	Listen         string   `koanf:"listen" restart:"" doc:"address and port to listen on"`
-	MetricsListen  string   `koanf:"metrics_listen" restart:"" doc:"address and port of a second listener that serves /metrics and /health* only; empty opens none"`
+	MetricsListen  string   `koanf:"metrics_listen" doc:"address and port of a second listener that serves /metrics and /health* only; empty opens none"`
 	BaseURL        string   `koanf:"base_url" restart:"" doc:"base of all links; empty builds them from the request"`
 	TrustedProxies []string `koanf:"trusted_proxies" doc:"addresses or networks whose X-Forwarded-* headers are believed"`
 	MaxBodyBytes   int64    `koanf:"max_body_bytes" doc:"largest request body, unpacked"`

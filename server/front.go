@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 
@@ -29,6 +30,7 @@ type front struct {
 	server      *http.Server
 	ended       chan<- error // gets why the listener has ended
 
+	mu         sync.Mutex
 	configured string
 	listener   *frontListener
 }
@@ -48,16 +50,20 @@ func newFront(key string, told func(address string), connections int, files *cer
 }
 
 // listen makes address the one that is served, with TLS where it is configured. "" serves
-// none. Connections to the previous address go on.
+// none. Connections to the previous address go on. After an error the previous address is
+// served.
 func (f *front) listen(address string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	if address == f.configured {
 		return nil
 	}
 	before := f.listener
-	f.configured, f.listener = address, nil
+	f.listener = nil
 	if address != "" {
 		l, err := net.Listen("tcp", address)
 		if err != nil {
+			f.listener = before
 			return listenError(f.key, address, err)
 		}
 		next := &frontListener{Listener: listenRefusing(f.files.secureListener(f.connections.listen(l)))}
@@ -71,6 +77,7 @@ func (f *front) listen(address string) error {
 			f.told(next.Addr().String())
 		}
 	}
+	f.configured = address
 	if before != nil {
 		before.replaced.Store(true)
 		before.Close()

@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"kiln/server/store/storetest"
 )
@@ -161,6 +162,28 @@ func TestMetricsListener(t *testing.T) {
 				t.Errorf("%s with the scope metrics: %d %s", path, status, body)
 			}
 		}
+	}
+	// An administrator can move it while the server runs.
+	before, next := s.metrics, freeAddress(t)
+	if status, _, body := s.send("PUT", s.main+"/admin/config/server/metrics_listen", admin, "application/json", `{"value":"`+next+`"}`); status != 200 {
+		t.Fatalf("move the listener: %d %s", status, body)
+	}
+	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		if conn, err := net.Dial("tcp", next); err == nil {
+			conn.Close()
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the new address is not served")
+		}
+	}
+	s.metrics = "https://" + next
+	if conn, err := net.Dial("tcp", strings.TrimPrefix(before, "https://")); err == nil {
+		conn.Close()
+		t.Error("the previous address is still served")
+	}
+	if status, _, body := s.send("PUT", s.main+"/admin/config/server/metrics_listen", admin, "application/json", `{"value":"nowhere"}`); status != 400 {
+		t.Errorf("an address without a port: %d %s", status, body)
 	}
 	// Clients that hold all of server.max_connections do not keep the scraper out.
 	for range 8 {

@@ -465,17 +465,20 @@ func Run(ctx context.Context, c Config, o Options) error {
 	s.heap.paceCollections(ctx)
 	files.setFiles(s.Config.Server.TLS)
 	main.connections.set(s.Config.Server.MaxConnections)
+	observed := serveObservation(s.Handler)
+	metrics.handler.Store(&observed)
 	s.Settings.OnChange(func(c Config) {
 		files.setFiles(c.Server.TLS)
 		main.connections.set(c.Server.MaxConnections)
+		if err := metrics.listen(c.Server.MetricsListen); err != nil {
+			o.Logger.Error("change a listener", slog.Any("error", err))
+		}
 	})
 	// An administrator can have set other addresses.
 	if err := errors.Join(main.listen(s.Config.Server.Listen), metrics.listen(s.Config.Server.MetricsListen)); err != nil {
 		return err
 	}
-	observed := serveObservation(s.Handler)
 	main.handler.Store(&s.Handler)
-	metrics.handler.Store(&observed)
 	if o.Ready != nil {
 		o.Ready(s)
 	}

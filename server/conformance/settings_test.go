@@ -22,7 +22,7 @@ import (
 func otherValue(key string, now any) string {
 	special := map[string]string{
 		"log.level": `"debug"`, "log.format": `"json"`, "log.access": `"off"`, "validation.mode": `"structure"`, "fhir.version": `"4.0.1"`,
-		"fhir.version_conflict_status": `412`, "audit.rest": `"writes"`, "server.base_url": `"https://fhir.example.org/fhir"`, "server.listen": `"127.0.0.1:1"`,
+		"fhir.version_conflict_status": `412`, "audit.rest": `"writes"`, "server.base_url": `"https://fhir.example.org/fhir"`, "server.listen": `"127.0.0.1:1"`, "server.metrics_listen": `"127.0.0.1:2"`,
 		"server.trusted_proxies": `["10.0.0.0/8"]`, "server.allowed_origins": `["https://app.example.org"]`, "terminology.server_url": `"http://127.0.0.1:1/fhir"`,
 		"telemetry.otlp_endpoint": `"http://127.0.0.1:1"`, "telemetry.sample_ratio": `0.5`, "search.default_count": `7`, "search.max_count": `100`,
 		"auth.rate_limiting.lockout_duration": `"7m"`, "auth.oauth.access_token_lifetime": `"2h"`, "auth.oauth.refresh_token_lifetime": `"9d"`,
