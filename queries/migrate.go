@@ -73,6 +73,16 @@ func laterSchema(ctx context.Context, p *goose.Provider) error {
 	return nil
 }
 
+// CheckVersion fails with LaterSchemaError.
+func CheckVersion(ctx context.Context, url string) error {
+	p, _, err := provider(url)
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	return laterSchema(ctx, p)
+}
+
 // Check reports faults of the schema of a migrated database: the schema of a later build (LaterSchemaError), or
 // missing tables.
 func Check(ctx context.Context, url string) error {
@@ -148,9 +158,10 @@ func atoi(s string) int64 {
 // Tables are the tables that this build keeps its data in, sorted.
 func Tables() []string { return tablesAt(math.MaxInt64) }
 
-// Status returns every migration, oldest first.
+// Status returns every migration, oldest first; those of later builds have the name
+// LaterMigration.
 func Status(ctx context.Context, url string) ([]Migration, error) {
-	p, _, err := provider(url)
+	p, db, err := provider(url)
 	if err != nil {
 		return nil, err
 	}
@@ -163,7 +174,29 @@ func Status(ctx context.Context, url string) ([]Migration, error) {
 	for i, s := range status {
 		all[i] = Migration{Version: s.Source.Version, Name: s.Source.Path, Applied: s.AppliedAt}
 	}
-	return all, nil
+	later, err := laterMigrations(ctx, db, all[len(all)-1].Version)
+	return append(all, later...), err
+}
+
+// LaterMigration is the name of a migration that only later builds have.
+const LaterMigration = "(of a later build)"
+
+// laterMigrations are those applied to the database that this build does not have.
+func laterMigrations(ctx context.Context, db *sql.DB, known int64) ([]Migration, error) {
+	rows, err := db.QueryContext(ctx, "SELECT version_id, max(tstamp) FROM goose_db_version WHERE version_id > $1 GROUP BY version_id ORDER BY version_id", known)
+	if err != nil {
+		return nil, fmt.Errorf("migration status: %w", err)
+	}
+	defer rows.Close()
+	var out []Migration
+	for rows.Next() {
+		m := Migration{Name: LaterMigration}
+		if err := rows.Scan(&m.Version, &m.Applied); err != nil {
+			return nil, fmt.Errorf("migration status: %w", err)
+		}
+		out = append(out, m)
+	}
+	return out, rows.Err()
 }
 
 // Text returns the SQL of a migration.

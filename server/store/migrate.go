@@ -29,8 +29,12 @@ func Status(ctx context.Context, url string) ([]queries.Migration, error) {
 // tables are missing.
 func CheckSchema(ctx context.Context, url string) error { return queries.Check(ctx, url) }
 
-// Plan returns the migrations that Migrate would apply.
+// Plan returns the migrations that Migrate would apply. It fails with
+// queries.LaterSchemaError where a later build has migrated the database: Migrate would too.
 func Plan(ctx context.Context, url string) ([]queries.Migration, error) {
+	if err := queries.CheckVersion(ctx, url); err != nil {
+		return nil, err
+	}
 	all, err := queries.Status(ctx, url)
 	if err != nil {
 		return nil, err
