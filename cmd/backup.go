@@ -89,7 +89,8 @@ func restoreCommand() *cobra.Command {
 		Example: "  kiln restore kiln-2026-11-22.zip --verify --database-url postgres://kiln@db/new",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			return onDatabase(func(c *cobra.Command, url string) error {
+			// It works on an empty database only: that of a server cannot be taken for it.
+			return runOnDatabase(c, func(c *cobra.Command, url string) error {
 				m, err := backup.Restore(c.Context(), url, args[0], verify)
 				if err != nil {
 					return err
@@ -98,7 +99,7 @@ func restoreCommand() *cobra.Command {
 					return tellManifest(c, m, "restored, and the same as in the backup")
 				}
 				return tellManifest(c, m, "restored")
-			})(c, nil)
+			}, true)
 		},
 	}
 	c.Flags().BoolVar(&verify, "verify", false, "compare every table with the backup")

@@ -7,7 +7,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"kiln/queries"
-	"kiln/server"
 	"kiln/server/store"
 )
 
@@ -64,35 +63,6 @@ func migrate() *cobra.Command {
 		},
 	)
 	return c
-}
-
-// onDatabase runs a command on the configured database, which is started for it
-// when it is a private one.
-func onDatabase(run func(c *cobra.Command, url string) error) func(*cobra.Command, []string) error {
-	return func(c *cobra.Command, _ []string) error {
-		cfg, err := loadConfig(c)
-		if err != nil {
-			return err
-		}
-		if err := cfg.Check(); err != nil {
-			return err
-		}
-		database, url, err := server.StartDatabase(c.Context(), cfg)
-		if err != nil {
-			return err
-		}
-		if database != nil {
-			defer database.Stop()
-		}
-		conn, err := server.Connect(c.Context(), url)
-		if err != nil {
-			return err
-		}
-		if err := conn.Close(c.Context()); err != nil {
-			return err
-		}
-		return run(c, url)
-	}
 }
 
 // migration is a migration as --json shows it; applied is null for a missing one.

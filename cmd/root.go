@@ -97,6 +97,10 @@ func addShared(c *cobra.Command) {
 		file, database, asJSON = false, false, false
 	}
 	f := c.PersistentFlags()
+	switch c.Name() {
+	case "admin", "backup", "migrate", "token":
+		addAnyServerFlag(f)
+	}
 	if file {
 		configFlag(c)
 	}

@@ -32,6 +32,12 @@ VALUES (@id, @address, @version, @started, @seen, @load, @connections, @streams)
 ON CONFLICT (id) DO UPDATE
 SET seen = excluded.seen, load = excluded.load, connections = excluded.connections, streams = excluded.streams;
 
+-- name: HasServer :one
+SELECT EXISTS (
+    SELECT FROM server_instance i
+    WHERE i.id = @id
+);
+
 -- name: ForgetServer :exec
 DELETE FROM server_instance i
 WHERE i.id = @id;

@@ -9,7 +9,6 @@ import (
 
 	"kiln/server/access"
 	"kiln/server/bulk"
-	"kiln/server/fhir"
 	"kiln/server/interaction"
 	"kiln/server/jobs"
 	"kiln/server/notify"
@@ -142,7 +141,7 @@ func (s *Server) keepUp(ctx context.Context) {
 	if err != nil {
 		host = "unknown"
 	}
-	instance := store.Instance{ID: fhir.NewID(), Address: host + " " + s.Config.Server.Listen, Version: s.version, Started: started}
+	instance := store.Instance{ID: s.instance, Address: host + " " + s.Config.Server.Listen, Version: s.version, Started: started}
 	var caches int64 = -1
 	var seen, tidied time.Time
 	var served int64

@@ -71,6 +71,7 @@ type Server struct {
 	bulk              *bulk.Service
 	admin             *admin.Part
 	version           string
+	instance          string // the id of this process among those of the database
 	served            atomic.Int64 // requests
 	profiles          *profiles    // that are stored
 	guides            *guides      // of packages
@@ -118,7 +119,7 @@ type Authorization interface {
 // New builds the parts of the service, each complete, from the bottom up: no part is
 // changed by a later one. Close stops them.
 func New(ctx context.Context, c Config, o Options) (_ *Server, err error) {
-	s := &Server{Config: c, Logger: o.Logger, version: o.Version, Metrics: prometheus.NewRegistry(), tracing: telemetry.Tracing{Logger: o.Logger}}
+	s := &Server{Config: c, Logger: o.Logger, version: o.Version, instance: fhir.NewID(), Metrics: prometheus.NewRegistry(), tracing: telemetry.Tracing{Logger: o.Logger}}
 	defer func() {
 		if err != nil {
 			s.Close()
@@ -351,7 +352,7 @@ func (s *Server) administration() *admin.Part {
 	admin.RegisterProcess(s.Metrics)
 	admin.RegisterPools(s.Metrics, s.Store.Pools)
 	s.registerEpochMetrics()
-	return &admin.Part{Ready: s.ready, Health: s.databaseHealth, Metrics: s.Metrics, Pprof: func() bool { return s.now().Server.Pprof },
+	return &admin.Part{Instance: s.instance, Ready: s.ready, Health: s.databaseHealth, Metrics: s.Metrics, Pprof: func() bool { return s.now().Server.Pprof },
 		Searches: s.searches(), SortIndexes: s.Parameters, Jobs: []admin.JobSource{reindexJobs{s.Store}, indexBuilds{s.Store}, bulkJobs{s.bulk.Jobs}},
 		Settings: s.Settings, Caches: s.caches(), Pools: s.Store.Pools, Database: s.Store.Statistics,
 		ClearEverywhere: func(ctx context.Context, names string) error {

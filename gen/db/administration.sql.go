@@ -311,6 +311,20 @@ func (q *Queries) ForgetServers(ctx context.Context, before time.Time) error {
 	return err
 }
 
+const HasServer = `-- name: HasServer :one
+SELECT EXISTS (
+    SELECT FROM server_instance i
+    WHERE i.id = $1
+)
+`
+
+func (q *Queries) HasServer(ctx context.Context, id string) (bool, error) {
+	row := q.db.QueryRow(ctx, HasServer, id)
+	var exists bool
+	err := row.Scan(&exists)
+	return exists, err
+}
+
 const IndexBuildCancelled = `-- name: IndexBuildCancelled :one
 SELECT b.cancel
 FROM index_build b

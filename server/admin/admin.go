@@ -20,6 +20,9 @@ import (
 
 // Part answers for the state of one server. Its fields are set before Mount.
 type Part struct {
+	// Instance is the id of the server in the table of servers. The answers of /health/live
+	// name it, so that a command can tell whether the server uses a database.
+	Instance string
 	// Ready returns why the service cannot serve, nil when it can.
 	Ready func(ctx context.Context) error
 	// Health describes the database; nil says nothing of it.
@@ -47,7 +50,10 @@ const readyTimeout = 2 * time.Second
 
 // Mount serves health, metrics, administration and, where they are wanted, profiles.
 func (p *Part) Mount(m *web.Mux) {
-	m.HandleFunc(web.Health, "GET /health/live", alive)
+	m.HandleFunc(web.Health, "GET /health/live", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set(InstanceHeader, p.Instance)
+		alive(w, r)
+	})
 	m.Handle(web.Health, "GET /health/ready", p.ready())
 	m.Handle(web.Health, "GET /health", p.ready())
 	m.Handle(web.Metric, "GET /metrics", promhttp.HandlerFor(p.Metrics, promhttp.HandlerOpts{EnableOpenMetrics: true}))
@@ -66,6 +72,13 @@ func (p *Part) Mount(m *web.Mux) {
 	}
 }
 
+// InstanceHeader is a header of the answers of /health/live: the id of the server, or
+// InstanceStarting.
+const (
+	InstanceHeader   = "X-Kiln-Instance"
+	InstanceStarting = "starting"
+)
+
 // RegisterProcess adds the metrics of the Go runtime and of the process.
 func RegisterProcess(r prometheus.Registerer) {
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -76,6 +89,7 @@ func StartingHandler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/health/live", "/fhir/health/live":
+			w.Header().Set(InstanceHeader, InstanceStarting)
 			alive(w, r)
 		default:
 			unavailable(w, "the server is starting")

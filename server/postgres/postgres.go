@@ -369,6 +369,16 @@ type postmaster struct {
 	status    string // "starting", "stopping", "ready", "standby"
 }
 
+// Running reports whether a PostgreSQL runs on the data directory.
+func Running(dataDir string) bool {
+	dir, err := filepath.Abs(filepath.Join(dataDir, "postgres", "data"))
+	if err != nil {
+		return false
+	}
+	p, err := readPostmaster(dir)
+	return err == nil && p.pid > 0 && p.runs(dir)
+}
+
 // readPostmaster reads postmaster.pid: one line each for process, data directory,
 // start time, port, socket directory, address, shared memory, status.
 func readPostmaster(dir string) (postmaster, error) {
