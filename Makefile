@@ -24,9 +24,11 @@ run: postgresql build ## build and serve on 127.0.0.1:8080; data in .kiln/
 demo: postgresql build ## serve a demo with authorization, made-up patients and a launch simulator; nothing is kept
 	dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; bin/kiln serve --demo --data-dir "$$dir" $(ARGS)
 
-test: postgresql ## run every test, on a PostgreSQL that is thrown away (or TEST_DATABASE_URL)
-	tools/with-postgresql go test -count=1 -timeout 20m $(TESTFLAGS) $(PKG)
-	@if [ "$(PKG)" = ./... ]; then cd tools && go test -count=1 $(TESTFLAGS) ./...; fi
+test: postgresql ## run every test, on a PostgreSQL that is thrown away (or TEST_DATABASE_URL), and print the skipped ones
+	@{ failed=0; \
+	tools/with-postgresql go test -json -count=1 -timeout 20m $(TESTFLAGS) $(PKG) || failed=1; \
+	if [ "$(PKG)" = ./... ]; then (cd tools && go test -json -count=1 $(TESTFLAGS) ./...) || failed=1; fi; \
+	exit $$failed; } | (cd tools && go run ./testsummary $(filter -v,$(TESTFLAGS)))
 
 test-on: ## run every test on another PostgreSQL: make test-on PG=17
 	@if [ -z "$(PG)" ]; then echo "say which one: make test-on PG=17"; exit 1; fi
