@@ -241,11 +241,22 @@ func (s *Server) openStore(ctx context.Context, o Options) (*store.Store, error)
 			}
 		})
 	}
-	if database == nil {
-		if err := waitForDatabase(ctx, url, time.Duration(c.WaitSeconds)*time.Second, s.Logger); err != nil {
-			return nil, err
-		}
+	// A PostgreSQL that answers can stop right after that, as one whose server was killed: each
+	// step is repeated while the database is not up.
+	var st *store.Store
+	err = whileUp(ctx, url, time.Duration(c.WaitSeconds)*time.Second, s.Logger, func() (err error) {
+		st, err = s.openDatabase(ctx, url, o)
+		return err
+	})
+	if err != nil {
+		return nil, err
 	}
+	s.onClose(st.Close)
+	return st, nil
+}
+
+// openDatabase brings the schema up to date and opens the store.
+func (s *Server) openDatabase(ctx context.Context, url string, o Options) (*store.Store, error) {
 	if err := store.Migrate(ctx, url); err != nil {
 		return nil, fmt.Errorf("bring the database's schema up to date: %w", err)
 	}
@@ -255,13 +266,12 @@ func (s *Server) openStore(ctx context.Context, o Options) (*store.Store, error)
 		return nil, fmt.Errorf("read the settings: %w", err)
 	}
 	stored, _ := settings.Overlay(s.settingsConfig(o), list)
-	c = stored.Database
+	c := stored.Database
 	st, err := store.Open(ctx, store.Config{URL: url, MaxConns: c.MaxConnections, KeepChanges: s.Config.notifications().Retention, Timeout: time.Duration(c.TimeoutSeconds) * time.Second,
 		SearchMemory: searchMemory(s.Config.Search), Remembers: s.heap.setCacheSize, Logger: s.Logger})
 	if err != nil {
 		return nil, fmt.Errorf("open the database: %w", err)
 	}
-	s.onClose(st.Close)
 	return st, nil
 }
 
@@ -416,7 +426,7 @@ func StartDatabase(ctx context.Context, c Config) (database *postgres.Server, ur
 	if c.Database.URL != "" {
 		return nil, c.Database.URL, nil
 	}
-	database, err = postgres.Start(ctx, postgres.Options{DataDir: c.Database.DataDir})
+	database, err = postgres.Start(ctx, postgres.Options{DataDir: c.Database.DataDir, Wait: time.Duration(c.Database.WaitSeconds) * time.Second})
 	if err != nil {
 		return nil, "", err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"syscall"
@@ -53,6 +54,36 @@ func waitForDatabase(ctx context.Context, url string, limit time.Duration, log *
 		case <-time.After(databasePause):
 		}
 	}
+}
+
+// whileUp waits for the database and runs f. Where f fails because the database has stopped
+// meanwhile, it does both again until limit.
+func whileUp(ctx context.Context, url string, limit time.Duration, log *slog.Logger, f func() error) error {
+	for end := time.Now().Add(limit); ; {
+		if err := waitForDatabase(ctx, url, max(time.Until(end), 0), log); err != nil {
+			return err
+		}
+		err := f()
+		if err == nil || !stopped(err) || time.Now().After(end) || ctx.Err() != nil {
+			return err
+		}
+		log.Info("the database has stopped during the start", slog.Any("error", err))
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(databasePause):
+		}
+	}
+}
+
+// stopped reports whether an error is that of a database that stops or has stopped, or of a
+// connection that it has closed.
+func stopped(err error) bool {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return true
+	}
+	_, comesUp := notUp(err)
+	return comesUp
 }
 
 // Connect makes a connection to the database of a URL. The error is one line, without

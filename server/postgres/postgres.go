@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,6 +27,9 @@ type Options struct {
 	DataDir string       // PostgreSQL's own files go below it, in "postgres"
 	BinDir  string       // with initdb and postgres; "" searches the usual places
 	Logger  *slog.Logger // nil discards
+	// Wait bounds how long a start waits for the last processes of a killed PostgreSQL on the
+	// data; 0 is a minute.
+	Wait time.Duration
 }
 
 // Server is a running PostgreSQL.
@@ -33,7 +37,8 @@ type Server struct {
 	URL string // for pgx
 
 	binDir, dir, socketDir string
-	account                *account // to run as; nil is this process's own
+	account                *account      // to run as; nil is this process's own
+	patience               time.Duration // Options.Wait
 	log                    *slog.Logger
 
 	mu       sync.Mutex
@@ -52,7 +57,7 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("data directory: %w", err)
 	}
-	s := &Server{dir: filepath.Join(root, "data"), log: o.Logger, stop: make(chan struct{})}
+	s := &Server{dir: filepath.Join(root, "data"), log: o.Logger, stop: make(chan struct{}), patience: cmp.Or(o.Wait, time.Minute)}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
@@ -149,8 +154,40 @@ func (s *Server) chooseSocket(root string) error {
 }
 
 // startOrAdopt leaves a PostgreSQL running on the data: the one that another
-// server has started, else a new one.
+// server has started, else a new one. It waits for the end of one that is stopping, and
+// of the last processes of one that was killed.
 func (s *Server) startOrAdopt(ctx context.Context) error {
+	end := time.Now().Add(s.patience)
+	told := false
+	for {
+		err := s.tryStart(ctx)
+		if !errors.Is(err, errPredecessor) || time.Now().After(end) {
+			return err
+		}
+		if !told {
+			told = true
+			s.log.Info("waiting for the end of another PostgreSQL on this data directory", "reason", err)
+		}
+		if wait(ctx, 100*time.Millisecond) != nil {
+			return err
+		}
+	}
+}
+
+// errPredecessor says that another PostgreSQL on the data has not ended.
+var errPredecessor = errors.New("another PostgreSQL on this data directory has not ended")
+
+// predecessorMessages are what PostgreSQL logs when it does not start because of another one
+// on the same data: processes of a killed one hold its shared memory, or it still has its
+// lock files.
+var predecessorMessages = []string{
+	"pre-existing shared memory block", // also "… is still in use"
+	"lock file \"",                     // "… already exists"
+}
+
+// tryStart starts a PostgreSQL or adopts a running one. It fails with errPredecessor where
+// another attempt can succeed.
+func (s *Server) tryStart(ctx context.Context) error {
 	for {
 		other, err := readPostmaster(s.dir)
 		if err != nil {
@@ -168,6 +205,9 @@ func (s *Server) startOrAdopt(ctx context.Context) error {
 			continue
 		}
 		if other.status == "ready" && other.socketDir == s.socketDir {
+			if err := ping(ctx, s.URL); err != nil { // it has not written yet that it stops
+				return fmt.Errorf("%w (process %d): %w", errPredecessor, other.pid, err)
+			}
 			s.process = nil
 			s.log.Info("another server runs PostgreSQL on this data directory; using it", "pid", other.pid)
 			return nil
@@ -213,6 +253,11 @@ func (s *Server) launch(ctx context.Context) error {
 		select {
 		case <-p.exited:
 			said, _ := readFrom(logPath, logFrom)
+			for _, message := range predecessorMessages {
+				if bytes.Contains(said, []byte(message)) {
+					return fmt.Errorf("%w: %s", errPredecessor, lastLines(said))
+				}
+			}
 			return fmt.Errorf("PostgreSQL did not start: %s (all of it in %s)", lastLines(said), logPath)
 		case <-ctx.Done():
 			p.end()

@@ -195,6 +195,73 @@ func TestServerKilled(t *testing.T) {
 	query(t, s, "SELECT 'x'")
 }
 
+// A backend that computes outlives a killed postmaster and holds its shared memory. A start
+// waits for its end.
+func TestStartBesideADyingPostgreSQL(t *testing.T) {
+	dir := t.TempDir()
+	first := start(t, dir)
+	conn, err := pgx.Connect(t.Context(), first.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var backend int
+	if err := conn.QueryRow(t.Context(), "SELECT pg_backend_pid()").Scan(&backend); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	computes := make(chan struct{})
+	go func() {
+		defer close(computes)
+		_, _ = conn.Exec(context.Background(), `DO $$ DECLARE till timestamptz := clock_timestamp() + '3 s'; BEGIN WHILE clock_timestamp() < till LOOP END LOOP; END $$`)
+	}()
+	for query(t, first, fmt.Sprintf("SELECT state FROM pg_stat_activity WHERE pid = %d", backend)) != "active" {
+		time.Sleep(5 * time.Millisecond)
+	}
+	first.mu.Lock() // it does not start another one
+	first.stopping = true
+	first.mu.Unlock()
+	close(first.stop)
+	if err := first.process.cmd.Process.Signal(syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	<-first.process.exited
+	if syscall.Kill(backend, 0) != nil {
+		t.Fatal("no process of the killed PostgreSQL is left: the test proves nothing")
+	}
+	second := start(t, dir)
+	query(t, second, "SELECT 'x'")
+	if took := time.Since(began); took < 2*time.Second {
+		t.Errorf("it started after %s, beside a process of the killed one", took)
+	}
+	<-computes
+	// A PostgreSQL that does not end is an error that says so.
+	busy, err := pgx.Connect(t.Context(), second.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := busy.QueryRow(t.Context(), "SELECT pg_backend_pid()").Scan(&backend); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		_, _ = busy.Exec(context.Background(), `DO $$ BEGIN LOOP END LOOP; END $$`)
+	}()
+	defer func() { _ = syscall.Kill(backend, syscall.SIGKILL) }()
+	for query(t, second, fmt.Sprintf("SELECT state FROM pg_stat_activity WHERE pid = %d", backend)) != "active" {
+		time.Sleep(5 * time.Millisecond)
+	}
+	second.mu.Lock()
+	second.stopping = true
+	second.mu.Unlock()
+	close(second.stop)
+	if err := second.process.cmd.Process.Signal(syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	<-second.process.exited
+	if _, err := Start(t.Context(), Options{DataDir: dir, Wait: 500 * time.Millisecond}); !errors.Is(err, errPredecessor) {
+		t.Errorf("beside one that does not end: %v", err)
+	}
+}
+
 func TestPostgresKilled(t *testing.T) {
 	s := start(t, t.TempDir())
 	query(t, s, "CREATE TABLE kept (what text)")
