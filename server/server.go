@@ -71,7 +71,7 @@ type Server struct {
 	bulk              *bulk.Service
 	admin             *admin.Part
 	version           string
-	instance          string // the id of this process among those of the database
+	instance          string       // the id of this process among those of the database
 	served            atomic.Int64 // requests
 	profiles          *profiles    // that are stored
 	guides            *guides      // of packages
