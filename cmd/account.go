@@ -214,7 +214,7 @@ func client() *cobra.Command {
 	clientFields := func(c *cobra.Command) *fields {
 		f := newFields(c)
 		f.text("client-id", "clientId", "client id (default made up)")
-		f.text("name", "name", "what users are told that it is called")
+		f.text("name", "name", "name for users")
 		f.bool("confidential", "confidential", "it can keep a secret")
 		f.text("token-endpoint-auth-method", "tokenEndpointAuthMethod", "none, client_secret_basic, client_secret_post or private_key_jwt")
 		f.text("client-secret", "clientSecret", "a secret of your choice (default made up)")
@@ -225,7 +225,7 @@ func client() *cobra.Command {
 		f.text("launch-uri", "launchUri", "where an EHR launches it")
 		f.list("grant-types", "grantTypes", "authorization_code, client_credentials, refresh_token")
 		f.json["scopes"] = "scopes"
-		scopesFlag(f.flags, "scopes", "what it may ask for")
+		scopesFlag(f.flags, "scopes", "scopes that it may request")
 		f.text("access-token-lifetime", "accessTokenLifetime", "such as 10m")
 		f.text("refresh-token-lifetime", "refreshTokenLifetime", "such as 90d")
 		f.bool("pkce-required", "pkceRequired", "refuse authorization requests without PKCE")
@@ -485,8 +485,8 @@ func apiKey() *cobra.Command {
 	c := &cobra.Command{Use: "apikey", Short: "Manage API keys of internal services, on the database itself", Args: cobra.NoArgs, RunE: help}
 	create := &cobra.Command{Use: "create", Short: "Make an API key; it stands alone on the last line", Args: cobra.NoArgs}
 	f := create.Flags()
-	scope := scopesFlag(f, "scope", "what it may do: system/… scopes, admin")
-	name := f.String("name", "", "what it is for")
+	scope := scopesFlag(f, "scope", "its scopes: system/…, admin")
+	name := f.String("name", "", "its purpose")
 	expires := f.String("expires", "", "how long it is good, such as 90d (default for ever)")
 	create.RunE = onAccounts(func(c *cobra.Command, a *oauth.Admin, _ []string) error {
 		key, err := a.CreateAPIKey(c.Context(), *name, scope.String(), *expires)
@@ -558,7 +558,7 @@ func grant() *cobra.Command {
 
 // token is `kiln token`.
 func token() *cobra.Command {
-	c := &cobra.Command{Use: "token", Short: "Make access tokens, and say what they may do"}
+	c := &cobra.Command{Use: "token", Short: "Make access tokens, and explain their rights"}
 	mint := &cobra.Command{
 		Use: "mint", Short: "Make an access token, on the database itself; it stands alone on the last line", Args: cobra.NoArgs,
 		Long: `Make an access token of a client, or of a user of a client, without a sign-in. The client and
@@ -568,7 +568,7 @@ has the database anyhow.`,
 	f := mint.Flags()
 	var m oauth.Minting
 	f.StringVar(&m.ClientID, "client", "", "client that the token is for")
-	scope := scopesFlag(f, "scope", "what it may do")
+	scope := scopesFlag(f, "scope", "its scopes")
 	f.StringVar(&m.Username, "user", "", "user that the token is for (default the client itself)")
 	f.StringVar(&m.Patient, "patient", "", "patient of the launch context")
 	f.StringVar(&m.Encounter, "encounter", "", "encounter of the launch context")
@@ -588,7 +588,7 @@ has the database anyhow.`,
 	})
 
 	explain := &cobra.Command{
-		Use: "explain TOKEN [METHOD PATH]", Short: "Say whose a token is, and what allows or denies it a request", Args: cobra.RangeArgs(1, 3),
+		Use: "explain TOKEN [METHOD PATH]", Short: "Explain a token: its owner, and the scopes and policies that decide on a request", Args: cobra.RangeArgs(1, 3),
 	}
 	var r remote
 	explain.Flags().StringVar(&r.server, "server", "", "base URL of the server (default the configured one)")

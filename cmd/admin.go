@@ -104,7 +104,7 @@ with the search parameters, and correct it.`,
 					return err
 				}
 			} else if len(types)+len(parameters) > 0 {
-				return fmt.Errorf("--type and --parameter say what to start: give --start too")
+				return fmt.Errorf("--type and --parameter need --start")
 			}
 			return showJobs(c, &r, watch)
 		},

@@ -383,7 +383,7 @@ func matches(at string, want, got []byte) error {
 	}
 	w, err := decode(want)
 	if err != nil {
-		return fmt.Errorf("%s: what is expected is no JSON: %w", at, err)
+		return fmt.Errorf("%s: expect is no JSON: %w", at, err)
 	}
 	g, err := decode(got)
 	if err != nil {

@@ -234,9 +234,9 @@ func (f *findings) checkSettings(ctx context.Context, conn *pgx.Conn) {
 		wrong = append(wrong, fmt.Errorf("fsync is %s and full_page_writes is %s: a power failure can destroy the data", settings["fsync"], settings["full_page_writes"]))
 	}
 	if settings["synchronous_commit"] == "off" {
-		wrong = append(wrong, errors.New("synchronous_commit is off: what was acknowledged is lost in a crash"))
+		wrong = append(wrong, errors.New("synchronous_commit is off: acknowledged writes are lost in a crash"))
 	}
-	f.add("durability", "what is acknowledged survives a crash", errors.Join(wrong...))
+	f.add("durability", "acknowledged writes survive a crash", errors.Join(wrong...))
 }
 
 // checkWritable looks whether the server could store anything.

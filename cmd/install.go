@@ -55,7 +55,7 @@ reported with file and element, and only the faulty definitions are left out; wi
 	}
 	r.flags(c)
 	configFlag(c)
-	c.Flags().BoolVar(&dryRun, "dry-run", false, "show what would change, and change nothing")
+	c.Flags().BoolVar(&dryRun, "dry-run", false, "show the changes, and make none")
 	c.Flags().BoolVar(&strict, "strict", false, "store nothing where a definition has an error")
 	c.Flags().StringVar(&integrity, "integrity", "", `digest that the file must have, "sha512-…" as npm writes it`)
 	return c

@@ -68,7 +68,7 @@ then.`,
 	f.StringVar(&o.server, "server", "", "base URL of the server (default the configured one)")
 	f.StringVar(&o.token, "token", "", "bearer token")
 	f.IntVar(&o.parallel, "parallel", max(4, 2*runtime.NumCPU()), "requests at the same time")
-	f.StringVar(&o.state, "state", "kiln-load.state", "file that remembers what was acknowledged")
+	f.StringVar(&o.state, "state", "kiln-load.state", "file of requests and answers")
 	f.StringVar(&o.errors, "errors", "kiln-load.errors.ndjson", "file that failures are written to")
 	f.DurationVar(&o.settle, "settle", 10*time.Second, "how long a request that was cut off may still be at work in the server")
 	f.BoolVar(&o.quiet, "quiet", false, "no progress bar")

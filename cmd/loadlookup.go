@@ -202,13 +202,13 @@ func (p *poster) get(ctx context.Context, target string, out any) error {
 	}
 	status, body, err := p.send(ctx, http.MethodGet, target, nil)
 	if err != nil {
-		return fmt.Errorf("look up what was sent: %w", err)
+		return fmt.Errorf("look up sent resources: %w", err)
 	}
 	if status != http.StatusOK {
-		return fmt.Errorf("look up what was sent: GET %s answered %d %s", target, status, http.StatusText(status))
+		return fmt.Errorf("look up sent resources: GET %s answered %d %s", target, status, http.StatusText(status))
 	}
 	if err := json.Unmarshal(body, out); err != nil {
-		return fmt.Errorf("look up what was sent: %w", err)
+		return fmt.Errorf("look up sent resources: %w", err)
 	}
 	return nil
 }

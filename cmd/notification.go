@@ -57,7 +57,7 @@ type deliveryQuery struct {
 
 func (q *deliveryQuery) flags(c *cobra.Command) {
 	f := c.Flags()
-	f.StringVar(&q.subscription, "subscription", "", "only those of a Subscription, by its id")
+	f.StringVar(&q.subscription, "subscription", "", "only deliveries of a Subscription, by its id")
 	f.StringVar(&q.status, "status", "", "only pending, processing, delivered or failed ones")
 }
 
@@ -172,7 +172,7 @@ func redeliver() *cobra.Command {
 	}
 	r.flags(c)
 	c.Flags().BoolVar(&dead, "dead-letters", false, "all that were given up")
-	c.Flags().StringVar(&subscription, "subscription", "", "with --dead-letters: only those of a Subscription, by its id")
+	c.Flags().StringVar(&subscription, "subscription", "", "with --dead-letters: only deliveries of a Subscription, by its id")
 	return c
 }
 

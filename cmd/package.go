@@ -205,7 +205,7 @@ installed packages.`,
 		},
 	}
 	r.serverFlags(c)
-	c.Flags().BoolVar(&dryRun, "dry-run", false, "show what would be deleted on the server, and delete nothing")
+	c.Flags().BoolVar(&dryRun, "dry-run", false, "show the resources to delete on the server, and delete none")
 	return c
 }
 

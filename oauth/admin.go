@@ -403,7 +403,7 @@ func (a *Admin) ReplaceClient(ctx context.Context, id string, body []byte) (*Cli
 		return nil, invalidRequest("%s", err)
 	}
 	if b.ClientID != "" && b.ClientID != id {
-		return nil, invalidRequest("clientId is %q, not that of the path, %q", b.ClientID, id)
+		return nil, invalidRequest("clientId is %q, but the path has %q", b.ClientID, id)
 	}
 	b.ClientID = id
 	c, err := a.client(b)
@@ -663,7 +663,7 @@ func (a *Admin) ReplaceUser(ctx context.Context, username string, body []byte) (
 		return nil, invalidRequest("%s", err)
 	}
 	if b.Username != "" && b.Username != username {
-		return nil, invalidRequest("username is %q, not that of the path, %q", b.Username, username)
+		return nil, invalidRequest("username is %q, but the path has %q", b.Username, username)
 	}
 	b.Username = username
 	u, err := a.user(ctx, b, b.FHIRUser == old.FHIRUser)

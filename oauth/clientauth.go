@@ -79,7 +79,7 @@ func (s *Server) authenticateClient(ctx context.Context, r *http.Request, form u
 		}
 	}
 	if named == "" {
-		return nil, badClient("The client does not say who it is.")
+		return nil, badClient("The request does not identify its client.")
 	}
 	c, err := s.activeClient(ctx, named)
 	if err != nil {

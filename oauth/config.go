@@ -78,7 +78,7 @@ type RateLimitingConfig struct {
 
 // PolicyConfig is about access policies.
 type PolicyConfig struct {
-	DefaultDeny bool `koanf:"default_deny" doc:"deny what no policy allows"`
+	DefaultDeny bool `koanf:"default_deny" doc:"deny requests that no policy allows"`
 }
 
 // FederationConfig is about other authorization servers.

@@ -215,7 +215,7 @@ func (s *Server) callback(w http.ResponseWriter, r *http.Request) {
 
 var (
 	errNoAccount = errors.New("there is no user for this identity")
-	errFHIRUser  = errors.New("the fhirUser claim names nobody here")
+	errFHIRUser  = errors.New("the fhirUser claim names no resource here")
 )
 
 // userOf exchanges the code of a provider's answer and finds, or makes, the user.

@@ -495,7 +495,7 @@ func (s *Server) consent(ctx context.Context, f *flow, c *storage.Client, u *sto
 	may := mayGrant(f.Scope, u)
 	chosen, err := smart.Parse(strings.Join(ticked, " "))
 	if err != nil || !chosen.Within(may) {
-		return newRedirectError("invalid_request", "the form grants what was not asked for")
+		return newRedirectError("invalid_request", "the form grants scopes that were not requested")
 	}
 	if chosen.Empty() {
 		return newRedirectError("access_denied", "the user allowed nothing of the scope")

@@ -17,7 +17,7 @@ import (
 
 // PagesConfig is the look of the pages and the parts of types on the consent page.
 type PagesConfig struct {
-	Name   string           `koanf:"name" doc:"what this server is called on its pages"`
+	Name   string           `koanf:"name" doc:"name of this server on its pages"`
 	Logo   string           `koanf:"logo" doc:"file with the logo of the pages: SVG, PNG, JPEG, GIF or WebP"`
 	Colour string           `koanf:"colour" doc:"colour of buttons and links, as #rrggbb; it is made darker or lighter where it could not be read"`
 	Parts  []map[string]any `koanf:"parts" doc:"parts of a resource type that a person may choose at consent: type, search, name, name_de"`

@@ -214,7 +214,7 @@ func (g *refreshGrant) HandleTokenEndpointRequest(ctx context.Context, r fosite.
 		return err
 	}
 	if asked.Empty() || !asked.Within(granted) {
-		return fosite.ErrInvalidScope.WithHint("The scope is wider than what was granted.")
+		return fosite.ErrInvalidScope.WithHint("The scope is wider than the granted scope.")
 	}
 	request, ok := r.(*fosite.AccessRequest)
 	if !ok {

@@ -238,7 +238,7 @@ func (s *Server) run(ctx context.Context) {
 			}
 		}
 		if err != nil && ctx.Err() == nil && !failing {
-			s.Logger.Error("authorization server: what other servers changed cannot be read", slog.Any("error", err))
+			s.Logger.Error("authorization server: changes of other servers cannot be read", slog.Any("error", err))
 		}
 		failing = err != nil
 	}

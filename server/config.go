@@ -75,12 +75,12 @@ type SearchConfig struct {
 	MaxCount       int  `koanf:"max_count" doc:"largest page; a larger _count is clamped"`
 	TimeoutSeconds int  `koanf:"timeout_seconds" doc:"time after which a search is given up"`
 	Explain        bool `koanf:"explain" doc:"allow _explain=true"`
-	MemoryMB       int  `koanf:"memory_mb" doc:"memory for what searches have found before; 0 remembers nothing"`
+	MemoryMB       int  `koanf:"memory_mb" doc:"memory of the search cache; 0 turns it off"`
 }
 
 // ValidationConfig are the checks before a resource is stored.
 type ValidationConfig struct {
-	Mode            string `koanf:"mode" doc:"full; structure or off: only what FHIR JSON itself demands"`
+	Mode            string `koanf:"mode" doc:"full; structure or off: only the rules of FHIR JSON itself"`
 	AllowSkip       bool   `koanf:"allow_skip" doc:"X-Skip-Validation: true skips validation"`
 	CheckReferences bool   `koanf:"check_references" doc:"a literal reference to this server must have a target"`
 }
@@ -89,7 +89,7 @@ type ValidationConfig struct {
 type TerminologyConfig struct {
 	Enabled        bool   `koanf:"enabled" doc:"answer terminology operations and :in, :not-in, :below, :above; without server_url from local definitions only"`
 	External       bool   `koanf:"external" doc:"ask the server of server_url"`
-	ServerURL      string `koanf:"server_url" secret:"url" doc:"FHIR base of a terminology server that is asked for what is not known here; empty asks nobody"`
+	ServerURL      string `koanf:"server_url" secret:"url" doc:"FHIR base of a terminology server for code systems and value sets that are not known here; empty: none"`
 	CacheTTLSecs   int    `koanf:"cache_ttl_secs" doc:"how long an answer of that server is good"`
 	TimeoutSeconds int    `koanf:"timeout_seconds" doc:"how long one request to it may take"`
 	Token          string `koanf:"token" secret:"yes" doc:"bearer token for it"`

@@ -103,7 +103,7 @@ func (c NotificationsConfig) check() error {
 		}
 	}
 	if _, err := notify.SecretKey(c.Webhook.SigningSecret); err != nil {
-		return fmt.Errorf("notifications.webhook.signing_secret: what follows whsec_ is no base64")
+		return fmt.Errorf("notifications.webhook.signing_secret: the text after whsec_ is no base64")
 	}
 	if _, err := c.allowPrivate(false); err != nil {
 		return err

@@ -193,7 +193,7 @@ func (s *Server) keepUp(ctx context.Context) {
 			_ = s.Store.ForgetInstance(bounded, instance.ID, time.Now().Add(-time.Hour)) // the others see it by its age
 			return
 		case err != nil && !failing:
-			s.Logger.Warn("what other servers do cannot be read", slog.Any("error", err))
+			s.Logger.Warn("changes of other servers cannot be read", slog.Any("error", err))
 		}
 		failing = err != nil
 		select {

@@ -16,7 +16,7 @@ func capability(m *ir.Model) *jen.File {
 	f.Comment("FHIRVersion is the version of FHIR that the definitions are of.")
 	f.Const().Id("FHIRVersion").Op("=").Lit("4.0.1")
 	f.Comment("Profiles are, for each resource type, the canonical of its definition and then")
-	f.Comment("those of the profiles on it.")
+	f.Comment("its profiles.")
 	f.Var().Id("Profiles").Op("=").Map(jen.String()).Index().String().ValuesFunc(func(g *jen.Group) {
 		for _, t := range slices.Sorted(maps.Keys(m.Profiles)) {
 			g.Line().Lit(t).Op(":").ValuesFunc(func(g *jen.Group) {

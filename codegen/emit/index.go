@@ -97,7 +97,7 @@ func extractor(f *jen.File, s *ir.Search) {
 		n := root.at(c.Element.Steps)
 		n.composites = append(n.composites, c)
 	}
-	f.Comment(extractorName(s.Type) + " adds what the search parameters say of r to x.")
+	f.Comment(extractorName(s.Type) + " adds the index entries of r to x.")
 	f.Func().Id(extractorName(s.Type)).Params(jen.Id("x").Op("*").Qual(fhirPath, "Index"), jen.Id("r").Op("*").Qual(r4Path, s.Type.Go)).BlockFunc(func(g *jen.Group) {
 		inside(g, root, "r")
 	})
@@ -378,7 +378,7 @@ func indexTable(m *ir.Model) *jen.File {
 	f.PackageComment("table of its parameters and the function that extracts their values.")
 	f.ImportName(fhirPath, "fhir")
 	f.ImportName(r4Path, "r4")
-	f.Comment("Extract adds what the search parameters and compartments say of r to x, which the")
+	f.Comment("Extract adds the index entries of r and its compartments to x, which the")
 	f.Comment("caller has Reset and will Finish. A type it does not know leaves nothing.")
 	f.Func().Id("Extract").Params(jen.Id("x").Op("*").Qual(fhirPath, "Index"), jen.Id("r").Qual(fhirPath, "Resource")).Block(
 		jen.List(jen.Id("x").Dot("ResourceType"), jen.Id("x").Dot("Resource")).Op("=").List(jen.Id("r").Dot("Type").Call().Dot("Name"), jen.Id("r")),

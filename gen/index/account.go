@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// account adds what the search parameters say of r to x.
+// account adds the index entries of r to x.
 func account(x *fhir.Index, r *r4.Account) {
 	for i := range r.Identifier {
 		tokenIdentifier(x, 0x9d45c4b6e8, &r.Identifier[i]) // Account.identifier

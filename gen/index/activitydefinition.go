@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// activityDefinition adds what the search parameters say of r to x.
+// activityDefinition adds the index entries of r to x.
 func activityDefinition(x *fhir.Index, r *r4.ActivityDefinition) {
 	x.Date(0x6270c3a550e294e, r.Date.Text)               // ActivityDefinition.date
 	x.String(0x7e0ad86c08684cb9, r.Description.Text)     // ActivityDefinition.description

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// adverseEvent adds what the search parameters say of r to x.
+// adverseEvent adds the index entries of r to x.
 func adverseEvent(x *fhir.Index, r *r4.AdverseEvent) {
 	x.CodeOf(0x37a0bab624, "http://hl7.org/fhir/adverse-event-actuality", r.Actuality.Text) // AdverseEvent.actuality
 	for i := range r.Category {

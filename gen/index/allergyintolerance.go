@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// allergyIntolerance adds what the search parameters say of r to x.
+// allergyIntolerance adds the index entries of r to x.
 func allergyIntolerance(x *fhir.Index, r *r4.AllergyIntolerance) {
 	referenceReference(x, 0x8cbe301344, r.Asserter) // AllergyIntolerance.asserter
 	for i := range r.Category {

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// app adds what the search parameters say of r to x.
+// app adds the index entries of r to x.
 func app(x *fhir.Index, r *r4.App) {
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {

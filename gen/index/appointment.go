@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// appointment adds what the search parameters say of r to x.
+// appointment adds the index entries of r to x.
 func appointment(x *fhir.Index, r *r4.Appointment) {
 	tokenCodeableConcept(x, 0xff35d451bd, r.AppointmentType) // Appointment.appointmentType
 	for i := range r.BasedOn {

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// appointmentResponse adds what the search parameters say of r to x.
+// appointmentResponse adds the index entries of r to x.
 func appointmentResponse(x *fhir.Index, r *r4.AppointmentResponse) {
 	referenceReference(x, 0x1f3fd888f6, r.Actor)       // AppointmentResponse.actor
 	referenceReference(x, 0xe9269858d3, r.Appointment) // AppointmentResponse.appointment

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// auditEvent adds what the search parameters say of r to x.
+// auditEvent adds the index entries of r to x.
 func auditEvent(x *fhir.Index, r *r4.AuditEvent) {
 	x.CodeOf(0x76f036ce84, "http://hl7.org/fhir/audit-event-action", r.Action.Text) // AuditEvent.action
 	for i := range r.Agent {

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// basic adds what the search parameters say of r to x.
+// basic adds the index entries of r to x.
 func basic(x *fhir.Index, r *r4.Basic) {
 	referenceReference(x, 0xf880496e4b, r.Author) // Basic.author
 	tokenCodeableConcept(x, 0x29387a3193, r.Code) // Basic.code

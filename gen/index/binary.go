@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// binary adds what the search parameters say of r to x.
+// binary adds the index entries of r to x.
 func binary(x *fhir.Index, r *r4.Binary) {
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// biologicallyDerivedProduct adds what the search parameters say of r to x.
+// biologicallyDerivedProduct adds the index entries of r to x.
 func biologicallyDerivedProduct(x *fhir.Index, r *r4.BiologicallyDerivedProduct) {
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// bodyStructure adds what the search parameters say of r to x.
+// bodyStructure adds the index entries of r to x.
 func bodyStructure(x *fhir.Index, r *r4.BodyStructure) {
 	for i := range r.Identifier {
 		tokenIdentifier(x, 0xaa5f90e5a7, &r.Identifier[i]) // BodyStructure.identifier

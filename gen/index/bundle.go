@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// bundle adds what the search parameters say of r to x.
+// bundle adds the index entries of r to x.
 func bundle(x *fhir.Index, r *r4.Bundle) {
 	if len(r.Entry) > 0 {
 		entry := &r.Entry[0]

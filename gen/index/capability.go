@@ -6,7 +6,7 @@ package index
 const FHIRVersion = "4.0.1"
 
 // Profiles are, for each resource type, the canonical of its definition and then
-// those of the profiles on it.
+// its profiles.
 var Profiles = map[string][]string{
 	"Account":                           {"http://hl7.org/fhir/StructureDefinition/Account"},
 	"ActivityDefinition":                {"http://hl7.org/fhir/StructureDefinition/ActivityDefinition", "http://hl7.org/fhir/StructureDefinition/shareableactivitydefinition"},

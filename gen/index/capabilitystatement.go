@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// capabilityStatement adds what the search parameters say of r to x.
+// capabilityStatement adds the index entries of r to x.
 func capabilityStatement(x *fhir.Index, r *r4.CapabilityStatement) {
 	x.Date(0xa6226dd8e83159d8, r.Date.Text)          // CapabilityStatement.date
 	x.String(0x1c5dac7ba2e88355, r.Description.Text) // CapabilityStatement.description

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// carePlan adds what the search parameters say of r to x.
+// carePlan adds the index entries of r to x.
 func carePlan(x *fhir.Index, r *r4.CarePlan) {
 	for i := range r.Activity {
 		activity := &r.Activity[i]

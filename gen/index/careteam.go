@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// careTeam adds what the search parameters say of r to x.
+// careTeam adds the index entries of r to x.
 func careTeam(x *fhir.Index, r *r4.CareTeam) {
 	for i := range r.Category {
 		tokenCodeableConcept(x, 0xe371879106, &r.Category[i]) // CareTeam.category

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// catalogEntry adds what the search parameters say of r to x.
+// catalogEntry adds the index entries of r to x.
 func catalogEntry(x *fhir.Index, r *r4.CatalogEntry) {
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {

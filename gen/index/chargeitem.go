@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// chargeItem adds what the search parameters say of r to x.
+// chargeItem adds the index entries of r to x.
 func chargeItem(x *fhir.Index, r *r4.ChargeItem) {
 	for i := range r.Account {
 		referenceReference(x, 0xf9f6175aa1, &r.Account[i]) // ChargeItem.account

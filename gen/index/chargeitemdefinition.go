@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// chargeItemDefinition adds what the search parameters say of r to x.
+// chargeItemDefinition adds the index entries of r to x.
 func chargeItemDefinition(x *fhir.Index, r *r4.ChargeItemDefinition) {
 	x.Date(0x42103ec0a3d883cb, r.Date.Text)              // ChargeItemDefinition.date
 	x.String(0x219f97fb28318485, r.Description.Text)     // ChargeItemDefinition.description

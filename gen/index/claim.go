@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// claim adds what the search parameters say of r to x.
+// claim adds the index entries of r to x.
 func claim(x *fhir.Index, r *r4.Claim) {
 	for i := range r.CareTeam {
 		careTeam := &r.CareTeam[i]

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// claimResponse adds what the search parameters say of r to x.
+// claimResponse adds the index entries of r to x.
 func claimResponse(x *fhir.Index, r *r4.ClaimResponse) {
 	x.Date(0xe932b7d5f16ed0c, r.Created.Text)        // ClaimResponse.created
 	x.String(0xeb777db8341db6c7, r.Disposition.Text) // ClaimResponse.disposition

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// clinicalImpression adds what the search parameters say of r to x.
+// clinicalImpression adds the index entries of r to x.
 func clinicalImpression(x *fhir.Index, r *r4.ClinicalImpression) {
 	referenceReference(x, 0xa95c4c18a4, r.Assessor)  // ClinicalImpression.assessor
 	x.Date(0x1e1b377d72616e95, r.Date.Text)          // ClinicalImpression.date

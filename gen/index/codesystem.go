@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// codeSystem adds what the search parameters say of r to x.
+// codeSystem adds the index entries of r to x.
 func codeSystem(x *fhir.Index, r *r4.CodeSystem) {
 	for i := range r.Concept {
 		concept := &r.Concept[i]

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// communication adds what the search parameters say of r to x.
+// communication adds the index entries of r to x.
 func communication(x *fhir.Index, r *r4.Communication) {
 	for i := range r.BasedOn {
 		referenceReference(x, 0xc2bda8e331, &r.BasedOn[i]) // Communication.basedOn

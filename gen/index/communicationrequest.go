@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// communicationRequest adds what the search parameters say of r to x.
+// communicationRequest adds the index entries of r to x.
 func communicationRequest(x *fhir.Index, r *r4.CommunicationRequest) {
 	x.Date(0x6724e063d977ddb5, r.AuthoredOn.Text) // CommunicationRequest.authoredOn
 	for i := range r.BasedOn {

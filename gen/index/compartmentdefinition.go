@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// compartmentDefinition adds what the search parameters say of r to x.
+// compartmentDefinition adds the index entries of r to x.
 func compartmentDefinition(x *fhir.Index, r *r4.CompartmentDefinition) {
 	x.CodeOf(0xd2bc29db30, "http://hl7.org/fhir/compartment-type", r.Code.Text) // CompartmentDefinition.code
 	x.Date(0x9b832c6747bf34cb, r.Date.Text)                                     // CompartmentDefinition.date

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// composition adds what the search parameters say of r to x.
+// composition adds the index entries of r to x.
 func composition(x *fhir.Index, r *r4.Composition) {
 	for i := range r.Attester {
 		attester := &r.Attester[i]

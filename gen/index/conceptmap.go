@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// conceptMap adds what the search parameters say of r to x.
+// conceptMap adds the index entries of r to x.
 func conceptMap(x *fhir.Index, r *r4.ConceptMap) {
 	x.Date(0xdd361cfc42664b39, r.Date.Text)          // ConceptMap.date
 	x.String(0x4f2ded86552d4f26, r.Description.Text) // ConceptMap.description

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// condition adds what the search parameters say of r to x.
+// condition adds the index entries of r to x.
 func condition(x *fhir.Index, r *r4.Condition) {
 	switch v := r.Abatement.(type) {
 	case *r4.Age:

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// consent adds what the search parameters say of r to x.
+// consent adds the index entries of r to x.
 func consent(x *fhir.Index, r *r4.Consent) {
 	for i := range r.Category {
 		tokenCodeableConcept(x, 0xe1be23a2de, &r.Category[i]) // Consent.category

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// contract adds what the search parameters say of r to x.
+// contract adds the index entries of r to x.
 func contract(x *fhir.Index, r *r4.Contract) {
 	for i := range r.Authority {
 		referenceReference(x, 0x4881e4af5, &r.Authority[i]) // Contract.authority

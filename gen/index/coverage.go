@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// coverage adds what the search parameters say of r to x.
+// coverage adds the index entries of r to x.
 func coverage(x *fhir.Index, r *r4.Coverage) {
 	referenceReference(x, 0x5a6255dd5f, r.Beneficiary) // Coverage.beneficiary
 	for i := range r.Class {

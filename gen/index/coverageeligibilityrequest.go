@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// coverageEligibilityRequest adds what the search parameters say of r to x.
+// coverageEligibilityRequest adds the index entries of r to x.
 func coverageEligibilityRequest(x *fhir.Index, r *r4.CoverageEligibilityRequest) {
 	x.Date(0x13b5f6ecf8810c0c, r.Created.Text)     // CoverageEligibilityRequest.created
 	referenceReference(x, 0x5792e91aa7, r.Enterer) // CoverageEligibilityRequest.enterer

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// coverageEligibilityResponse adds what the search parameters say of r to x.
+// coverageEligibilityResponse adds the index entries of r to x.
 func coverageEligibilityResponse(x *fhir.Index, r *r4.CoverageEligibilityResponse) {
 	x.Date(0xb556c2bf4d6dd689, r.Created.Text)       // CoverageEligibilityResponse.created
 	x.String(0xcf82ba73f1237de0, r.Disposition.Text) // CoverageEligibilityResponse.disposition

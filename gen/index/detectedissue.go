@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// detectedIssue adds what the search parameters say of r to x.
+// detectedIssue adds the index entries of r to x.
 func detectedIssue(x *fhir.Index, r *r4.DetectedIssue) {
 	referenceReference(x, 0xc3bb7adaf3, r.Author) // DetectedIssue.author
 	tokenCodeableConcept(x, 0xf8a27331fe, r.Code) // DetectedIssue.code

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// device adds what the search parameters say of r to x.
+// device adds the index entries of r to x.
 func device(x *fhir.Index, r *r4.Device) {
 	for i := range r.DeviceName {
 		deviceName := &r.DeviceName[i]

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// deviceDefinition adds what the search parameters say of r to x.
+// deviceDefinition adds the index entries of r to x.
 func deviceDefinition(x *fhir.Index, r *r4.DeviceDefinition) {
 	for i := range r.Identifier {
 		tokenIdentifier(x, 0xc3991d349b, &r.Identifier[i]) // DeviceDefinition.identifier

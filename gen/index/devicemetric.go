@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// deviceMetric adds what the search parameters say of r to x.
+// deviceMetric adds the index entries of r to x.
 func deviceMetric(x *fhir.Index, r *r4.DeviceMetric) {
 	x.CodeOf(0x7d996271e, "http://hl7.org/fhir/metric-category", r.Category.Text) // DeviceMetric.category
 	for i := range r.Identifier {

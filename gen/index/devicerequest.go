@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// deviceRequest adds what the search parameters say of r to x.
+// deviceRequest adds the index entries of r to x.
 func deviceRequest(x *fhir.Index, r *r4.DeviceRequest) {
 	x.Date(0x2a23716b8700fd8f, r.AuthoredOn.Text) // DeviceRequest.authoredOn
 	for i := range r.BasedOn {

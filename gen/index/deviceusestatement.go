@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// deviceUseStatement adds what the search parameters say of r to x.
+// deviceUseStatement adds the index entries of r to x.
 func deviceUseStatement(x *fhir.Index, r *r4.DeviceUseStatement) {
 	referenceReference(x, 0x1413089812, r.Device) // DeviceUseStatement.device
 	for i := range r.Identifier {

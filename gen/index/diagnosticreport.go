@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// diagnosticReport adds what the search parameters say of r to x.
+// diagnosticReport adds the index entries of r to x.
 func diagnosticReport(x *fhir.Index, r *r4.DiagnosticReport) {
 	for i := range r.BasedOn {
 		referenceReference(x, 0x253b2d92fb, &r.BasedOn[i]) // DiagnosticReport.basedOn

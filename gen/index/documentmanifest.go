@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// documentManifest adds what the search parameters say of r to x.
+// documentManifest adds the index entries of r to x.
 func documentManifest(x *fhir.Index, r *r4.DocumentManifest) {
 	for i := range r.Author {
 		referenceReference(x, 0x1867e34416, &r.Author[i]) // DocumentManifest.author

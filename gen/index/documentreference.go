@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// documentReference adds what the search parameters say of r to x.
+// documentReference adds the index entries of r to x.
 func documentReference(x *fhir.Index, r *r4.DocumentReference) {
 	referenceReference(x, 0xa563f3c537, r.Authenticator) // DocumentReference.authenticator
 	for i := range r.Author {

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// effectEvidenceSynthesis adds what the search parameters say of r to x.
+// effectEvidenceSynthesis adds the index entries of r to x.
 func effectEvidenceSynthesis(x *fhir.Index, r *r4.EffectEvidenceSynthesis) {
 	x.Date(0xedb1ce339459dfa, r.Date.Text)              // EffectEvidenceSynthesis.date
 	x.String(0xa43a4cb64c24dc22, r.Description.Text)    // EffectEvidenceSynthesis.description

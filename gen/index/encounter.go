@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// encounter adds what the search parameters say of r to x.
+// encounter adds the index entries of r to x.
 func encounter(x *fhir.Index, r *r4.Encounter) {
 	for i := range r.Account {
 		referenceReference(x, 0x6ae917fc0d, &r.Account[i]) // Encounter.account

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// endpoint adds what the search parameters say of r to x.
+// endpoint adds the index entries of r to x.
 func endpoint(x *fhir.Index, r *r4.Endpoint) {
 	tokenCoding(x, 0xcb8490be2b, r.ConnectionType) // Endpoint.connectionType
 	for i := range r.Identifier {

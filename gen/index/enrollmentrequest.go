@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// enrollmentRequest adds what the search parameters say of r to x.
+// enrollmentRequest adds the index entries of r to x.
 func enrollmentRequest(x *fhir.Index, r *r4.EnrollmentRequest) {
 	referenceReference(x, 0x83f02e899c, r.Candidate) // EnrollmentRequest.candidate
 	for i := range r.Identifier {

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// enrollmentResponse adds what the search parameters say of r to x.
+// enrollmentResponse adds the index entries of r to x.
 func enrollmentResponse(x *fhir.Index, r *r4.EnrollmentResponse) {
 	for i := range r.Identifier {
 		tokenIdentifier(x, 0x3e0cb4735f, &r.Identifier[i]) // EnrollmentResponse.identifier

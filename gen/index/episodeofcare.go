@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// episodeOfCare adds what the search parameters say of r to x.
+// episodeOfCare adds the index entries of r to x.
 func episodeOfCare(x *fhir.Index, r *r4.EpisodeOfCare) {
 	referenceReference(x, 0x30d3088440, r.CareManager) // EpisodeOfCare.careManager
 	for i := range r.Diagnosis {

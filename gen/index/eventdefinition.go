@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// eventDefinition adds what the search parameters say of r to x.
+// eventDefinition adds the index entries of r to x.
 func eventDefinition(x *fhir.Index, r *r4.EventDefinition) {
 	x.Date(0xf195100fecaa2a6b, r.Date.Text)              // EventDefinition.date
 	x.String(0x44948eb4db1d07b2, r.Description.Text)     // EventDefinition.description

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// evidence adds what the search parameters say of r to x.
+// evidence adds the index entries of r to x.
 func evidence(x *fhir.Index, r *r4.Evidence) {
 	x.Date(0x4771ff4485ea938e, r.Date.Text)              // Evidence.date
 	x.String(0x20438812d1a8f860, r.Description.Text)     // Evidence.description

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// evidenceVariable adds what the search parameters say of r to x.
+// evidenceVariable adds the index entries of r to x.
 func evidenceVariable(x *fhir.Index, r *r4.EvidenceVariable) {
 	x.Date(0x8317eec2f538a630, r.Date.Text)              // EvidenceVariable.date
 	x.String(0x2706721c0b693a41, r.Description.Text)     // EvidenceVariable.description

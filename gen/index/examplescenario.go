@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// exampleScenario adds what the search parameters say of r to x.
+// exampleScenario adds the index entries of r to x.
 func exampleScenario(x *fhir.Index, r *r4.ExampleScenario) {
 	x.Date(0x509c0dbcc571a460, r.Date.Text) // ExampleScenario.date
 	for i := range r.Identifier {

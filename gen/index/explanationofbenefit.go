@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// explanationOfBenefit adds what the search parameters say of r to x.
+// explanationOfBenefit adds the index entries of r to x.
 func explanationOfBenefit(x *fhir.Index, r *r4.ExplanationOfBenefit) {
 	for i := range r.CareTeam {
 		careTeam := &r.CareTeam[i]

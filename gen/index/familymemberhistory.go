@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// familyMemberHistory adds what the search parameters say of r to x.
+// familyMemberHistory adds the index entries of r to x.
 func familyMemberHistory(x *fhir.Index, r *r4.FamilyMemberHistory) {
 	for i := range r.Condition {
 		condition := &r.Condition[i]

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// flag adds what the search parameters say of r to x.
+// flag adds the index entries of r to x.
 func flag(x *fhir.Index, r *r4.Flag) {
 	referenceReference(x, 0x330581289c, r.Author)    // Flag.author
 	referenceReference(x, 0xd90a1c8dc6, r.Encounter) // Flag.encounter

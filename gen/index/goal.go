@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// goal adds what the search parameters say of r to x.
+// goal adds the index entries of r to x.
 func goal(x *fhir.Index, r *r4.Goal) {
 	tokenCodeableConcept(x, 0xeb4e732041, r.AchievementStatus) // Goal.achievementStatus
 	for i := range r.Category {

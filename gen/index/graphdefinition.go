@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// graphDefinition adds what the search parameters say of r to x.
+// graphDefinition adds the index entries of r to x.
 func graphDefinition(x *fhir.Index, r *r4.GraphDefinition) {
 	x.Date(0x7799049cb257db74, r.Date.Text)          // GraphDefinition.date
 	x.String(0x64e1bfe92a77797f, r.Description.Text) // GraphDefinition.description

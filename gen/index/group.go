@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// group adds what the search parameters say of r to x.
+// group adds the index entries of r to x.
 func group(x *fhir.Index, r *r4.Group) {
 	x.Boolean(0xe883b719c5, r.Actual.Text) // Group.actual
 	for i := range r.Characteristic {

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// guidanceResponse adds what the search parameters say of r to x.
+// guidanceResponse adds the index entries of r to x.
 func guidanceResponse(x *fhir.Index, r *r4.GuidanceResponse) {
 	for i := range r.Identifier {
 		tokenIdentifier(x, 0xa796e0a0de, &r.Identifier[i]) // GuidanceResponse.identifier

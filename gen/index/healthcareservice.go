@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// healthcareService adds what the search parameters say of r to x.
+// healthcareService adds the index entries of r to x.
 func healthcareService(x *fhir.Index, r *r4.HealthcareService) {
 	x.Boolean(0x39b4818ef1, r.Active.Text) // HealthcareService.active
 	for i := range r.Category {

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// imagingStudy adds what the search parameters say of r to x.
+// imagingStudy adds the index entries of r to x.
 func imagingStudy(x *fhir.Index, r *r4.ImagingStudy) {
 	for i := range r.BasedOn {
 		referenceReference(x, 0x70a48b03c6, &r.BasedOn[i]) // ImagingStudy.basedOn

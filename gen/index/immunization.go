@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// immunization adds what the search parameters say of r to x.
+// immunization adds the index entries of r to x.
 func immunization(x *fhir.Index, r *r4.Immunization) {
 	for i := range r.Identifier {
 		tokenIdentifier(x, 0x89a8156949, &r.Identifier[i]) // Immunization.identifier

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// immunizationEvaluation adds what the search parameters say of r to x.
+// immunizationEvaluation adds the index entries of r to x.
 func immunizationEvaluation(x *fhir.Index, r *r4.ImmunizationEvaluation) {
 	x.Date(0x6a69160dd45739a9, r.Date.Text)             // ImmunizationEvaluation.date
 	tokenCodeableConcept(x, 0xada69fa27d, r.DoseStatus) // ImmunizationEvaluation.doseStatus

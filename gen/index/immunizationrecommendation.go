@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// immunizationRecommendation adds what the search parameters say of r to x.
+// immunizationRecommendation adds the index entries of r to x.
 func immunizationRecommendation(x *fhir.Index, r *r4.ImmunizationRecommendation) {
 	x.Date(0x521b140f4878bbcf, r.Date.Text) // ImmunizationRecommendation.date
 	for i := range r.Identifier {

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// implementationGuide adds what the search parameters say of r to x.
+// implementationGuide adds the index entries of r to x.
 func implementationGuide(x *fhir.Index, r *r4.ImplementationGuide) {
 	x.Date(0xd132985bf1517b78, r.Date.Text) // ImplementationGuide.date
 	if definition := r.Definition; definition != nil {

@@ -10,7 +10,7 @@ import (
 	"slices"
 )
 
-// Extract adds what the search parameters and compartments say of r to x, which the
+// Extract adds the index entries of r and its compartments to x, which the
 // caller has Reset and will Finish. A type it does not know leaves nothing.
 func Extract(x *fhir.Index, r fhir.Resource) {
 	x.ResourceType, x.Resource = r.Type().Name, r

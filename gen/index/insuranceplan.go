@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// insurancePlan adds what the search parameters say of r to x.
+// insurancePlan adds the index entries of r to x.
 func insurancePlan(x *fhir.Index, r *r4.InsurancePlan) {
 	referenceReference(x, 0x3f9b7c96ad, r.AdministeredBy) // InsurancePlan.administeredBy
 	for i := range r.Alias {

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// invoice adds what the search parameters say of r to x.
+// invoice adds the index entries of r to x.
 func invoice(x *fhir.Index, r *r4.Invoice) {
 	referenceReference(x, 0x93d543876, r.Account) // Invoice.account
 	x.Date(0x1601f9be3ff5fb95, r.Date.Text)       // Invoice.date

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// library adds what the search parameters say of r to x.
+// library adds the index entries of r to x.
 func library(x *fhir.Index, r *r4.Library) {
 	for i := range r.Content {
 		content := &r.Content[i]

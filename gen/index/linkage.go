@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// linkage adds what the search parameters say of r to x.
+// linkage adds the index entries of r to x.
 func linkage(x *fhir.Index, r *r4.Linkage) {
 	referenceReference(x, 0xfdcc39fc11, r.Author) // Linkage.author
 	for i := range r.Item {

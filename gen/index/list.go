@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// list adds what the search parameters say of r to x.
+// list adds the index entries of r to x.
 func list(x *fhir.Index, r *r4.List) {
 	tokenCodeableConcept(x, 0xbeb09460db, r.Code)        // List.code
 	x.Date(0xb82d2985cdb605a, r.Date.Text)               // List.date

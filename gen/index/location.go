@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// location adds what the search parameters say of r to x.
+// location adds the index entries of r to x.
 func location(x *fhir.Index, r *r4.Location) {
 	if address := r.Address; address != nil {
 		stringAddressExcept(x, 0x3760c1ab0074f643, address, cityElsewhere|countryElsewhere|postalCodeElsewhere|stateElsewhere) // Location.address

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// measure adds what the search parameters say of r to x.
+// measure adds the index entries of r to x.
 func measure(x *fhir.Index, r *r4.Measure) {
 	x.Date(0x1fe9c8ed38400138, r.Date.Text)              // Measure.date
 	x.String(0x1f95e53784fce85d, r.Description.Text)     // Measure.description

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// measureReport adds what the search parameters say of r to x.
+// measureReport adds the index entries of r to x.
 func measureReport(x *fhir.Index, r *r4.MeasureReport) {
 	x.Date(0x9a215fdb285780b3, r.Date.Text) // MeasureReport.date
 	for i := range r.EvaluatedResource {

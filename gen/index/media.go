@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// media adds what the search parameters say of r to x.
+// media adds the index entries of r to x.
 func media(x *fhir.Index, r *r4.Media) {
 	for i := range r.BasedOn {
 		referenceReference(x, 0xd31fac7784, &r.BasedOn[i]) // Media.basedOn

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// medication adds what the search parameters say of r to x.
+// medication adds the index entries of r to x.
 func medication(x *fhir.Index, r *r4.Medication) {
 	if batch := r.Batch; batch != nil {
 		x.Date(0x9738ae4605f1930e, batch.ExpirationDate.Text) // Medication.batch.expirationDate

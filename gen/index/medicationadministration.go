@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// medicationAdministration adds what the search parameters say of r to x.
+// medicationAdministration adds the index entries of r to x.
 func medicationAdministration(x *fhir.Index, r *r4.MedicationAdministration) {
 	referenceReference(x, 0x9fa5bf88ee, r.Context) // MedicationAdministration.context
 	for i := range r.Device {

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// medicationDispense adds what the search parameters say of r to x.
+// medicationDispense adds the index entries of r to x.
 func medicationDispense(x *fhir.Index, r *r4.MedicationDispense) {
 	for i := range r.AuthorizingPrescription {
 		referenceReference(x, 0x98d5c5352a, &r.AuthorizingPrescription[i]) // MedicationDispense.authorizingPrescription

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// medicationKnowledge adds what the search parameters say of r to x.
+// medicationKnowledge adds the index entries of r to x.
 func medicationKnowledge(x *fhir.Index, r *r4.MedicationKnowledge) {
 	tokenCodeableConcept(x, 0xa662bc9ab0, r.Code) // MedicationKnowledge.code
 	for i := range r.Cost {

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// medicationRequest adds what the search parameters say of r to x.
+// medicationRequest adds the index entries of r to x.
 func medicationRequest(x *fhir.Index, r *r4.MedicationRequest) {
 	x.Date(0x2a07e3356be16658, r.AuthoredOn.Text) // MedicationRequest.authoredOn
 	for i := range r.Category {

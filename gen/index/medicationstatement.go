@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// medicationStatement adds what the search parameters say of r to x.
+// medicationStatement adds the index entries of r to x.
 func medicationStatement(x *fhir.Index, r *r4.MedicationStatement) {
 	tokenCodeableConcept(x, 0x97432da635, r.Category) // MedicationStatement.category
 	referenceReference(x, 0xe3deb7d9fb, r.Context)    // MedicationStatement.context

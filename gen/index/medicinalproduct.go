@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// medicinalProduct adds what the search parameters say of r to x.
+// medicinalProduct adds the index entries of r to x.
 func medicinalProduct(x *fhir.Index, r *r4.MedicinalProduct) {
 	for i := range r.Identifier {
 		tokenIdentifier(x, 0x5b7cf8d3e1, &r.Identifier[i]) // MedicinalProduct.identifier

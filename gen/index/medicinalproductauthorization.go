@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// medicinalProductAuthorization adds what the search parameters say of r to x.
+// medicinalProductAuthorization adds the index entries of r to x.
 func medicinalProductAuthorization(x *fhir.Index, r *r4.MedicinalProductAuthorization) {
 	for i := range r.Country {
 		tokenCodeableConcept(x, 0x3de9e19d8b, &r.Country[i]) // MedicinalProductAuthorization.country

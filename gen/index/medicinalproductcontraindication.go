@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// medicinalProductContraindication adds what the search parameters say of r to x.
+// medicinalProductContraindication adds the index entries of r to x.
 func medicinalProductContraindication(x *fhir.Index, r *r4.MedicinalProductContraindication) {
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// medicinalProductIndication adds what the search parameters say of r to x.
+// medicinalProductIndication adds the index entries of r to x.
 func medicinalProductIndication(x *fhir.Index, r *r4.MedicinalProductIndication) {
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {

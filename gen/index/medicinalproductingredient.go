@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// medicinalProductIngredient adds what the search parameters say of r to x.
+// medicinalProductIngredient adds the index entries of r to x.
 func medicinalProductIngredient(x *fhir.Index, r *r4.MedicinalProductIngredient) {
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// medicinalProductInteraction adds what the search parameters say of r to x.
+// medicinalProductInteraction adds the index entries of r to x.
 func medicinalProductInteraction(x *fhir.Index, r *r4.MedicinalProductInteraction) {
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// medicinalProductManufactured adds what the search parameters say of r to x.
+// medicinalProductManufactured adds the index entries of r to x.
 func medicinalProductManufactured(x *fhir.Index, r *r4.MedicinalProductManufactured) {
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {

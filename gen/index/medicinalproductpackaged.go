@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// medicinalProductPackaged adds what the search parameters say of r to x.
+// medicinalProductPackaged adds the index entries of r to x.
 func medicinalProductPackaged(x *fhir.Index, r *r4.MedicinalProductPackaged) {
 	for i := range r.Identifier {
 		tokenIdentifier(x, 0x833e7bb33d, &r.Identifier[i]) // MedicinalProductPackaged.identifier

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// medicinalProductPharmaceutical adds what the search parameters say of r to x.
+// medicinalProductPharmaceutical adds the index entries of r to x.
 func medicinalProductPharmaceutical(x *fhir.Index, r *r4.MedicinalProductPharmaceutical) {
 	for i := range r.Identifier {
 		tokenIdentifier(x, 0x92c3d71499, &r.Identifier[i]) // MedicinalProductPharmaceutical.identifier

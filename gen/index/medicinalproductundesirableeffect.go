@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// medicinalProductUndesirableEffect adds what the search parameters say of r to x.
+// medicinalProductUndesirableEffect adds the index entries of r to x.
 func medicinalProductUndesirableEffect(x *fhir.Index, r *r4.MedicinalProductUndesirableEffect) {
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// messageDefinition adds what the search parameters say of r to x.
+// messageDefinition adds the index entries of r to x.
 func messageDefinition(x *fhir.Index, r *r4.MessageDefinition) {
 	x.CodeOf(0xb3701bbf35, "http://hl7.org/fhir/message-significance-category", r.Category.Text) // MessageDefinition.category
 	x.Date(0x7e7c95cae859ee06, r.Date.Text)                                                      // MessageDefinition.date

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// messageHeader adds what the search parameters say of r to x.
+// messageHeader adds the index entries of r to x.
 func messageHeader(x *fhir.Index, r *r4.MessageHeader) {
 	referenceReference(x, 0x1a8ebf5683, r.Author) // MessageHeader.author
 	for i := range r.Destination {

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// molecularSequence adds what the search parameters say of r to x.
+// molecularSequence adds the index entries of r to x.
 func molecularSequence(x *fhir.Index, r *r4.MolecularSequence) {
 	for i := range r.Identifier {
 		tokenIdentifier(x, 0x46c71afe46, &r.Identifier[i]) // MolecularSequence.identifier

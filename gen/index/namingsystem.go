@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// namingSystem adds what the search parameters say of r to x.
+// namingSystem adds the index entries of r to x.
 func namingSystem(x *fhir.Index, r *r4.NamingSystem) {
 	for i := range r.Contact {
 		contact := &r.Contact[i]

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// nutritionOrder adds what the search parameters say of r to x.
+// nutritionOrder adds the index entries of r to x.
 func nutritionOrder(x *fhir.Index, r *r4.NutritionOrder) {
 	x.Date(0x48cca1e8e41ea43d, r.DateTime.Text)      // NutritionOrder.dateTime
 	referenceReference(x, 0xb9a8f996a2, r.Encounter) // NutritionOrder.encounter

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// observation adds what the search parameters say of r to x.
+// observation adds the index entries of r to x.
 func observation(x *fhir.Index, r *r4.Observation) {
 	x.OpenCoded(0xa0a5cb0cff098a58, 2) // Observation: code & value.ofType(Quantity)
 	tokenCodeableConcept(x, 0, r.Code)

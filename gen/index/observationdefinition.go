@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// observationDefinition adds what the search parameters say of r to x.
+// observationDefinition adds the index entries of r to x.
 func observationDefinition(x *fhir.Index, r *r4.ObservationDefinition) {
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// operationDefinition adds what the search parameters say of r to x.
+// operationDefinition adds the index entries of r to x.
 func operationDefinition(x *fhir.Index, r *r4.OperationDefinition) {
 	x.Canonical(0x84e5db62f3, r.Base.Text)          // OperationDefinition.base
 	x.Code(0x9a55fd852d, r.Code.Text)               // OperationDefinition.code

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// operationOutcome adds what the search parameters say of r to x.
+// operationOutcome adds the index entries of r to x.
 func operationOutcome(x *fhir.Index, r *r4.OperationOutcome) {
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// organization adds what the search parameters say of r to x.
+// organization adds the index entries of r to x.
 func organization(x *fhir.Index, r *r4.Organization) {
 	x.Boolean(0x22d6cf82cb, r.Active.Text) // Organization.active
 	for i := range r.Address {

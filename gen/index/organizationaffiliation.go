@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// organizationAffiliation adds what the search parameters say of r to x.
+// organizationAffiliation adds the index entries of r to x.
 func organizationAffiliation(x *fhir.Index, r *r4.OrganizationAffiliation) {
 	x.Boolean(0x8799725dbe, r.Active.Text) // OrganizationAffiliation.active
 	for i := range r.Code {

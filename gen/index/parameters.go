@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// parameters adds what the search parameters say of r to x.
+// parameters adds the index entries of r to x.
 func parameters(x *fhir.Index, r *r4.Parameters) {
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// patient adds what the search parameters say of r to x.
+// patient adds the index entries of r to x.
 func patient(x *fhir.Index, r *r4.Patient) {
 	x.Boolean(0x8a5aad3a6a, r.Active.Text) // Patient.active
 	for i := range r.Address {

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// paymentNotice adds what the search parameters say of r to x.
+// paymentNotice adds the index entries of r to x.
 func paymentNotice(x *fhir.Index, r *r4.PaymentNotice) {
 	x.Date(0xaebc3a2fa7ba30c3, r.Created.Text) // PaymentNotice.created
 	for i := range r.Identifier {

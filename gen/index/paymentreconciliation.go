@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// paymentReconciliation adds what the search parameters say of r to x.
+// paymentReconciliation adds the index entries of r to x.
 func paymentReconciliation(x *fhir.Index, r *r4.PaymentReconciliation) {
 	x.Date(0xb145787d0e76e6a3, r.Created.Text)       // PaymentReconciliation.created
 	x.String(0x9c4a5bf6a388ff17, r.Disposition.Text) // PaymentReconciliation.disposition

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// person adds what the search parameters say of r to x.
+// person adds the index entries of r to x.
 func person(x *fhir.Index, r *r4.Person) {
 	for i := range r.Address {
 		address := &r.Address[i]

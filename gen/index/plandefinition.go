@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// planDefinition adds what the search parameters say of r to x.
+// planDefinition adds the index entries of r to x.
 func planDefinition(x *fhir.Index, r *r4.PlanDefinition) {
 	for i := range r.Action {
 		action := &r.Action[i]

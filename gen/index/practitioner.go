@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// practitioner adds what the search parameters say of r to x.
+// practitioner adds the index entries of r to x.
 func practitioner(x *fhir.Index, r *r4.Practitioner) {
 	x.Boolean(0x6c08e44524, r.Active.Text) // Practitioner.active
 	for i := range r.Address {

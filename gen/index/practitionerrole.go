@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// practitionerRole adds what the search parameters say of r to x.
+// practitionerRole adds the index entries of r to x.
 func practitionerRole(x *fhir.Index, r *r4.PractitionerRole) {
 	x.Boolean(0x817150bb09, r.Active.Text) // PractitionerRole.active
 	for i := range r.Code {

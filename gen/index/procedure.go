@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// procedure adds what the search parameters say of r to x.
+// procedure adds the index entries of r to x.
 func procedure(x *fhir.Index, r *r4.Procedure) {
 	for i := range r.BasedOn {
 		referenceReference(x, 0x48bc3fb18f, &r.BasedOn[i]) // Procedure.basedOn

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// provenance adds what the search parameters say of r to x.
+// provenance adds the index entries of r to x.
 func provenance(x *fhir.Index, r *r4.Provenance) {
 	for i := range r.Agent {
 		agent := &r.Agent[i]

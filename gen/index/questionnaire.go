@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// questionnaire adds what the search parameters say of r to x.
+// questionnaire adds the index entries of r to x.
 func questionnaire(x *fhir.Index, r *r4.Questionnaire) {
 	x.Date(0xb82f3b4de42c5807, r.Date.Text)            // Questionnaire.date
 	x.String(0x95debd983678f67, r.Description.Text)    // Questionnaire.description

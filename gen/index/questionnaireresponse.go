@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// questionnaireResponse adds what the search parameters say of r to x.
+// questionnaireResponse adds the index entries of r to x.
 func questionnaireResponse(x *fhir.Index, r *r4.QuestionnaireResponse) {
 	referenceReference(x, 0x8b6addb22f, r.Author) // QuestionnaireResponse.author
 	x.Date(0x94f0eb28804786a0, r.Authored.Text)   // QuestionnaireResponse.authored

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// relatedPerson adds what the search parameters say of r to x.
+// relatedPerson adds the index entries of r to x.
 func relatedPerson(x *fhir.Index, r *r4.RelatedPerson) {
 	x.Boolean(0xea56d40c9d, r.Active.Text) // RelatedPerson.active
 	for i := range r.Address {

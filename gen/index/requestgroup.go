@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// requestGroup adds what the search parameters say of r to x.
+// requestGroup adds the index entries of r to x.
 func requestGroup(x *fhir.Index, r *r4.RequestGroup) {
 	for i := range r.Action {
 		action := &r.Action[i]

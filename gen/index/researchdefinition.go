@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// researchDefinition adds what the search parameters say of r to x.
+// researchDefinition adds the index entries of r to x.
 func researchDefinition(x *fhir.Index, r *r4.ResearchDefinition) {
 	x.Date(0x44c6170121ac4bfc, r.Date.Text)              // ResearchDefinition.date
 	x.String(0x4b8b04b78c37593d, r.Description.Text)     // ResearchDefinition.description

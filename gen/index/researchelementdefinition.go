@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// researchElementDefinition adds what the search parameters say of r to x.
+// researchElementDefinition adds the index entries of r to x.
 func researchElementDefinition(x *fhir.Index, r *r4.ResearchElementDefinition) {
 	x.Date(0x47d7b7b9879d5bf9, r.Date.Text)              // ResearchElementDefinition.date
 	x.String(0x4f43e3b1e506e446, r.Description.Text)     // ResearchElementDefinition.description

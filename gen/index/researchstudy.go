@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// researchStudy adds what the search parameters say of r to x.
+// researchStudy adds the index entries of r to x.
 func researchStudy(x *fhir.Index, r *r4.ResearchStudy) {
 	for i := range r.Category {
 		tokenCodeableConcept(x, 0x7fad2fc32a, &r.Category[i]) // ResearchStudy.category

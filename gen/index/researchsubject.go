@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// researchSubject adds what the search parameters say of r to x.
+// researchSubject adds the index entries of r to x.
 func researchSubject(x *fhir.Index, r *r4.ResearchSubject) {
 	for i := range r.Identifier {
 		tokenIdentifier(x, 0x556b1f7400, &r.Identifier[i]) // ResearchSubject.identifier

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// riskAssessment adds what the search parameters say of r to x.
+// riskAssessment adds the index entries of r to x.
 func riskAssessment(x *fhir.Index, r *r4.RiskAssessment) {
 	referenceReference(x, 0x9cdf55fb31, r.Condition) // RiskAssessment.condition
 	referenceReference(x, 0x3efdbcbfb8, r.Encounter) // RiskAssessment.encounter

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// riskEvidenceSynthesis adds what the search parameters say of r to x.
+// riskEvidenceSynthesis adds the index entries of r to x.
 func riskEvidenceSynthesis(x *fhir.Index, r *r4.RiskEvidenceSynthesis) {
 	x.Date(0x10cf828fa5e86b39, r.Date.Text)              // RiskEvidenceSynthesis.date
 	x.String(0xb28bce2c231ad2ba, r.Description.Text)     // RiskEvidenceSynthesis.description

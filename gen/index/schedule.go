@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// schedule adds what the search parameters say of r to x.
+// schedule adds the index entries of r to x.
 func schedule(x *fhir.Index, r *r4.Schedule) {
 	x.Boolean(0xb9883fa343, r.Active.Text) // Schedule.active
 	for i := range r.Actor {

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// searchParameter adds what the search parameters say of r to x.
+// searchParameter adds the index entries of r to x.
 func searchParameter(x *fhir.Index, r *r4.SearchParameter) {
 	for i := range r.Base {
 		x.CodeOf(0x9b72b17207, "http://hl7.org/fhir/resource-types", r.Base[i].Text) // SearchParameter.base

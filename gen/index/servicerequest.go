@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// serviceRequest adds what the search parameters say of r to x.
+// serviceRequest adds the index entries of r to x.
 func serviceRequest(x *fhir.Index, r *r4.ServiceRequest) {
 	x.Date(0x5beb3a25dac1b646, r.AuthoredOn.Text) // ServiceRequest.authoredOn
 	for i := range r.BasedOn {

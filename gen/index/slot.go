@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// slot adds what the search parameters say of r to x.
+// slot adds the index entries of r to x.
 func slot(x *fhir.Index, r *r4.Slot) {
 	tokenCodeableConcept(x, 0x278bb59ebc, r.AppointmentType) // Slot.appointmentType
 	for i := range r.Identifier {

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// specimen adds what the search parameters say of r to x.
+// specimen adds the index entries of r to x.
 func specimen(x *fhir.Index, r *r4.Specimen) {
 	tokenIdentifier(x, 0xfb72a99495, r.AccessionIdentifier) // Specimen.accessionIdentifier
 	if collection := r.Collection; collection != nil {

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// specimenDefinition adds what the search parameters say of r to x.
+// specimenDefinition adds the index entries of r to x.
 func specimenDefinition(x *fhir.Index, r *r4.SpecimenDefinition) {
 	tokenIdentifier(x, 0xaaf41985be, r.Identifier) // SpecimenDefinition.identifier
 	if meta := r.Meta; meta != nil {

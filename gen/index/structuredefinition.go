@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// structureDefinition adds what the search parameters say of r to x.
+// structureDefinition adds the index entries of r to x.
 func structureDefinition(x *fhir.Index, r *r4.StructureDefinition) {
 	x.Boolean(0x4a3edf6ccc, r.Abstract.Text)         // StructureDefinition.abstract
 	x.Canonical(0xc8ea5b6d5e, r.BaseDefinition.Text) // StructureDefinition.baseDefinition

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// structureMap adds what the search parameters say of r to x.
+// structureMap adds the index entries of r to x.
 func structureMap(x *fhir.Index, r *r4.StructureMap) {
 	x.Date(0x85ccb21cbb014771, r.Date.Text)          // StructureMap.date
 	x.String(0x70dad3faf0157644, r.Description.Text) // StructureMap.description

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// subscription adds what the search parameters say of r to x.
+// subscription adds the index entries of r to x.
 func subscription(x *fhir.Index, r *r4.Subscription) {
 	if channel := r.Channel; channel != nil {
 		x.URI(0xfe9d935783, channel.Endpoint.Text)                                                  // Subscription.channel.endpoint

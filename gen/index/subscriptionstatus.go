@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// subscriptionStatus adds what the search parameters say of r to x.
+// subscriptionStatus adds the index entries of r to x.
 func subscriptionStatus(x *fhir.Index, r *r4.SubscriptionStatus) {
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {

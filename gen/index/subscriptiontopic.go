@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// subscriptionTopic adds what the search parameters say of r to x.
+// subscriptionTopic adds the index entries of r to x.
 func subscriptionTopic(x *fhir.Index, r *r4.SubscriptionTopic) {
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {

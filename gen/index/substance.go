@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// substance adds what the search parameters say of r to x.
+// substance adds the index entries of r to x.
 func substance(x *fhir.Index, r *r4.Substance) {
 	for i := range r.Category {
 		tokenCodeableConcept(x, 0x783110e767, &r.Category[i]) // Substance.category

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// substanceNucleicAcid adds what the search parameters say of r to x.
+// substanceNucleicAcid adds the index entries of r to x.
 func substanceNucleicAcid(x *fhir.Index, r *r4.SubstanceNucleicAcid) {
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// substancePolymer adds what the search parameters say of r to x.
+// substancePolymer adds the index entries of r to x.
 func substancePolymer(x *fhir.Index, r *r4.SubstancePolymer) {
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// substanceProtein adds what the search parameters say of r to x.
+// substanceProtein adds the index entries of r to x.
 func substanceProtein(x *fhir.Index, r *r4.SubstanceProtein) {
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {

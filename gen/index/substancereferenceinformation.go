@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// substanceReferenceInformation adds what the search parameters say of r to x.
+// substanceReferenceInformation adds the index entries of r to x.
 func substanceReferenceInformation(x *fhir.Index, r *r4.SubstanceReferenceInformation) {
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// substanceSourceMaterial adds what the search parameters say of r to x.
+// substanceSourceMaterial adds the index entries of r to x.
 func substanceSourceMaterial(x *fhir.Index, r *r4.SubstanceSourceMaterial) {
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// substanceSpecification adds what the search parameters say of r to x.
+// substanceSpecification adds the index entries of r to x.
 func substanceSpecification(x *fhir.Index, r *r4.SubstanceSpecification) {
 	for i := range r.Code {
 		code := &r.Code[i]

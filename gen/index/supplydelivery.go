@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// supplyDelivery adds what the search parameters say of r to x.
+// supplyDelivery adds the index entries of r to x.
 func supplyDelivery(x *fhir.Index, r *r4.SupplyDelivery) {
 	for i := range r.Identifier {
 		tokenIdentifier(x, 0xddb11d4ebe, &r.Identifier[i]) // SupplyDelivery.identifier

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// supplyRequest adds what the search parameters say of r to x.
+// supplyRequest adds the index entries of r to x.
 func supplyRequest(x *fhir.Index, r *r4.SupplyRequest) {
 	x.Date(0x730c4779a16930d0, r.AuthoredOn.Text)     // SupplyRequest.authoredOn
 	tokenCodeableConcept(x, 0xe5445a0045, r.Category) // SupplyRequest.category

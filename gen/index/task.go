@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// task adds what the search parameters say of r to x.
+// task adds the index entries of r to x.
 func task(x *fhir.Index, r *r4.Task) {
 	x.Date(0xbb754e558c54a6c4, r.AuthoredOn.Text) // Task.authoredOn
 	for i := range r.BasedOn {

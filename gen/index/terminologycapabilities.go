@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// terminologyCapabilities adds what the search parameters say of r to x.
+// terminologyCapabilities adds the index entries of r to x.
 func terminologyCapabilities(x *fhir.Index, r *r4.TerminologyCapabilities) {
 	x.Date(0xb814223a0bd7f952, r.Date.Text)          // TerminologyCapabilities.date
 	x.String(0x7b80bf372a875694, r.Description.Text) // TerminologyCapabilities.description

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// testReport adds what the search parameters say of r to x.
+// testReport adds the index entries of r to x.
 func testReport(x *fhir.Index, r *r4.TestReport) {
 	tokenIdentifier(x, 0xeca2cf88d1, r.Identifier) // TestReport.identifier
 	x.Date(0xb9d87462a085eba7, r.Issued.Text)      // TestReport.issued

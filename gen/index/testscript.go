@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// testScript adds what the search parameters say of r to x.
+// testScript adds the index entries of r to x.
 func testScript(x *fhir.Index, r *r4.TestScript) {
 	x.Date(0xff80b87e41d18673, r.Date.Text)          // TestScript.date
 	x.String(0x4e3a060d1571a78a, r.Description.Text) // TestScript.description

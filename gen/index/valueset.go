@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// valueSet adds what the search parameters say of r to x.
+// valueSet adds the index entries of r to x.
 func valueSet(x *fhir.Index, r *r4.ValueSet) {
 	if compose := r.Compose; compose != nil {
 		for i := range compose.Include {

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// verificationResult adds what the search parameters say of r to x.
+// verificationResult adds the index entries of r to x.
 func verificationResult(x *fhir.Index, r *r4.VerificationResult) {
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {

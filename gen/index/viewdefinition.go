@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// viewDefinition adds what the search parameters say of r to x.
+// viewDefinition adds the index entries of r to x.
 func viewDefinition(x *fhir.Index, r *r4.ViewDefinition) {
 	x.Date(0x2af0c7255ecfd980, r.Date.Text)          // ViewDefinition.date
 	x.String(0xedb8b519d626e70d, r.Description.Text) // ViewDefinition.description
@@ -19,7 +19,7 @@ func viewDefinition(x *fhir.Index, r *r4.ViewDefinition) {
 	}
 	if meta := r.Meta; meta != nil {
 		for i := range meta.Profile {
-			x.URI(0x4fb4110647, meta.Profile[i].Text) // ViewDefinition.meta.profile
+			x.CanonicalURI(0x4fb4110647, meta.Profile[i].Text) // ViewDefinition.meta.profile
 		}
 		for i := range meta.Security {
 			tokenCoding(x, 0x5dcd452a92, &meta.Security[i]) // ViewDefinition.meta.security

@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// visionPrescription adds what the search parameters say of r to x.
+// visionPrescription adds the index entries of r to x.
 func visionPrescription(x *fhir.Index, r *r4.VisionPrescription) {
 	x.Date(0x730baa7cbe9a541e, r.DateWritten.Text)   // VisionPrescription.dateWritten
 	referenceReference(x, 0x77aaed7dfa, r.Encounter) // VisionPrescription.encounter

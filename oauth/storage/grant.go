@@ -447,7 +447,7 @@ type Standing struct {
 func (s *Store) Standing(ctx context.Context, p StandingParams) (Standing, error) {
 	r, err := s.q.OAuthStanding(ctx, db.OAuthStandingParams{ClientID: p.Client, Username: p.Username, Token: p.Token, GrantID: p.Grant, Now: s.Now()})
 	if err != nil {
-		return Standing{}, fmt.Errorf("read what is revoked: %w", err)
+		return Standing{}, fmt.Errorf("read revocations: %w", err)
 	}
 	return Standing{ClientKnown: r.ClientKnown, ClientActive: r.ClientActive, ClientRevoked: r.ClientBefore.Unix() > 0, ClientBefore: r.ClientBefore,
 		UserActive: r.UserActive, Revoked: r.Revoked, APIKey: r.Apikey}, nil

@@ -228,7 +228,7 @@ func (s *Store) Access(ctx context.Context, p AccessParams) ([]Access, error) {
 		Now: s.Now(), Username: p.Username, ClientID: p.ClientID, AfterUsername: p.AfterUsername, AfterClientID: p.AfterClientID, Most: int32(p.Most),
 	})
 	if err != nil {
-		return nil, fmt.Errorf("read what users have allowed: %w", err)
+		return nil, fmt.Errorf("read grants of users: %w", err)
 	}
 	out := make([]Access, len(rows))
 	for i, r := range rows {

@@ -185,7 +185,7 @@ func (c Condition) TermTest(typ, id string) (match.TermTest, bool) {
 func checkDecidable(clauses []match.Clause) error {
 	for _, c := range clauses {
 		if match.Open([]match.Clause{c}) {
-			return fmt.Errorf("%s=%s: a condition asks for what a resource says itself", c.Name, c.Value)
+			return fmt.Errorf("%s=%s: a condition asks only for content of the resource itself", c.Name, c.Value)
 		}
 	}
 	return nil

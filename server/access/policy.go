@@ -142,7 +142,7 @@ func (d *Decider) CheckPolicy(p, before *Policy) error {
 func (m *Matcher) check() error {
 	for name, list := range map[string][]string{"clients": m.Clients, "roles": m.Roles, "users": m.Users} {
 		if slices.Contains(list, "") {
-			return outcome.Invalid("%s has an empty name, which matches nobody", name).At("matcher." + name)
+			return outcome.Invalid("%s has an empty name, which matches no caller", name).At("matcher." + name)
 		}
 	}
 	for _, text := range m.SourceIPs {

@@ -149,7 +149,7 @@ func (d *Decider) Rights(ctx context.Context) (*Rights, error) {
 	case r.principal.open:
 		return nil, nil
 	case d == nil:
-		return nil, errors.New("access: a principal, and nobody to decide what it may do")
+		return nil, errors.New("access: a principal without a Decider")
 	}
 	r.once.Do(func() {
 		if r.rights = d.remembered(ctx, r.principal); r.rights == nil {
@@ -602,7 +602,7 @@ func Insufficient(scope string) error {
 // OutsideOfReach is the error of a write before or after which the resource is outside of the
 // token's reach.
 func OutsideOfReach(typ string) error {
-	return outcome.New(outcome.CodeForbidden, "the %s would lie outside of what the access token may write", typ)
+	return outcome.New(outcome.CodeForbidden, "the %s would be outside of the access token's reach", typ)
 }
 
 // Denied is the error of a policy's refusal.

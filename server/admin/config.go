@@ -199,7 +199,7 @@ func decodeBody(r *http.Request, into any) error {
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.DisallowUnknownFields()
 	if err := d.Decode(into); err != nil {
-		return outcome.Invalid("the body is not what is expected here: %s", strings.TrimPrefix(outcome.JSONProblem(err), "json: "))
+		return outcome.Invalid("the body has another form than expected: %s", strings.TrimPrefix(outcome.JSONProblem(err), "json: "))
 	}
 	return nil
 }

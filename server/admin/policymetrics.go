@@ -17,7 +17,7 @@ func RegisterPolicies(r prometheus.Registerer, policies *access.PolicySource) {
 type policyCollector struct{ policies *access.PolicySource }
 
 var dryRunDesc = prometheus.NewDesc("service_access_dry_run_denied_total",
-	"What a policy under dry run would have denied on this server since the policy was changed last.", []string{"policy"}, nil)
+	"Requests and resources that a policy under dry run would have denied on this server since its last change.", []string{"policy"}, nil)
 
 // Describe names the metric.
 func (c policyCollector) Describe(out chan<- *prometheus.Desc) { out <- dryRunDesc }

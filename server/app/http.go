@@ -277,7 +277,7 @@ func (p *Platform) answered(e *entry, status int, answer []byte) (interaction.Re
 		return interaction.Response{Status: http.StatusNoContent}, nil
 	}
 	if !json.Valid(answer) || !utf8.Valid(answer) {
-		return interaction.Response{}, badGateway(e, "answered with what is not JSON")
+		return interaction.Response{}, badGateway(e, "answered with a body that is not JSON")
 	}
 	r, err := p.response(answer)
 	if err != nil {

@@ -132,7 +132,7 @@ func (p *Platform) notifyUsers(ctx context.Context, e *entry, hc *handlerContext
 	}
 	c := access.PrincipalFrom(ctx)
 	if c != nil && !c.IsOpen() && !c.Admin && e.fixed["recipients"] == nil {
-		return interaction.Response{}, outcome.New(outcome.CodeForbidden, "who gets a message is chosen by the App (internal:notify?recipients=…) or by an administrator")
+		return interaction.Response{}, outcome.New(outcome.CodeForbidden, "the App (internal:notify?recipients=…) or an administrator chooses the recipients of a message")
 	}
 	var recipients []string
 	list, ok := in.Recipients.([]any)

@@ -205,7 +205,7 @@ func (p *Platform) response(result json.RawMessage) (interaction.Response, error
 	}
 	if _, err := fhir.Decode(p.Service.Model, result); err != nil {
 		text := err.Error()
-		return interaction.Response{}, outcome.UnprocessableContent(outcome.CodeInvalid, "what the handler returned is no FHIR: %s", clip(text))
+		return interaction.Response{}, outcome.UnprocessableContent(outcome.CodeInvalid, "the handler's result is no FHIR: %s", clip(text))
 	}
 	return interaction.Response{Status: http.StatusOK, Body: result}, nil
 }

@@ -151,7 +151,7 @@ func (p *Platform) past(ctx context.Context, e *entry, since time.Time, count in
 	at, err := p.Store.ChangesSince(ctx, since)
 	var trimmed *store.TrimmedError
 	if errors.As(err, &trimmed) {
-		return nil, false, outcome.New(outcome.CodeDeleted, "events are kept for a limited time, and what came before %s is gone", trimmed.Since.Format(time.RFC3339Nano))
+		return nil, false, outcome.New(outcome.CodeDeleted, "events are kept for a limited time, and events before %s are deleted", trimmed.Since.Format(time.RFC3339Nano))
 	}
 	if err != nil {
 		return nil, false, err

@@ -231,14 +231,14 @@ func (s Subscribers) Deliver(ctx context.Context, subscriber string, d *notify.D
 		return result
 	}
 	if err != nil {
-		return fail("what the App may do is not known")
+		return fail("the rights of the App are not known")
 	}
 	ctx = access.WithPrincipal(ctx, caller)
 	v := subjectVersion(d.Event)
 	if s.Rights != nil && !caller.IsOpen() {
 		seen, err := s.Rights.Sees(ctx, caller, v, p.index(v))
 		if err != nil {
-			return fail("whether the App may read the resource cannot be told")
+			return fail("the App's right to read the resource could not be checked")
 		}
 		if !seen {
 			result.Withheld = true
@@ -246,7 +246,7 @@ func (s Subscribers) Deliver(ctx context.Context, subscriber string, d *notify.D
 		}
 		if before := d.Event.Previous; d.Event.Kind == notify.Update && len(before.Body) > 0 {
 			if seen, err = s.Rights.Sees(ctx, caller, before, p.index(before)); err != nil {
-				return fail("whether the App may read the version before cannot be told")
+				return fail("the App's right to read the version before could not be checked")
 			}
 			if !seen { // each version is decided by itself
 				d.Event.Previous = fhir.Version{}
@@ -256,7 +256,7 @@ func (s Subscribers) Deliver(ctx context.Context, subscriber string, d *notify.D
 	if d.Event.Kind != notify.VRead {
 		chain, err := p.callChain(ctx, d.Event.Version)
 		if err != nil {
-			return fail("who wrote the resource is not known")
+			return fail("the author of the resource is not known")
 		}
 		if e.isOwnWrite(chain) {
 			result.Withheld = true

@@ -142,7 +142,7 @@ func Restore(ctx context.Context, url, file string, verify bool) (*Manifest, err
 	// Checked to its end first: pg_restore would have committed the rows before the sum at
 	// the end turns out wrong.
 	if err := whole(z.File); err != nil {
-		return nil, fmt.Errorf("%s is not what was written: %w", file, err)
+		return nil, fmt.Errorf("%s differs from the written file: %w", file, err)
 	}
 	conn, err := pgx.Connect(ctx, url)
 	if err != nil {

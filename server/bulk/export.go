@@ -418,7 +418,7 @@ func (p *exportReader) readPatients(list []string) error {
 		p.spec.Patients = append(p.spec.Patients, id)
 	}
 	if len(absent) > 0 {
-		return outcome.Invalid("patient names what is no patient of this export: %s", strings.Join(absent, ", "))
+		return outcome.Invalid("patient names no patient of this export: %s", strings.Join(absent, ", "))
 	}
 	return nil
 }

@@ -97,7 +97,7 @@ func independent(j *job, names map[string]int) error {
 	var err error
 	l.walkReferences(fhir.NodeOf(j.entry.Resource), func(n fhir.Node, reference bool) {
 		if other, ok := names[n.Text()]; ok && reference && err == nil {
-			err = outcome.Invalid("the reference %s is the fullUrl of entry %d: entries of a batch do not depend on each other, those of a transaction may", outcome.Clip(n.Text()), other)
+			err = outcome.Invalid("the reference %s is the fullUrl of entry %d: entries of a batch do not depend on each other, entries of a transaction may", outcome.Clip(n.Text()), other)
 		}
 	})
 	return err

@@ -358,7 +358,7 @@ func (s *Service) runReadEntry(ctx context.Context, from Reader, j *job, p Bundl
 		return Response{}, ctx.Err()
 	}
 	if p.answered.bytes.Load() > maxAnswered {
-		return Response{}, outcome.New(outcome.CodeTooCostly, "what other entries are answered is more than %d MB: ask in several Bundles", maxAnswered>>20)
+		return Response{}, outcome.New(outcome.CodeTooCostly, "the answers to the other entries exceed %d MB: ask in several Bundles", maxAnswered>>20)
 	}
 	r, err := s.getOne(ctx, from, j, p)
 	p.answered.bytes.Add(r.size())

@@ -67,7 +67,7 @@ func (s *Service) checkDeletable(ctx context.Context, typ, id string) error {
 	if _, err := s.Store.Read(ctx, typ, id); !outcome.Is(err, outcome.CodeNotFound) {
 		return nil
 	}
-	return outcome.MethodNotAllowed("%s/%s is a definition that the server is built with, and is not deleted; what is stored under its id takes its place", typ, id)
+	return outcome.MethodNotAllowed("%s/%s is a built-in definition, and cannot be deleted; a resource stored under its id replaces it", typ, id)
 }
 
 func (s *Service) deleteByCriteria(ctx context.Context, p DeleteParams, w *store.Write) (Response, error) {

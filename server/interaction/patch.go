@@ -142,13 +142,13 @@ func (s *Service) modify(ctx context.Context, in PatchParams) (func(fhir.Version
 					return nil, nil, err // names the scope that would do
 				}
 				return nil, nil, outcome.New(outcome.CodeForbidden,
-					"the patch asks what the %s says (%s), which the access token does not allow to read: add, remove and replace at a place need no r", typ, how)
+					"the patch depends on the content of the %s (%s), which the access token does not allow to read: add, remove and replace at a place need no r", typ, how)
 			}
 		}
 		body, x, err := s.patched(ctx, current, p)
 		if e, ok := outcome.From(err); ok && !readable && e.HTTPStatus() == http.StatusUnprocessableEntity {
 			err = outcome.Unprocessable([]outcome.Issue{{Severity: outcome.Failure, Code: outcome.CodeInvalid,
-				Diagnostics: "the patch does not apply, or what it makes is not valid; the access token does not allow to read why"}})
+				Diagnostics: "the patch does not apply, or its result is not valid; the access token does not allow to read the reason"}})
 		}
 		return body, x, err
 	}, nil

@@ -47,7 +47,7 @@ func (s *Service) terminologyCapabilities(base string) terminologyCapabilities {
 	c := terminologyCapabilities{
 		ResourceType: "TerminologyCapabilities", Status: "active", Date: s.Facts.Date, Kind: "instance",
 		Description: "Answers from the code systems, value sets and concept maps of FHIR R4, of the packages installed and of those stored here; " +
-			"what none of them knows is asked of an external terminology server where one is configured.",
+			"an external terminology server, if one is configured, answers for the others.",
 		Software: software{"Kiln", s.Facts.Version}, Implementation: implementation{description, base},
 	}
 	if s.ServesOperation("ValueSet", "expand") {

@@ -118,7 +118,7 @@ func (s *Service) plan(ctx context.Context, b *r4.Bundle, base string) (*plan, e
 				return nil, outcome.Invalid("entries %d and %d have the same fullUrl %s", other, i, outcome.Clip(url)).At(entryPath(i) + ".fullUrl")
 			}
 			if strings.Contains(url, "/_history/") {
-				return nil, outcome.Invalid("constraint bdl-8: fullUrl %s is that of a version", outcome.Clip(url)).At(entryPath(i) + ".fullUrl")
+				return nil, outcome.Invalid("constraint bdl-8: fullUrl %s names a version", outcome.Clip(url)).At(entryPath(i) + ".fullUrl")
 			}
 			named[url] = i
 		}
@@ -364,7 +364,7 @@ func (t *plan) writeLate(ctx context.Context, tx *store.Tx, waiting []*job) erro
 	for text, c := range t.late {
 		target, err := t.referent(ctx, tx, text, c)
 		if err == nil && target != t.linker.conditional[text] {
-			err = outcome.Precondition(outcome.CodeMultiple, "the conditional reference %s matches what the transaction changes", outcome.Clip(text))
+			err = outcome.Precondition(outcome.CodeMultiple, "the conditional reference %s matches a resource that the transaction changes", outcome.Clip(text))
 		}
 		if err != nil {
 			return err

@@ -220,7 +220,7 @@ func checkTag(s string, root bool) (n int, name string, closed bool, err error) 
 		case attribute == "xmlns":
 			namespace = value
 			if value != xhtmlNamespace {
-				return 0, name, false, fmt.Errorf("the namespace is %s, not that of XHTML", clip(value))
+				return 0, name, false, fmt.Errorf("the namespace is %s, not XHTML's", clip(value))
 			}
 		case strings.HasPrefix(attribute, "xmlns:"):
 		case !attributes[attribute]:

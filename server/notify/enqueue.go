@@ -455,5 +455,5 @@ func (s *Service) endCostly(ctx context.Context, subscriber string) error {
 
 // errCostly refuses criteria that cost too much.
 func errCostly(limit time.Duration) error {
-	return outcome.New(outcome.CodeTooCostly, "the criteria cost more than %s to be held against what was written: make them narrower, or about fewer other resources", limit)
+	return outcome.New(outcome.CodeTooCostly, "the criteria took more than %s to match an event: make them narrower, or about fewer other resources", limit)
 }

@@ -252,7 +252,7 @@ func gone(err error) error {
 			"ask for events with _since=%s", trimmed.Next().Format(time.RFC3339Nano))
 	}
 	if errors.As(err, &trimmed) {
-		return outcome.New(outcome.CodeDeleted, "events are kept for a limited time, and what came before %s is gone; ask for what came after",
+		return outcome.New(outcome.CodeDeleted, "events are kept for a limited time, and events before %s are deleted; ask for later ones",
 			trimmed.Next().Format(time.RFC3339Nano))
 	}
 	return err

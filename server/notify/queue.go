@@ -601,7 +601,7 @@ func (q *queue) write() {
 			if err == nil {
 				break
 			}
-			q.s.Log.Warn("write what came of deliveries", "error", err, "attempt", attempt)
+			q.s.Log.Warn("write the results of deliveries", "error", err, "attempt", attempt)
 			if attempt == 5 {
 				break // the leases run out, and the deliveries are sent again under their ids
 			}

@@ -253,7 +253,7 @@ func (x *related) decideMatch(ctx context.Context, m match.Match, ref int64, r *
 		if ok {
 			var err error
 			if holds, err = x.s.askRelated(ctx, other, ref); err != nil {
-				x.s.Log.Warn("criteria of a subscription cannot be asked of what was before", "error", err)
+				x.s.Log.Warn("criteria of a subscription cannot be matched with the version before", "error", err)
 			}
 		}
 		return answerOf(holds), nil

@@ -135,7 +135,7 @@ func (x *sights) maySee(sub *Subscriber, e *Event, earlier bool) (bool, error) {
 func (x *sights) mayRead(sub *Subscriber, e *Event) bool {
 	sees, err := x.maySee(sub, e, e.Kind == Delete)
 	if err != nil {
-		x.s.Log.Warn("whether a subscriber may see a resource cannot be told", "subscriber", sub.ID, "error", err)
+		x.s.Log.Warn("a subscriber's right to see a resource could not be checked", "subscriber", sub.ID, "error", err)
 		return sub.Queued
 	}
 	return sees

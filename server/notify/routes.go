@@ -455,7 +455,7 @@ func (s *Service) redeliver(w http.ResponseWriter, r *http.Request) error {
 			return err
 		}
 		if byte(row.Status) != 'i' {
-			return outcome.New(outcome.CodeConflict, "%s is no more: there is nobody to deliver to", row.Subscriber)
+			return outcome.New(outcome.CodeConflict, "%s is deleted: the delivery has no recipient", row.Subscriber)
 		}
 		return outcome.New(outcome.CodeConflict, "the delivery is %s just now", deliveryStatus(byte(row.Status)))
 	}

@@ -128,7 +128,7 @@ func (p *parser) along(types []string, n *filterComparison, path []filterStep, d
 	code, modifier, modified := strings.Cut(step.name, ":")
 	if len(rest) == 0 {
 		if modified {
-			return c, outcome.Invalid("%q is no name of a parameter: the operator says what a modifier does in other parameters", outcome.Clip(step.name))
+			return c, outcome.Invalid("%q is no name of a parameter: here operators replace modifiers", outcome.Clip(step.name))
 		}
 		return p.compare(types, c, code, n.op, depth)
 	}

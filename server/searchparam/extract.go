@@ -57,7 +57,7 @@ func (s *Service) addContained(x *fhir.Index, reg *search.Registry, depth int, n
 		seen[c] = true
 		if *n++; *n > maxContained {
 			return outcome.Unprocessable([]outcome.Issue{{Severity: outcome.Failure, Code: outcome.CodeTooCostly, Expression: x.ResourceType + ".contained",
-				Diagnostics: fmt.Sprintf("the resource refers more than %d times to what it contains", maxContained)}})
+				Diagnostics: fmt.Sprintf("the resource refers more than %d times to contained resources", maxContained)}})
 		}
 		y := s.emptyIndex()
 		y.BaseURLs, y.Narrowed = s.BaseURLs, reg.Narrowed()

@@ -97,7 +97,7 @@ func (s *Service) checkUnique(at *snapshot, id string) error {
 	for _, typ := range s.Base.Types() {
 		for _, p := range s.Base.Parameters(typ) {
 			if p.URL == own.definition.URL && p.Code != own.definition.Code {
-				return outcome.InvalidDuplicate("the url %q is that of the parameter %s of %s; it must be unique", p.URL, p.Code, typ).At("SearchParameter.url")
+				return outcome.InvalidDuplicate("the parameter %[2]s of %[3]s has the url %[1]q; it must be unique", p.URL, p.Code, typ).At("SearchParameter.url")
 			}
 		}
 	}

@@ -97,7 +97,7 @@ func (a *Advisor) candidateOf(typ, parameter string) *candidate {
 		case p.Type == fhir.SearchString && modifier == "contains":
 			c.IndexCandidate = store.IndexCandidate{Table: "index_string", Columns: "USING gin (key, text gin_trgm_ops) WHERE NOT word", Extension: "btree_gin"}
 			c.name, c.sample = "index_string_key_contains", a.Store.SampleTexts
-			c.why = "parts of texts are looked for in the texts of all parameters: the index keeps those of each apart"
+			c.why = "parts of texts are searched for in the texts of all parameters: the index separates them by parameter"
 			c.value = func(of string) string {
 				text := []rune(of)
 				return searchEscape.Replace(string(text[len(text)/4 : min(len(text), len(text)/4+4)]))

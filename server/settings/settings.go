@@ -288,10 +288,10 @@ func (s *Settings[C]) changeable(name string) (Key, error) {
 		return k, outcome.New(outcome.CodeNotFound, "there is no configuration key %q%s", clip(name), outcome.DidYouMean(name, names))
 	}
 	if k.File {
-		return k, outcome.Invalid("%s says where the database is or seals what is in it, and so cannot be kept in it: set it in the file, the environment or by a flag", name)
+		return k, outcome.Invalid("%s leads to the database or encrypts its content, and so cannot be stored in it: set it in the file, the environment or by a flag", name)
 	}
 	if from := s.hides(name); from != "" {
-		return k, outcome.New(outcome.CodeConflict, "%s is set by the %s of this server, which hides what the database says", name, from)
+		return k, outcome.New(outcome.CodeConflict, "%s is set by the %s of this server, which hides the value in the database", name, from)
 	}
 	return k, nil
 }

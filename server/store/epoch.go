@@ -193,7 +193,7 @@ func (s *Store) meetEpoch(ctx context.Context, q *db.Queries, last EpochID) erro
 		return nil
 	}
 	e := list[len(list)-1]
-	s.log.Warn("the database has begun a new epoch: this server forgets what it has remembered of it", "epoch", e.ID.Number(), "cause", e.Cause)
+	s.log.Warn("the database has begun a new epoch: this server empties its caches", "epoch", e.ID.Number(), "cause", e.Cause)
 	if s.searcher != nil {
 		s.searcher.ForgetTotals()
 		s.searcher.ForgetQueries()

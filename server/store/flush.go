@@ -87,7 +87,7 @@ func (f *flusher) run(s *Store) {
 		if written >= next {
 			next = written + max(written/2, analyzeTerms)
 			if _, err := s.side.Exec(ctx, "ANALYZE (SKIP_LOCKED) resource, index_date, index_number, index_quantity, index_string, token_text, quantity_unit"); err != nil {
-				s.log.Warn("analyze what has grown", "error", err)
+				s.log.Warn("analyze grown tables", "error", err)
 			}
 		}
 		cancel()

@@ -191,7 +191,7 @@ func (s *Store) buildIndex(ctx context.Context, conn *pgx.Conn, w db.WaitingInde
 			s.log.Error("an index cannot be built", slog.String("index", w.Name), slog.Any("error", err))
 		}
 		if err := dropInvalid(ctx); err != nil {
-			s.log.Error("what was built of an index cannot be dropped", slog.String("index", w.Name), slog.Any("error", err))
+			s.log.Error("the unfinished part of an index cannot be dropped", slog.String("index", w.Name), slog.Any("error", err))
 		}
 	}
 	if err := q.FinishIndexBuild(ctx, db.FinishIndexBuildParams{ID: w.ID, Now: s.now(), Failure: failure}); err != nil {

@@ -127,7 +127,7 @@ func (l *liveness) run(ctx context.Context) {
 		case err == nil && l.hangs.CompareAndSwap(true, false):
 			l.log.Info("the database answers again")
 		case err != nil && late && l.hangs.CompareAndSwap(false, true):
-			l.log.Error("the database does not answer: what waits for it fails", slog.Duration("for", l.patience))
+			l.log.Error("the database does not answer: waiting requests fail", slog.Duration("for", l.patience))
 			fallthrough
 		case l.hangs.Load():
 			l.closeAll()

@@ -171,7 +171,7 @@ func (c *expansionCache) warning(a *answer) string {
 }
 
 func staleWarning(a *answer) string {
-	return "the terminology server does not answer; this is what it said at " + a.fetched.UTC().Format(time.RFC3339)
+	return "the terminology server does not answer; this is its answer of " + a.fetched.UTC().Format(time.RFC3339)
 }
 
 // fresh reports whether an answer is younger than terminology.cache_ttl_secs.

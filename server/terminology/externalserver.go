@@ -269,7 +269,7 @@ func (s *externalServer) page(ctx context.Context, q question, count, offset int
 	}
 	var vs ValueSet
 	if err := json.Unmarshal(body, &vs); err != nil {
-		return nil, s.unavailable(fmt.Errorf("$expand answered what is no ValueSet: %w", err))
+		return nil, s.unavailable(fmt.Errorf("$expand answered with no ValueSet: %w", err))
 	}
 	if vs.Expansion == nil {
 		return nil, s.unavailable(errors.New("$expand answered a ValueSet without expansion"))
@@ -296,7 +296,7 @@ func (s *externalServer) operation(ctx context.Context, path string, in askedPar
 	}
 	out, err := parameters.Read(body)
 	if err != nil {
-		return nil, "", s.unavailable(fmt.Errorf("%s answered what are no Parameters: %w", path, err))
+		return nil, "", s.unavailable(fmt.Errorf("%s answered with no Parameters: %w", path, err))
 	}
 	return out, stale, nil
 }

@@ -364,7 +364,7 @@ func (u *run) undecidedSlices(p *profile) {
 	for _, e := range p.sliced {
 		for _, s := range e.slices {
 			if path, is := u.undecided(e.element, s); is {
-				u.report(outcome.Warning, "slice %s of %s was not told from others: it fixes no value at %s, by which the discriminator tells slices apart", s.slice, e.id, path)
+				u.report(outcome.Warning, "slice %s of %s could not be distinguished: it fixes no value at %s, the path of the discriminator", s.slice, e.id, path)
 			}
 		}
 	}

@@ -79,7 +79,7 @@ func (u *run) sort(item fhir.Node, c *element, sorted map[*element]*sorting) {
 		case c.slicing != nil && c.slicing.ordered && j < of.last:
 			u.report(outcome.Failure, "slice %s is out of order", s.slice)
 		case c.slicing != nil && c.slicing.openAtEnd && of.outside:
-			u.report(outcome.Failure, "expected slice %s before what is in no slice", s.slice)
+			u.report(outcome.Failure, "expected slice %s before items in no slice", s.slice)
 		}
 		of.last = j
 		u.checkItem(item, s)

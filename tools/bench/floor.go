@@ -589,8 +589,8 @@ func openFloorPool(ctx context.Context, url string, n int) (*pgxpool.Pool, error
 func floorCommand(s *settings) *cobra.Command {
 	return &cobra.Command{
 		Use:   "floor",
-		Short: "Measure what PostgreSQL alone does with the rows of the workloads",
-		Long:  "Measure what PostgreSQL alone does with the rows of the workloads. The server at --url (or the one that is started and filled) gives data and samples.",
+		Short: "Measure PostgreSQL alone with the rows of the workloads",
+		Long:  "Measure PostgreSQL alone with the rows of the workloads. The server at --url (or the one that is started and filled) gives data and samples.",
 		Args:  cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			t, err := s.target(c.Context())

@@ -64,7 +64,7 @@ func command() *cobra.Command {
 	f.IntVar(&s.runs, "runs", 1, "runs of each workload; the result is their median")
 	f.Uint64Var(&s.seed, "seed", 1, "seed of everything drawn at random")
 	f.IntVar(&s.samples, "samples", 100, "patients to take values from")
-	f.IntVar(&s.serverPID, "server-pid", 0, "the server's process (default: who listens on the port of --url)")
+	f.IntVar(&s.serverPID, "server-pid", 0, "the server's process (default: the listener on the port of --url)")
 	f.StringVar(&s.kiln, "kiln", defaultKiln(), "the binary to start where there is no --url")
 	f.StringVar(&s.jsonFile, "json", "", "write the results as JSON to this file; - is standard output")
 	f.StringVar(&s.plots, "plots", "", "draw SVG plots into this folder")

@@ -14,7 +14,7 @@ import (
 func operationsCommand(s *settings) *cobra.Command {
 	return &cobra.Command{
 		Use:   "operations",
-		Short: "Measure what rate limits and audit cost reads and writes, and a client at ten times its rate",
+		Short: "Measure the cost of rate limits and audit for reads and writes, and a client at ten times its rate",
 		Long: `Measure what rate limits and audit cost: servers of --kiln on one database, one for each
 setting, beside one with nothing of it in the same run.`,
 		Args: cobra.NoArgs,
@@ -177,7 +177,7 @@ func (t *target) audited(ctx context.Context) error {
 			return err
 		}
 		if time.Now().After(deadline) {
-			return errors.New("AuditEvents of what was recorded are not made within 5 minutes")
+			return errors.New("AuditEvents of recorded events are not made within 5 minutes")
 		}
 	}
 }

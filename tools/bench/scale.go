@@ -261,7 +261,7 @@ func (s *settings) beside(ctx context.Context, large *target, at [2]scaled, out 
 		goals = append(goals, pairedGoal(w.Name+" beside a small server", this, floor, 0))
 	}
 	long, before, after := at[1].of[importWorkload.Name].Resources.Median, at[0].of[importWorkload.Name].Resources.Median, imported.Resources.Median
-	return append(goals, Goal{Workload: "import beside those of a small server", This: number(long) + "/s", Floor: number(before) + ", " + number(after) + "/s",
+	return append(goals, Goal{Workload: "import beside a small server's", This: number(long) + "/s", Floor: number(before) + ", " + number(after) + "/s",
 		Ratio: 2 * long / (before + after)}), nil
 }
 

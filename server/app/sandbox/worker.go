@@ -347,7 +347,7 @@ func (r *run) json(v goja.Value) (json.RawMessage, error) {
 		return nil, err
 	}
 	if goja.IsUndefined(text) { // a function, a symbol
-		return nil, errors.New("the handler returned what is no JSON")
+		return nil, errors.New("the handler's result is no JSON")
 	}
 	if s := text.String(); len(s) <= maxResult {
 		return json.RawMessage(s), nil

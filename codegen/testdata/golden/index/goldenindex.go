@@ -7,7 +7,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// goldenIndex adds what the search parameters say of r to x.
+// goldenIndex adds the index entries of r to x.
 func goldenIndex(x *fhir.Index, r *r4.GoldenIndex) {
 	x.OpenCoded(0xa446eaba2b9f7f44, 2) // GoldenIndex: status & when
 	x.CodeOf(0, "http://hl7.org/fhir/administrative-gender", r.Status.Text)
