@@ -74,6 +74,7 @@ type SearchConfig struct {
 	DefaultCount   int  `koanf:"default_count" doc:"matches on a page without _count"`
 	MaxCount       int  `koanf:"max_count" doc:"largest page; a larger _count is clamped"`
 	TimeoutSeconds int  `koanf:"timeout_seconds" doc:"time after which a search is given up"`
+	StoredMinutes  int  `koanf:"stored_minutes" doc:"how long the links of a search with long parameters work after their last use"`
 	Explain        bool `koanf:"explain" doc:"allow _explain=true"`
 	MemoryMB       int  `koanf:"memory_mb" doc:"memory of the search cache; 0 turns it off"`
 }
@@ -112,7 +113,7 @@ func Default() Config {
 		Server:      ServerConfig{Listen: "127.0.0.1:8080", MaxBodyBytes: 64 << 20, AllowedOrigins: []string{"*"}, DrainSeconds: 20, MaxConnections: 20000},
 		Database:    DatabaseConfig{DataDir: ".kiln", TimeoutSeconds: 10, WaitSeconds: 60},
 		FHIR:        FHIRConfig{Version: "R4", UpdateCreate: true, SystemHistory: true, VersionConflictStatus: 409},
-		Search:      SearchConfig{DefaultCount: 20, MaxCount: 1000, TimeoutSeconds: 30, MemoryMB: 256},
+		Search:      SearchConfig{DefaultCount: 20, MaxCount: 1000, TimeoutSeconds: 30, StoredMinutes: 60, MemoryMB: 256},
 		Validation:  ValidationConfig{Mode: "full"},
 		Terminology: TerminologyConfig{Enabled: true, External: true, CacheTTLSecs: 3600, TimeoutSeconds: 10},
 		Auth:        oauth.DefaultConfig(),
@@ -149,6 +150,7 @@ func (c Config) Check() error {
 	p.atLeast("search.max_count", int64(c.Search.MaxCount), 1)
 	p.atLeast("log.slow_search_ms", int64(c.Log.SlowSearchMS), 0)
 	p.atLeast("search.timeout_seconds", int64(c.Search.TimeoutSeconds), 1)
+	p.atLeast("search.stored_minutes", int64(c.Search.StoredMinutes), 1)
 	p.atLeast("search.memory_mb", int64(c.Search.MemoryMB), 0)
 	p.atLeast("terminology.cache_ttl_secs", int64(c.Terminology.CacheTTLSecs), 1)
 	c.Apps.check(&p)

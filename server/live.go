@@ -90,7 +90,7 @@ func (s *Server) derive(c Config, o Options) {
 			ServerTiming: c.Telemetry.ServerTiming, VersionConflictStatus: c.FHIR.VersionConflictStatus},
 		interaction: interaction.Settings{DefaultCount: c.Search.DefaultCount, MaxCount: c.Search.MaxCount, RefuseUpdateCreate: !c.FHIR.UpdateCreate,
 			RefuseSystemHistory: !c.FHIR.SystemHistory, Explain: func(ctx context.Context) bool { return s.enabled(ctx, "search.explain") },
-			SearchTimeout: time.Duration(c.Search.TimeoutSeconds) * time.Second, VersionConflictStatus: c.FHIR.VersionConflictStatus},
+			SearchTimeout: time.Duration(c.Search.TimeoutSeconds) * time.Second, StoredSearchAge: time.Duration(c.Search.StoredMinutes) * time.Minute, VersionConflictStatus: c.FHIR.VersionConflictStatus},
 		limits:        limits(c.Auth.RateLimiting),
 		notifications: c.notifications(),
 		jobs:          c.Jobs.settings(),

@@ -39,6 +39,25 @@ func (s *Server) searchRecorder() *searchshape.Recorder {
 // flushShapes is the interval at which counts are stored for the other servers.
 const flushShapes = time.Second
 
+// trimInterval is how often a server deletes stored searches that are no longer good.
+const trimInterval = time.Minute
+
+// trimStoredSearches deletes the stored searches that are no longer good.
+func (s *Server) trimStoredSearches(ctx context.Context) {
+	tick := time.NewTicker(trimInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			if err := s.Store.TrimStoredSearches(ctx, time.Duration(s.now().Search.StoredMinutes)*time.Minute); err != nil && ctx.Err() == nil {
+				s.Logger.Warn("stored searches cannot be deleted", slog.Any("error", err))
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
 // searchesPart is what administrators see of searches.
 type searchesPart struct {
 	*searchshape.Recorder
@@ -62,6 +81,7 @@ func (p searchesPart) Apply(ctx context.Context, id string) (string, error) {
 func (s *Server) searches() searchesPart {
 	wake := make(chan struct{}, 1)
 	s.runInBackground(func(ctx context.Context) { s.buildIndexes(ctx, wake) })
+	s.runInBackground(s.trimStoredSearches)
 	return searchesPart{s.recorder, &searchshape.Advisor{Recorder: s.recorder, Store: s.Store, Now: time.Now, NewID: fhir.NewID, Logger: s.Logger,
 		Registry: func() *search.Registry { return s.Parameters.Current() }}, wake}
 }

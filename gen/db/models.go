@@ -613,6 +613,13 @@ type SortIndex struct {
 	Removed      pgtype.Timestamptz
 }
 
+type StoredSearch struct {
+	Token []byte
+	Owner string
+	Self  string
+	Used  time.Time
+}
+
 type TerminologyAnswer struct {
 	Key     int64
 	Fetched time.Time

@@ -400,12 +400,12 @@ func (s *Service) getOne(ctx context.Context, from Reader, j *job, p BundleParam
 	case t.history:
 		return s.history(ctx, from, HistoryParams{ResourceType: t.typ, ID: t.id, Values: values})
 	case t.compartment != "":
-		return s.search(ctx, from, SearchParams{ResourceType: t.compartment, Compartment: t.typ, CompartmentID: t.id, Values: values, Lenient: lenient})
+		return s.search(ctx, from, SearchParams{ResourceType: t.compartment, Compartment: t.typ, CompartmentID: t.id, Values: values, Lenient: lenient, BaseURL: base})
 	case t.id != "":
 		r, err := s.read(ctx, from, ReadParams{ResourceType: t.typ, ID: t.id, IfNoneMatch: q.IfNoneMatch.Text, IfModifiedSince: since})
 		return s.cut(r, err, values)
 	default:
-		return s.search(ctx, from, SearchParams{ResourceType: t.typ, Values: values, Lenient: lenient})
+		return s.search(ctx, from, SearchParams{ResourceType: t.typ, Values: values, Lenient: lenient, BaseURL: base})
 	}
 }
 

@@ -28,6 +28,7 @@ type SearchParams struct {
 	// Compartment and CompartmentID narrow the search to a compartment:
 	// /Patient/1/Observation.
 	Compartment, CompartmentID string
+	BaseURL                    string // that the client's links begin with; its length counts
 }
 
 // Search returns a page of matches with their includes.
@@ -89,15 +90,36 @@ func (s *Service) CheckSearch(ctx context.Context, p SearchParams) (warnings []o
 }
 
 func (s *Service) search(ctx context.Context, from Reader, p SearchParams) (Response, error) {
+	token := ""
+	if p.Values.Has(storedParameter) {
+		var err error
+		if token, p.Values, err = s.useStoredSearch(ctx, p); err != nil {
+			return Response{}, err
+		}
+	}
 	q, from, path, err := s.prepareSearch(ctx, from, p)
 	if err != nil {
 		return Response{}, err
 	}
 	answer, err := s.searchPage(ctx, from, q, WithQuery(path, q.Applied()))
+	if err == nil {
+		err = s.shortenLinks(ctx, &answer, q, path, p, token)
+	}
 	if err == nil && p.Compartment == "" {
 		err = s.addDefinition(ctx, from, q, p.Values["url"], &answer)
 	}
 	return answer, err
+}
+
+// path is the path of a search below the base.
+func (p *SearchParams) path() string {
+	switch {
+	case p.Compartment != "":
+		return p.Compartment + "/" + p.CompartmentID + "/" + p.ResourceType
+	case p.ResourceType == "*":
+		return ""
+	}
+	return p.ResourceType
 }
 
 // prepareSearch reads a search and checks that the request may run it. It returns the query, what
@@ -117,13 +139,12 @@ func (s *Service) prepareSearch(ctx context.Context, from Reader, p SearchParams
 	if err != nil {
 		return nil, nil, "", err
 	}
-	path := typ
+	path := p.path()
 	reg := s.Parameters.Current()
 	if p.Compartment != "" {
 		if _, err := searchedInside(reg, p, nil); err != nil {
 			return nil, nil, "", err
 		}
-		path = p.Compartment + "/" + p.CompartmentID + "/" + p.ResourceType
 	}
 	var warnings []outcome.Issue
 	q, err := search.Parse(reg, typ, p.Values, s.searchOptions(ctx, p.Lenient, &warnings))
@@ -191,7 +212,9 @@ func (s *Service) searchPage(ctx context.Context, from searcher, q *search.Query
 	if found.Total != nil {
 		b.Total = *found.Total
 	}
-	b.Links = links(q, found, self)
+	for _, at := range findPages(q, found) {
+		b.Links = append(b.Links, Link{at.relation, pageURL(self, at.offset, at.cursor)})
+	}
 	reduce := s.newReducer(q.Summary, q.Elements)
 	for _, v := range found.Matches {
 		b.Entries = append(b.Entries, Entry{Version: reduce(v), Mode: "match"})
@@ -238,29 +261,36 @@ func searchedInside(reg *search.Registry, p SearchParams, asked []string) ([]str
 	return []string{p.ResourceType}, nil
 }
 
-// links are the links of a page; self is as for page. Spec:
-// https://hl7.org/fhir/R4/http.html#paging.
-func links(q *search.Query, found *store.SearchResult, self string) []Link {
+// page is a page of a search: the relation to the page that was asked for, and its place. An offset below 0 means a
+// page without an offset.
+type page struct {
+	relation string
+	offset   int
+	cursor   string
+}
+
+// findPages returns the pages that a page links to. Spec: https://hl7.org/fhir/R4/http.html#paging.
+func findPages(q *search.Query, found *store.SearchResult) []page {
 	at, cursor := found.Offset, ""
 	if q.Cursor != nil {
 		cursor = q.Cursor.String()
 	} else if at == 0 {
 		at = -1
 	}
-	out := make([]Link, 0, 5)
-	out = append(out, Link{"self", pageURL(self, at, cursor)})
+	out := make([]page, 0, 5)
+	out = append(out, page{"self", at, cursor})
 	if q.Count == 0 {
 		return out
 	}
-	out = append(out, Link{"first", pageURL(self, 0, "")})
+	out = append(out, page{"first", 0, ""})
 	if found.Offset > 0 {
-		out = append(out, Link{"previous", pageURL(self, max(found.Offset-q.Count, 0), found.First)})
+		out = append(out, page{"previous", max(found.Offset-q.Count, 0), found.First})
 	}
 	if found.HasNext {
-		out = append(out, Link{"next", pageURL(self, found.Offset+len(found.Matches), found.Last)})
+		out = append(out, page{"next", found.Offset + len(found.Matches), found.Last})
 	}
 	if found.Total != nil {
-		out = append(out, Link{"last", pageURL(self, found.EndOffset, found.End)})
+		out = append(out, page{"last", found.EndOffset, found.End})
 	}
 	return out
 }

@@ -96,6 +96,7 @@ type Settings struct {
 	RefuseSystemHistory    bool                           // history of everything at once is not served
 	Explain                func(ctx context.Context) bool // search may be asked to explain itself; nil is never
 	SearchTimeout          time.Duration                  // 0 means none
+	StoredSearchAge        time.Duration                  // how long a stored search is good after its last use; 0 means an hour
 	VersionConflictStatus  int                            // 409 or 412; 0 is 409
 }
 

@@ -18,6 +18,7 @@ const (
 	CodeNotSupported  Code = "not-supported" // interaction, operation, type or parameter is not served
 	CodeNotFound      Code = "not-found"     // never existed
 	CodeDeleted       Code = "deleted"       // existed, is deleted
+	CodeExpired       Code = "expired"       // the link is no longer good
 	CodeConflict      Code = "conflict"      // a version precondition failed, or a race was lost
 	CodeMultiple      Code = "multiple-matches"
 	CodeDuplicate     Code = "duplicate"

@@ -15,6 +15,7 @@ var statusOf = map[Code]int{
 	CodeNotSupported: http.StatusNotFound,
 	CodeNotFound:     http.StatusNotFound,
 	CodeDeleted:      http.StatusGone,
+	CodeExpired:      http.StatusGone,
 	CodeConflict:     http.StatusConflict,
 	CodeIncomplete:   http.StatusConflict,
 	CodeMultiple:     http.StatusPreconditionFailed,

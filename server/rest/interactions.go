@@ -222,7 +222,7 @@ func (c *call) search(r *http.Request, p interaction.SearchParams) {
 		c.writeError(r, err)
 		return
 	}
-	p.Lenient = pref.lenient
+	p.Lenient, p.BaseURL = pref.lenient, c.baseURL(r)
 	if pref.async && c.h.Background != nil {
 		c.kickOff(r, KickOff{Search: p, Lenient: pref.lenient})
 		return
