@@ -610,7 +610,7 @@ has the database anyhow.`,
 		}
 		return explainToken(c, r, args)
 	}
-	c.AddCommand(mint, explain)
+	c.AddCommand(mint, explain, newKey())
 	return c
 }
 

@@ -92,7 +92,7 @@ func TestPostgreSQLIsLookedForBeforeCompiling(t *testing.T) {
 }
 
 // documents are the pages whose quotations of the code are checked.
-var documents = []string{"README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs/README.md", "docs/tutorials/first-server.md", "docs/architecture.md", "docs/operate.md", "docs/apps.md", "docs/notifications.md", "docs/authorization.md"}
+var documents = []string{"README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs/README.md", "docs/tutorials/first-server.md", "docs/architecture.md", "docs/operate.md", "docs/apps.md", "docs/notifications.md", "docs/authorization.md", "docs/bulk.md"}
 
 // Every line of a shell block that calls kiln names an existing command and existing flags.
 func TestDocumentedCommandsParse(t *testing.T) {

@@ -304,13 +304,18 @@ type failure struct {
 // errorFile is made with the first failure.
 type errorFile struct {
 	path string
+	adds bool // to a file that there is
 	f    *os.File
 	err  error
 }
 
 func (e *errorFile) add(f failure) {
 	if e.f == nil && e.err == nil {
-		e.f, e.err = os.Create(e.path)
+		flags := os.O_CREATE | os.O_WRONLY | os.O_TRUNC
+		if e.adds {
+			flags = os.O_CREATE | os.O_WRONLY | os.O_APPEND
+		}
+		e.f, e.err = os.OpenFile(e.path, flags, 0o666)
 	}
 	if e.err == nil {
 		e.err = json.NewEncoder(e.f).Encode(f)

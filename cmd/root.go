@@ -24,7 +24,7 @@ func root() *cobra.Command {
 		SilenceErrors: true,
 		Version:       softwareVersion(),
 	}
-	c.AddCommand(serve(), migrate(), load(), packageCommand(), adminCommand(), appCommand(), fhirpathCommand(), config(), token(), backupCommand(), restoreCommand(), viewCommand(), doctor(), version(), sandboxWorker())
+	c.AddCommand(serve(), migrate(), load(), packageCommand(), adminCommand(), appCommand(), fhirpathCommand(), config(), token(), backupCommand(), restoreCommand(), exportCommand(), importCommand(), viewCommand(), doctor(), version(), sandboxWorker())
 	for _, sub := range c.Commands() {
 		if sub.Hidden {
 			continue

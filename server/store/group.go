@@ -109,7 +109,7 @@ func (e *entry) makeVersion(version int, at time.Time, body *fhir.Body) {
 func (e *entry) finishWrite() {
 	w := e.w
 	w.Created = e.action == inserted || e.action == claimed
-	w.Equal = w.UnlessEqual && e.action == nothing
+	w.Equal = w.UnlessEqual != nil && e.action == nothing
 	w.Result = fhir.Version{
 		ResourceType: w.ResourceType, ID: w.ID, VersionID: e.version, LastUpdated: e.lastUpdated,
 		Method: w.Method, Body: e.body,
@@ -131,7 +131,7 @@ func (s *Store) resolveEntries(ctx context.Context, q *db.Queries, entries []*en
 		e.action = nothing
 		refs = append(refs, e.ref)
 		byRef[e.ref] = e
-		withBody = withBody || e.w.Modify != nil || e.w.Guard != nil || e.w.UnlessEqual
+		withBody = withBody || e.w.Modify != nil || e.w.Guard != nil || e.w.UnlessEqual != nil
 	}
 	at := from.UTC().Truncate(time.Microsecond)
 	if len(refs) == 0 {

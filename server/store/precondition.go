@@ -19,7 +19,7 @@ import (
 func (s *Store) decideExisting(ctx context.Context, e *entry, r db.LockResourcesRow, now time.Time) error {
 	w := e.w
 	var current fhir.Version
-	if w.Modify != nil || w.Guard != nil || w.UnlessEqual {
+	if w.Modify != nil || w.Guard != nil || w.UnlessEqual != nil {
 		json, err := decodeBody(r.Body)
 		if err != nil {
 			return err
@@ -48,7 +48,7 @@ func (s *Store) decideExisting(ctx context.Context, e *entry, r db.LockResources
 		return outcome.Precondition(outcome.CodeConflict, "%s/%s was changed at %s, and If-Unmodified-Since asks that it was not",
 			w.ResourceType, w.ID, r.LastUpdated.UTC().Format(time.RFC3339))
 	}
-	equal := w.UnlessEqual && w.Body.Equals(current)
+	equal := w.UnlessEqual != nil && w.UnlessEqual(current)
 	body := w.Body
 	if w.Modify != nil {
 		var err error

@@ -45,9 +45,9 @@ type Write struct {
 	// Index. It runs while the resource is locked, and again when the
 	// transaction is.
 	Modify func(current fhir.Version) (*fhir.Body, *fhir.Index, error)
-	// UnlessEqual makes no version of a PUT that changes nothing but meta.versionId and
-	// meta.lastUpdated: Result is the current version then.
-	UnlessEqual bool
+	// UnlessEqual reports whether a PUT changes nothing of the current version: then it makes no
+	// version, and Result is the current one. nil always makes one.
+	UnlessEqual func(current fhir.Version) bool
 	// Unlogged leaves a POST out of the change log: it raises no event. Its version is
 	// stored, and read again, with the method fhir.Unlogged.
 	Unlogged bool
