@@ -16,6 +16,7 @@ import (
 	"kiln/server/jobs"
 	"kiln/server/outcome"
 	"kiln/server/rest"
+	"kiln/server/store"
 	"kiln/server/web"
 )
 
@@ -52,7 +53,7 @@ func (s *Service) KickOff(ctx context.Context, x *web.Exchange, r *http.Request,
 		if e, ok := outcome.From(err); ok && e.Issues[0].Code == outcome.CodeThrottled {
 			x.Header().Set("Retry-After", "10")
 		}
-		x.Fail(r, err)
+		fail(x, r, err)
 		return
 	}
 	x.Header().Set("Content-Location", j.Base+"/$job/"+j.ID)
@@ -145,7 +146,7 @@ func (s *Service) status(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if err != nil {
-		x.Fail(r, err)
+		fail(x, r, err)
 		return
 	}
 	switch j.State {
@@ -215,12 +216,12 @@ type sharedState struct {
 func (s *Service) sendManifest(x *web.Exchange, r *http.Request, j *jobs.Job) {
 	files, err := s.Jobs.Files(r.Context(), j.ID)
 	if err != nil {
-		x.Fail(r, err)
+		fail(x, r, err)
 		return
 	}
 	var shared sharedState
 	if err := json.Unmarshal(j.Shared, &shared); err != nil {
-		x.Fail(r, err)
+		fail(x, r, err)
 		return
 	}
 	m := manifest{TransactionTime: shared.Moment.UTC().Format(instant), Request: j.Request, RequiresAccessToken: s.Authorization,
@@ -236,7 +237,7 @@ func (s *Service) sendManifest(x *web.Exchange, r *http.Request, j *jobs.Job) {
 		u := j.Base + "/$job/" + j.ID + "/" + f.Name
 		signed, err := s.Storage.SignedURL(r.Context(), f.Path, ndjson)
 		if err != nil {
-			x.Fail(r, err)
+			fail(x, r, err)
 			return
 		}
 		if signed != "" {
@@ -259,7 +260,7 @@ func (s *Service) sendManifest(x *web.Exchange, r *http.Request, j *jobs.Job) {
 	}
 	body, err := json.Marshal(m)
 	if err != nil {
-		x.Fail(r, err)
+		fail(x, r, err)
 		return
 	}
 	x.Header().Set("Expires", j.Expires.Format(http.TimeFormat))
@@ -272,14 +273,14 @@ func (s *Service) remove(w http.ResponseWriter, r *http.Request) {
 	x.Header().Set("Cache-Control", "no-store")
 	j, err := s.job(r, true)
 	if err != nil {
-		x.Fail(r, err)
+		fail(x, r, err)
 		return
 	}
 	if _, err = s.Jobs.Cancel(r.Context(), j.ID); err == nil {
 		err = s.Jobs.Expire(r.Context(), j.ID)
 	}
 	if err != nil {
-		x.Fail(r, err)
+		fail(x, r, err)
 		return
 	}
 	x.Header().Set("Content-Length", "0")
@@ -308,7 +309,7 @@ func (s *Service) download(w http.ResponseWriter, r *http.Request) {
 		content, err = s.Storage.Open(r.Context(), f.Path)
 	}
 	if err != nil {
-		x.Fail(r, err)
+		fail(x, r, err)
 		return
 	}
 	defer content.Close()
@@ -333,3 +334,6 @@ func (s *Service) download(w http.ResponseWriter, r *http.Request) {
 	}
 	http.ServeContent(x, r, "", time.Time{}, content)
 }
+
+// fail answers with an error; a database that cannot be reached is 503.
+func fail(x *web.Exchange, r *http.Request, err error) { x.Fail(r, store.Translate(err)) }
