@@ -30,23 +30,47 @@ func (r *remote) flags(c *cobra.Command) {
 	c.Flags().StringVar(&r.token, "token", "", "bearer token")
 }
 
-// call makes a request and returns the answer's body; an OperationOutcome in place
-// of it is the error.
-func (r *remote) call(c *cobra.Command, method, path, contentType string, body []byte) ([]byte, error) {
+// base is the URL of the server, without a trailing slash.
+func (r *remote) base(c *cobra.Command) (string, error) {
 	base := r.server
 	if base == "" {
 		cfg, err := loadConfig(c)
 		if err != nil {
-			return nil, err
+			return "", err
 		}
 		if base = cfg.Server.BaseURL; base == "" {
 			base = cfg.Server.Scheme() + "://" + cfg.Server.Listen
 		}
 	}
 	if u, err := url.Parse(base); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return nil, fmt.Errorf("the server %q is not the URL of one: expected such as https://fhir.example.org/fhir", base)
+		return "", fmt.Errorf("the server %q is not the URL of one: expected such as https://fhir.example.org/fhir", base)
 	}
-	req, err := http.NewRequestWithContext(c.Context(), method, strings.TrimRight(base, "/")+path, bytes.NewReader(body))
+	return strings.TrimRight(base, "/"), nil
+}
+
+// refusalOf is the error in an OperationOutcome.
+func refusalOf(status string, answer []byte) error {
+	var outcome struct {
+		Issue []struct{ Diagnostics string }
+	}
+	if json.Unmarshal(answer, &outcome) != nil || len(outcome.Issue) == 0 {
+		return fmt.Errorf("the server answers %s", status)
+	}
+	var texts []string
+	for _, i := range outcome.Issue {
+		texts = append(texts, i.Diagnostics)
+	}
+	return fmt.Errorf("the server answers %s: %s", status, strings.Join(texts, "\n"))
+}
+
+// call makes a request and returns the answer's body; an OperationOutcome in place
+// of it is the error.
+func (r *remote) call(c *cobra.Command, method, path, contentType string, body []byte) ([]byte, error) {
+	base, err := r.base(c)
+	if err != nil {
+		return nil, err
+	}
+	req, err := http.NewRequestWithContext(c.Context(), method, base+path, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
@@ -69,17 +93,7 @@ func (r *remote) call(c *cobra.Command, method, path, contentType string, body [
 	if resp.StatusCode < 300 {
 		return answer, nil
 	}
-	var outcome struct {
-		Issue []struct{ Diagnostics string }
-	}
-	if json.Unmarshal(answer, &outcome) != nil || len(outcome.Issue) == 0 {
-		return nil, fmt.Errorf("the server answers %s", resp.Status)
-	}
-	var texts []string
-	for _, i := range outcome.Issue {
-		texts = append(texts, i.Diagnostics)
-	}
-	return nil, fmt.Errorf("the server answers %s: %s", resp.Status, strings.Join(texts, "\n"))
+	return nil, refusalOf(resp.Status, answer)
 }
 
 // reindex is `kiln admin reindex`.

@@ -2,6 +2,8 @@ package main
 
 import (
 	"bufio"
+	"bytes"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"encoding/json"
@@ -9,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -21,6 +24,7 @@ import (
 	"kiln/gen/r4"
 	"kiln/server/fhir"
 	"kiln/server/outcome"
+	"kiln/server/parameters"
 	"kiln/server/view"
 	"kiln/server/view/format"
 	"kiln/server/view/suite"
@@ -244,30 +248,38 @@ func viewTest() *cobra.Command {
 
 // viewRunOptions are the flags of `kiln view run`.
 type viewRunOptions struct {
-	data           []string
-	format, output string
-	limit          int
-	noHeader       bool
+	remote
+	data             []string
+	format, output   string
+	patients, groups []string
+	since            string
+	limit            int
+	noHeader         bool
 }
 
 // viewRun is `kiln view run`.
 func viewRun() *cobra.Command {
 	o := viewRunOptions{limit: -1}
 	c := &cobra.Command{
-		Use: "run VIEW...", Short: "Write the rows of views, of the resources in files; needs no server", Args: cobra.MinimumNArgs(1),
-		Long: `Writes the rows of each view, of the resources in files. A view is a file or a folder of files.
+		Use: "run VIEW...", Short: "Write the rows of views, of a server's data or of files", Args: cobra.MinimumNArgs(1),
+		Long: `Writes the rows of each view: of the resources in files with --data, which needs no server, else of
+the server's. A view is a file, a folder of files, or the id of a stored ViewDefinition.
 With --output each view is a file NAME.FORMAT in that folder; a file is whole or not there.`,
-		Example: "  kiln view run examples/views --data synthea/ --format parquet --output tables",
+		Example: "  kiln view run examples/views/patients.json --format csv\n  kiln view run examples/views --data synthea/ --format parquet --output tables",
 		RunE: func(c *cobra.Command, args []string) error {
 			return o.run(c, args)
 		},
 	}
 	f := c.Flags()
-	f.StringArrayVar(&o.data, "data", nil, "NDJSON or JSON file, also gzipped, or a folder of such files")
+	f.StringArrayVar(&o.data, "data", nil, "NDJSON or JSON file, also gzipped, or a folder of such files, in the place of the server's data")
 	f.StringVar(&o.format, "format", "ndjson", "ndjson, csv, json or parquet")
 	f.StringVar(&o.output, "output", "", "folder to write a file for each view to (default standard output)")
+	f.StringArrayVar(&o.patients, "patient", nil, "only resources of this patient: Patient/id")
+	f.StringArrayVar(&o.groups, "group", nil, "only resources of the patients of this group: Group/id")
+	f.StringVar(&o.since, "since", "", "only resources that changed after this instant")
 	f.IntVar(&o.limit, "limit", -1, "at most so many rows of each view")
 	f.BoolVar(&o.noHeader, "no-header", false, "CSV without a header")
+	o.flags(c)
 	return c
 }
 
@@ -277,8 +289,11 @@ func (o *viewRunOptions) run(c *cobra.Command, args []string) error {
 	if !ok {
 		return fmt.Errorf("--format is %q: expected ndjson, csv, json or parquet", o.format)
 	}
+	if len(o.data) > 0 && (len(o.patients) > 0 || len(o.groups) > 0 || o.since != "") {
+		return errors.New("--patient, --group and --since need a server: they do not go with --data")
+	}
 	if len(o.data) == 0 {
-		return errors.New("--data is missing: the files whose resources the views are run on")
+		return o.runOnServer(c, args, form)
 	}
 	files, err := viewFiles(args)
 	if err != nil {
@@ -445,4 +460,100 @@ func readDataFile(name string, each func(place string, r fhir.Resource) error) e
 			return nil
 		}
 	}
+}
+
+// runOnServer writes the rows of views of a server's data.
+func (o *viewRunOptions) runOnServer(c *cobra.Command, args []string, form *format.Format) error {
+	base, err := o.base(c)
+	if err != nil {
+		return err
+	}
+	type subject struct {
+		name      string
+		parameter parameters.Parameter
+	}
+	var list []subject
+	for _, a := range args {
+		if _, err := os.Stat(a); err != nil {
+			if !fhir.ValidID(strings.TrimPrefix(a, "ViewDefinition/")) {
+				return fmt.Errorf("%s is neither a file nor the id of a view", a)
+			}
+			id := strings.TrimPrefix(a, "ViewDefinition/")
+			list = append(list, subject{id, parameters.Datatype("subjectReference", "Reference", map[string]string{"reference": "ViewDefinition/" + id})})
+			continue
+		}
+		files, err := viewFiles([]string{a})
+		if err != nil {
+			return err
+		}
+		for _, name := range files {
+			v, err := readView(name)
+			if err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+			body, err := os.ReadFile(name)
+			if err != nil {
+				return err
+			}
+			list = append(list, subject{cmp.Or(v.Name, strings.TrimSuffix(filepath.Base(name), filepath.Ext(name))), parameters.Parameter{Name: "subjectResource", Resource: body}})
+		}
+	}
+	if len(list) > 1 && o.output == "" {
+		return errors.New("several views need --output: the folder to write their files to")
+	}
+	for _, one := range list {
+		in := []parameters.Parameter{one.parameter, parameters.Code("_format", form.Name)}
+		for _, p := range o.patients {
+			in = append(in, parameters.Datatype("patient", "Reference", map[string]string{"reference": p}))
+		}
+		for _, g := range o.groups {
+			in = append(in, parameters.Datatype("group", "Reference", map[string]string{"reference": g}))
+		}
+		if o.since != "" {
+			in = append(in, parameters.String("_since", o.since))
+		}
+		if o.limit >= 0 {
+			in = append(in, parameters.Integer("_limit", o.limit))
+		}
+		if o.noHeader {
+			in = append(in, parameters.Boolean("header", false))
+		}
+		body, err := parameters.Write(in)
+		if err != nil {
+			return err
+		}
+		if err := writeWhole(c.OutOrStdout(), o.output, one.name+"."+form.Name, func(w io.Writer) error {
+			return o.fetch(c.Context(), w, base+"/$sql-run", form, body)
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fetch writes the answer of a run.
+func (o *viewRunOptions) fetch(ctx context.Context, w io.Writer, address string, form *format.Format, body []byte) error {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, address, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	r.Header.Set("Content-Type", "application/fhir+json")
+	r.Header.Set("Accept", form.ContentType)
+	if o.token != "" {
+		r.Header.Set("Authorization", "Bearer "+o.token)
+	}
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		answer, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+		if err != nil {
+			return err
+		}
+		return refusalOf(resp.Status, answer)
+	}
+	_, err = io.Copy(w, resp.Body)
+	return err
 }

@@ -3,10 +3,16 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"kiln/server"
+	"kiln/server/store/storetest"
 )
 
 // runViews runs kiln with arguments and returns its output.
@@ -111,5 +117,71 @@ func TestViewTestReport(t *testing.T) {
 	}
 	if err := json.Unmarshal(body, &r); err != nil || len(r["mine.json"].Tests) != 2 || !r["mine.json"].Tests[0].Result.Passed || r["mine.json"].Tests[1].Result.Passed {
 		t.Errorf("%v\n%s", err, body)
+	}
+}
+
+// The views of examples/views have one row for each resource, with id and, but for patients, patient_id.
+func TestExampleViews(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	data := writeFile(t, dir, "all.ndjson", strings.Join([]string{
+		`{"resourceType":"Patient","id":"p","name":[{"use":"official","family":"F","given":["A","B"]},{"use":"maiden","family":"G"}],"address":[{"city":"C"},{"city":"D"}],"birthDate":"1970-01-01"}`,
+		`{"resourceType":"Condition","id":"c","subject":{"reference":"Patient/p"},"code":{"coding":[{"system":"http://snomed.info/sct","code":"1"},{"code":"2"}]},"onsetDateTime":"2020-01-01"}`,
+		`{"resourceType":"Observation","id":"o","subject":{"reference":"Patient/p"},"status":"final","code":{"coding":[{"code":"1"},{"code":"2"}]},"valueQuantity":{"value":1.50,"unit":"cm"}}`,
+		`{"resourceType":"MedicationRequest","id":"m","subject":{"reference":"Patient/p"},"status":"active","intent":"order","medicationCodeableConcept":{"coding":[{"code":"1"},{"code":"2"}]}}`,
+		`{"resourceType":"Encounter","id":"e","subject":{"reference":"Patient/p"},"status":"finished","class":{"code":"AMB"},"type":[{"coding":[{"code":"1"},{"code":"2"}]},{}],"period":{"start":"2020-01-01T00:00:00Z"}}`,
+	}, "\n"))
+	if out, err := runViews(t, "view", "run", "../examples/views", "--data", data, "--output", dir); err != nil {
+		t.Fatal(err, out)
+	}
+	for name, id := range map[string]string{"patients": "p", "conditions": "c", "observations": "o", "medications": "m", "encounters": "e"} {
+		body, err := os.ReadFile(filepath.Join(dir, name+".ndjson"))
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		var row map[string]any
+		if err := json.Unmarshal(body, &row); err != nil || row["id"] != id || name != "patients" && row["patient_id"] != "p" {
+			t.Errorf("%s: %v %s", name, err, body)
+		}
+	}
+}
+
+func TestViewRunOnAServer(t *testing.T) {
+	t.Parallel()
+	cfg := server.Default()
+	cfg.Database.URL, cfg.Log.Level, cfg.Bulk.Directory = storetest.New(t), "error", t.TempDir()
+	s, err := server.New(t.Context(), cfg, server.Options{Version: "test", Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	h := httptest.NewServer(s.Handler)
+	defer h.Close()
+	put := func(path, body string) {
+		t.Helper()
+		r, err := http.NewRequest(http.MethodPut, h.URL+path, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Content-Type", "application/fhir+json")
+		resp, err := http.DefaultClient.Do(r)
+		if err != nil || resp.StatusCode != http.StatusCreated {
+			t.Fatal(path, err, resp)
+		}
+		resp.Body.Close()
+	}
+	put("/ViewDefinition/people", strings.Replace(patientView, `"name":"people"`, `"id":"people","name":"people"`, 1))
+	put("/Patient/1", `{"resourceType":"Patient","id":"1","gender":"female","active":false}`)
+	put("/Patient/2", `{"resourceType":"Patient","id":"2","gender":"female","active":false}`)
+	definition := writeFile(t, t.TempDir(), "people.json", patientView)
+	for _, args := range [][]string{{"people"}, {definition}} {
+		out, err := runViews(t, append([]string{"view", "run", "--server", h.URL, "--format", "csv", "--patient", "Patient/2", "--no-header"}, args...)...)
+		if err != nil || out != "2,female\r\n" {
+			t.Errorf("%v: %q (%v)", args, out, err)
+		}
+	}
+	if out, err := runViews(t, "view", "run", "--server", h.URL, "none"); err == nil || !strings.Contains(err.Error(), "404") {
+		t.Errorf("%q (%v)", out, err)
 	}
 }

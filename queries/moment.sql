@@ -165,3 +165,42 @@ WHERE d.typ = @typ AND d.last_updated > @since::timestamptz AND d.last_updated <
         WHERE n.ref = d.ref AND n.shard = d.shard AND n.last_updated <= @moment::timestamptz)
 ORDER BY d.rid
 LIMIT @count;
+
+-- RIDsByTerms are the surrogates, in order, of the current resources of a span that have one of some terms.
+-- name: RIDsByTerms :many
+SELECT r.rid
+FROM resource r
+WHERE r.terms && @terms::bigint[] AND r.rid > @after::bigint AND r.rid <= @last::bigint
+ORDER BY r.rid;
+
+-- VersionsAtByRIDs is VersionsAt for the resources with some surrogates. What was changed or deleted after the
+-- moment comes whole: its terms are no longer known.
+-- name: VersionsAtByRIDs :many
+WITH page AS MATERIALIZED (
+    SELECT r.rid, r.ref, r.id, r.version, r.last_updated, r.method, r.body, r.terms, r.targets
+    FROM unnest(@rids::bigint[]) AS u(rid)
+    JOIN resource r ON r.rid = u.rid
+    WHERE r.last_updated <= @moment::timestamptz
+), changed AS MATERIALIZED (
+    SELECT r.ref
+    FROM resource r
+    WHERE r.typ = @typ AND r.last_updated > @moment::timestamptz AND r.rid > @after::bigint AND r.rid <= @last::bigint
+    UNION
+    SELECT h.ref
+    FROM resource_history h
+    WHERE h.typ = @typ AND h.last_updated > @moment::timestamptz AND h.method = 'D' AND h.rid > @after::bigint AND h.rid <= @last::bigint
+)
+SELECT @last::bigint AS high, p.rid, p.ref, p.id, p.version, p.last_updated, p.method, p.body, p.terms, p.targets
+FROM page p
+WHERE p.last_updated > @since::timestamptz
+UNION ALL
+SELECT @last::bigint, v.rid, v.ref, v.id, v.version, v.last_updated, v.method, v.body, NULL, NULL
+FROM changed c
+CROSS JOIN LATERAL (
+    SELECT h.rid, h.ref, h.id, h.version, h.last_updated, h.method, h.body
+    FROM resource_history h
+    WHERE h.ref = c.ref AND h.shard = (c.ref & 255)::smallint AND h.last_updated <= @moment::timestamptz
+    ORDER BY h.version DESC
+    LIMIT 1
+) v
+WHERE v.method <> 'D' AND v.last_updated > @since::timestamptz;

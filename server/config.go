@@ -31,6 +31,7 @@ type Config struct {
 	Notifications NotificationsConfig `koanf:"notifications"`
 	Jobs          JobsConfig          `koanf:"jobs"`
 	Bulk          BulkConfig          `koanf:"bulk"`
+	Views         ViewsConfig         `koanf:"views"`
 }
 
 // ServerConfig is about HTTP.
@@ -124,6 +125,7 @@ func Default() Config {
 		Notifications: defaultNotifications(),
 		Jobs:          defaultJobs,
 		Bulk:          defaultBulk,
+		Views:         defaultViews,
 	}
 }
 
@@ -176,6 +178,7 @@ func (c Config) Check() error {
 	p.join(c.Server.TLS.check())
 	c.Jobs.check(&p)
 	c.Bulk.check(&p)
+	c.Views.check(&p)
 	p.join(c.Audit.check())
 	c.Telemetry.check(&p)
 	p.join(c.Auth.Check())

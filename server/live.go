@@ -15,6 +15,7 @@ import (
 	"kiln/server/ratelimit"
 	"kiln/server/settings"
 	"kiln/server/store"
+	"kiln/server/view/operate"
 	"kiln/server/web"
 )
 
@@ -33,6 +34,7 @@ var flags = []settings.Flag{
 	{Name: "apps.javascript", Key: "apps.javascript.enabled", Doc: "run the JavaScript handlers of Apps"},
 	{Name: "bulk.import", Key: "bulk.import.enabled", Doc: "serve $import"},
 	{Name: "bulk.export", Key: "bulk.export.enabled", Doc: "serve $export"},
+	{Name: "views", Key: "views.enabled", Doc: "serve $sql-run"},
 	{Name: "auth.dynamic_registration", Key: "auth.smart.dynamic_registration_enabled", Doc: "clients may register themselves (RFC 7591)"},
 }
 
@@ -45,6 +47,7 @@ type derived struct {
 	notifications notify.Config
 	jobs          jobs.Settings
 	bulk          bulk.Settings
+	views         operate.Settings
 }
 
 // now is the configuration in force.
@@ -95,6 +98,7 @@ func (s *Server) derive(c Config, o Options) {
 		notifications: c.notifications(),
 		jobs:          c.Jobs.settings(),
 		bulk:          c.bulk(),
+		views:         c.views(),
 	})
 	s.Store.SetSearchMemory(searchMemory(c.Search))
 	if err := s.tracing.Configure(context.Background(), c.Telemetry.tracing(o.Version)); err != nil {

@@ -39,6 +39,7 @@ import (
 	"kiln/server/telemetry"
 	"kiln/server/terminology"
 	"kiln/server/validate"
+	"kiln/server/view/operate"
 	"kiln/server/web"
 )
 
@@ -69,6 +70,7 @@ type Server struct {
 	policies          *access.PolicySource
 	notifier          *notify.Service
 	bulk              *bulk.Service
+	views             *operate.Service
 	admin             *admin.Part
 	version           string
 	instance          string       // the id of this process among those of the database
@@ -162,6 +164,7 @@ func New(ctx context.Context, c Config, o Options) (_ *Server, err error) {
 		return nil, err
 	}
 	s.bulk = s.bulkData()
+	s.views = s.viewOperations()
 	fhir := s.fhir()
 	s.notifier = s.notifications(fhir)
 	s.Apps = s.apps(o)
@@ -323,6 +326,9 @@ func (s *Server) operations() (*operation.Set, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := set.Register(index.Operations, operate.Listed()...); err != nil {
+		return nil, err
+	}
 	return set, set.RegisterValidate(index.Operations, s.Validator, s.validation())
 }
 
@@ -417,6 +423,7 @@ func (s *Server) fhir() *rest.Handler {
 		Attribute:           func(ctx context.Context) context.Context { return s.Apps.Attribute(ctx) },
 		Enter:               s.limiter.Enter,
 		Background:          s.bulk,
+		Streamed:            s.views,
 	}
 }
 

@@ -1,9 +1,12 @@
 package server
 
 import (
+	"context"
+
 	"kiln/gen/r4"
 	"kiln/server/fhir"
 	"kiln/server/view"
+	"kiln/server/view/operate"
 )
 
 // checkView fails with invalid, 422, for a ViewDefinition that cannot be compiled.
@@ -14,4 +17,17 @@ func checkView(r fhir.Resource) error {
 	}
 	_, err := view.Compile(r4.Model, d)
 	return err
+}
+
+// viewOperations builds the operations of SQL on FHIR.
+func (s *Server) viewOperations() *operate.Service {
+	v := &operate.Service{
+		Service:  s.Service,
+		Bulk:     s.bulk,
+		Settings: func() operate.Settings { return s.derived.Load().views },
+		Enabled:  func(ctx context.Context) bool { return s.enabled(ctx, "views") },
+		Audit:    s.audit,
+	}
+	v.Open(s.Metrics)
+	return v
 }

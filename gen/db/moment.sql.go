@@ -82,6 +82,40 @@ func (q *Queries) DeletionsAt(ctx context.Context, arg DeletionsAtParams) ([]Del
 	return items, nil
 }
 
+const RIDsByTerms = `-- name: RIDsByTerms :many
+SELECT r.rid
+FROM resource r
+WHERE r.terms && $1::bigint[] AND r.rid > $2::bigint AND r.rid <= $3::bigint
+ORDER BY r.rid
+`
+
+type RIDsByTermsParams struct {
+	Terms []int64
+	After int64
+	Last  int64
+}
+
+// RIDsByTerms are the surrogates, in order, of the current resources of a span that have one of some terms.
+func (q *Queries) RIDsByTerms(ctx context.Context, arg RIDsByTermsParams) ([]int64, error) {
+	rows, err := q.db.Query(ctx, RIDsByTerms, arg.Terms, arg.After, arg.Last)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []int64
+	for rows.Next() {
+		var rid int64
+		if err := rows.Scan(&rid); err != nil {
+			return nil, err
+		}
+		items = append(items, rid)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const RaiseMoment = `-- name: RaiseMoment :one
 
 UPDATE search_registry g
@@ -256,6 +290,99 @@ func (q *Queries) VersionsAt(ctx context.Context, arg VersionsAtParams) ([]Versi
 	var items []VersionsAtRow
 	for rows.Next() {
 		var i VersionsAtRow
+		if err := rows.Scan(
+			&i.High,
+			&i.Rid,
+			&i.Ref,
+			&i.ID,
+			&i.Version,
+			&i.LastUpdated,
+			&i.Method,
+			&i.Body,
+			&i.Terms,
+			&i.Targets,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const VersionsAtByRIDs = `-- name: VersionsAtByRIDs :many
+WITH page AS MATERIALIZED (
+    SELECT r.rid, r.ref, r.id, r.version, r.last_updated, r.method, r.body, r.terms, r.targets
+    FROM unnest($1::bigint[]) AS u(rid)
+    JOIN resource r ON r.rid = u.rid
+    WHERE r.last_updated <= $2::timestamptz
+), changed AS MATERIALIZED (
+    SELECT r.ref
+    FROM resource r
+    WHERE r.typ = $3 AND r.last_updated > $2::timestamptz AND r.rid > $4::bigint AND r.rid <= $5::bigint
+    UNION
+    SELECT h.ref
+    FROM resource_history h
+    WHERE h.typ = $3 AND h.last_updated > $2::timestamptz AND h.method = 'D' AND h.rid > $4::bigint AND h.rid <= $5::bigint
+)
+SELECT $5::bigint AS high, p.rid, p.ref, p.id, p.version, p.last_updated, p.method, p.body, p.terms, p.targets
+FROM page p
+WHERE p.last_updated > $6::timestamptz
+UNION ALL
+SELECT $5::bigint, v.rid, v.ref, v.id, v.version, v.last_updated, v.method, v.body, NULL, NULL
+FROM changed c
+CROSS JOIN LATERAL (
+    SELECT h.rid, h.ref, h.id, h.version, h.last_updated, h.method, h.body
+    FROM resource_history h
+    WHERE h.ref = c.ref AND h.shard = (c.ref & 255)::smallint AND h.last_updated <= $2::timestamptz
+    ORDER BY h.version DESC
+    LIMIT 1
+) v
+WHERE v.method <> 'D' AND v.last_updated > $6::timestamptz
+`
+
+type VersionsAtByRIDsParams struct {
+	Rids   []int64
+	Moment time.Time
+	Typ    int16
+	After  int64
+	Last   int64
+	Since  time.Time
+}
+
+type VersionsAtByRIDsRow struct {
+	High        int64
+	Rid         int64
+	Ref         int64
+	ID          string
+	Version     int32
+	LastUpdated time.Time
+	Method      fhir.Method
+	Body        []byte
+	Terms       []int64
+	Targets     []int64
+}
+
+// VersionsAtByRIDs is VersionsAt for the resources with some surrogates. What was changed or deleted after the
+// moment comes whole: its terms are no longer known.
+func (q *Queries) VersionsAtByRIDs(ctx context.Context, arg VersionsAtByRIDsParams) ([]VersionsAtByRIDsRow, error) {
+	rows, err := q.db.Query(ctx, VersionsAtByRIDs,
+		arg.Rids,
+		arg.Moment,
+		arg.Typ,
+		arg.After,
+		arg.Last,
+		arg.Since,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []VersionsAtByRIDsRow
+	for rows.Next() {
+		var i VersionsAtByRIDsRow
 		if err := rows.Scan(
 			&i.High,
 			&i.Rid,

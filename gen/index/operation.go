@@ -428,6 +428,20 @@ var Operations = []fhir.OperationDefinition{
 	}, Out: []fhir.OperationParameter{
 		{Name: "return", Min: 1, Max: 1, Type: "StructureDefinition"},
 	}},
+	{Code: "sql-run", URL: "http://kiln/fhir/OperationDefinition/sql-run", System: true, In: []fhir.OperationParameter{
+		{Name: "subjectCanonical", Max: 1, Type: "canonical"},
+		{Name: "subjectReference", Max: 1, Type: "Reference"},
+		{Name: "subjectResource", Max: 1, Type: "Resource"},
+		{Name: "resource", Max: -1, Type: "Resource"},
+		{Name: "_format", Max: 1, Type: "code"},
+		{Name: "header", Max: 1, Type: "boolean"},
+		{Name: "patient", Max: -1, Type: "Reference"},
+		{Name: "group", Max: -1, Type: "Reference"},
+		{Name: "_since", Max: 1, Type: "instant"},
+		{Name: "_limit", Max: 1, Type: "integer"},
+	}, Out: []fhir.OperationParameter{
+		{Name: "return", Min: 1, Max: 1, Type: "Binary"},
+	}},
 	{Code: "stats", URL: "http://hl7.org/fhir/OperationDefinition/Observation-stats", Type: true, Resources: []string{"Observation"}, In: []fhir.OperationParameter{
 		{Name: "subject", Min: 1, Max: 1, Type: "uri"},
 		{Name: "code", Max: -1, Type: "string"},
@@ -567,5 +581,18 @@ var Operations = []fhir.OperationDefinition{
 	{Code: "versions", URL: "http://hl7.org/fhir/OperationDefinition/CapabilityStatement-versions", System: true, Resources: []string{"CapabilityStatement"}, Out: []fhir.OperationParameter{
 		{Name: "version", Min: 1, Max: -1, Type: "code"},
 		{Name: "default", Min: 1, Max: 1, Type: "code"},
+	}},
+	{Code: "viewdefinition-run", URL: "http://kiln/fhir/OperationDefinition/viewdefinition-run", System: true, Type: true, Instance: true, Resources: []string{"ViewDefinition"}, In: []fhir.OperationParameter{
+		{Name: "viewReference", Max: 1, Type: "Reference"},
+		{Name: "viewResource", Max: 1, Type: "Resource"},
+		{Name: "resource", Max: -1, Type: "Resource"},
+		{Name: "_format", Max: 1, Type: "code"},
+		{Name: "header", Max: 1, Type: "boolean"},
+		{Name: "patient", Max: -1, Type: "Reference"},
+		{Name: "group", Max: -1, Type: "Reference"},
+		{Name: "_since", Max: 1, Type: "instant"},
+		{Name: "_limit", Max: 1, Type: "integer"},
+	}, Out: []fhir.OperationParameter{
+		{Name: "return", Min: 1, Max: 1, Type: "Binary"},
 	}},
 }

@@ -109,6 +109,11 @@ func InvalidDuplicate(format string, args ...any) *Error {
 	return withStatus(http.StatusBadRequest, CodeDuplicate, format, args)
 }
 
+// AbsentParameter says that a parameter names a resource that is not there for the caller: 400 not-found.
+func AbsentParameter(format string, args ...any) *Error {
+	return withStatus(http.StatusBadRequest, CodeNotFound, format, args)
+}
+
 // MethodNotAllowed says that an interaction or operation is not to be had by the
 // request's method: 405 not-supported.
 func MethodNotAllowed(format string, args ...any) *Error {

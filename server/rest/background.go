@@ -34,3 +34,11 @@ func (c *call) kickOff(r *http.Request, k KickOff) {
 	k.Base = c.baseURL(r)
 	c.h.Background.KickOff(c.ctx, c.Exchange, r, k)
 }
+
+// Streamed answers operations whose answers are no resources and are written while they are made: $sql-run.
+type Streamed interface {
+	// Answer answers a request; it reads the body.
+	Answer(ctx context.Context, x *web.Exchange, r *http.Request, k KickOff)
+	// Serves reports whether an operation is one of these, and where.
+	Serves(name, typ, id string) bool
+}

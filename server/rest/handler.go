@@ -38,6 +38,8 @@ type Handler struct {
 
 	// Background answers requests later; nil answers every request at once.
 	Background Background
+	// Streamed answers operations by itself; may be nil.
+	Streamed Streamed
 
 	root   *web.Mux
 	routes *http.ServeMux

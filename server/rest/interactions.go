@@ -304,6 +304,10 @@ func (h *Handler) Operation(w http.ResponseWriter, r *http.Request, typ string) 
 		c.kickOff(r, KickOff{Operation: name, ResourceType: typ, ID: id, Lenient: preferences(r).lenient})
 		return
 	}
+	if c.h.Streamed != nil && c.h.Streamed.Serves(name, typ, id) {
+		c.h.Streamed.Answer(c.ctx, c.Exchange, r, KickOff{Operation: name, ResourceType: typ, ID: id, Base: c.baseURL(r), Lenient: preferences(r).lenient})
+		return
+	}
 	p := interaction.OperationParams{Name: name, ResourceType: typ, ID: id, Method: r.Method, Read: r.Method == http.MethodGet || r.Method == http.MethodHead}
 	_, err := c.asked(r)
 	if err == nil {

@@ -195,6 +195,27 @@ func (s *Store) VersionsAtByRefs(ctx context.Context, refs []int64, at time.Time
 	return s.eachStored(ctx, rows, each)
 }
 
+// RIDsByTerms returns the surrogates, in order, of the current resources of a type that have one of some terms:
+// above after, up to last.
+func (s *Store) RIDsByTerms(ctx context.Context, terms []int64, after, last int64) ([]int64, error) {
+	list, err := db.New(s.pool).RIDsByTerms(ctx, db.RIDsByTermsParams{Terms: terms, After: after, Last: last})
+	return list, translateError(err)
+}
+
+// VersionsAtByRIDs calls each with the resources of a page that have one of some surrogates, in no order. What
+// was changed or deleted after the moment comes in any case. The page ends at p.Last.
+func (s *Store) VersionsAtByRIDs(ctx context.Context, p MomentPage, rids []int64, each func(*Stored) error) error {
+	n, ok, err := s.typeNumber(ctx, p.ResourceType)
+	if err != nil || !ok {
+		return translateError(err)
+	}
+	rows, err := s.readMoment(ctx, db.VersionsAtByRIDs, rids, p.At, n, p.After, p.Last, p.Since)
+	if err != nil {
+		return translateError(fmt.Errorf("read the resources of a moment: %w", err))
+	}
+	return s.eachStored(ctx, rows, each)
+}
+
 // momentRows are rows in memory of their own.
 type momentRows struct {
 	end  int64

@@ -1,0 +1,29 @@
+package server
+
+import (
+	"time"
+
+	"kiln/server/view/operate"
+)
+
+// ViewsConfig is about views of SQL on FHIR.
+type ViewsConfig struct {
+	Enabled        bool   `koanf:"enabled" doc:"serve $sql-run"`
+	ConcurrentRuns int64  `koanf:"concurrent_runs" restart:"" doc:"runs of views of a server at a time; another one waits 5 seconds, then gets 503"`
+	StallTimeout   string `koanf:"stall_timeout" doc:"a client of a run that accepts no byte for so long is cut off"`
+	Timeout        string `koanf:"timeout" doc:"longest run of a view"`
+}
+
+var defaultViews = ViewsConfig{Enabled: true, ConcurrentRuns: 4, StallTimeout: "60s", Timeout: "10m"}
+
+func (c ViewsConfig) check(p *problems) {
+	p.atLeast("views.concurrent_runs", c.ConcurrentRuns, 1)
+	p.duration("views.stall_timeout", c.StallTimeout, time.Millisecond)
+	p.duration("views.timeout", c.Timeout, time.Millisecond)
+}
+
+// views are the settings of package operate.
+func (c Config) views() operate.Settings {
+	return operate.Settings{ConcurrentRuns: int(c.Views.ConcurrentRuns), StallTimeout: readDuration(c.Views.StallTimeout), Timeout: readDuration(c.Views.Timeout),
+		MaxBodyBytes: c.Server.MaxBodyBytes, SnapshotWait: readDuration(c.Bulk.SnapshotWait)}
+}

@@ -1,0 +1,16 @@
+// Package operate serves the operations of SQL on FHIR: $sql-run and its older names. It owns their
+// parameters, the choice of resources and the stream of an answer. What a row is belongs to package
+// view, how it is written to package format, and who may read which resources to package bulk, which
+// reads them as they were at a moment.
+//
+//	request ──> runRequest (parsed, rights checked) ──> moment
+//
+//	bulk.Reading ──> decode ──> batches ──> Evaluator ──> format.Writer ──> answer
+//	   pages of the moment      (a goroutine)                                 |
+//	                                           the first 64 KiB wait for an error
+//
+// A run holds a connection of the database only while it reads a page, and no snapshot: the moment is a
+// time, not a transaction. So a slow client costs a few batches of memory.
+//
+// Spec: SQL on FHIR 3.0.0-ballot, $sql-run.
+package operate
