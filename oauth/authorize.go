@@ -18,9 +18,8 @@ import (
 )
 
 var (
-	logicalID       = regexp.MustCompile(`^[A-Za-z0-9\-.]{1,64}$`)
-	challengeSyntax = regexp.MustCompile(`^[A-Za-z0-9_-]{43}$`) // of S256: 32 bytes
-	uuidSyntax      = regexp.MustCompile(`^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$`)
+	logicalID  = regexp.MustCompile(`^[A-Za-z0-9\-.]{1,64}$`)
+	uuidSyntax = regexp.MustCompile(`^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$`)
 )
 
 // Bounds of an authorization request.

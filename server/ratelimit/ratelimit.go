@@ -13,7 +13,6 @@ import (
 	"math"
 	"net/http"
 	"net/netip"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -233,16 +232,6 @@ type verdict struct {
 	window           int64
 	reset, wait      int64 // Unix seconds; seconds
 	allowed          bool
-}
-
-// write writes the headers of a limited answer.
-func (v verdict) write(h http.Header) {
-	h["X-Ratelimit-Limit"] = []string{strconv.Itoa(v.limit)}
-	h["X-Ratelimit-Remaining"] = []string{strconv.Itoa(v.remaining)}
-	h["X-Ratelimit-Reset"] = []string{strconv.FormatInt(v.reset, 10)}
-	if !v.allowed {
-		h["Retry-After"] = []string{strconv.FormatInt(v.wait, 10)}
-	}
 }
 
 // take counts a request where it is allowed.
