@@ -4,7 +4,6 @@
 //
 //	bench run read,search --url http://127.0.0.1:8080     any server
 //	bench floor --database-url postgres://…               PostgreSQL alone
-//	bench layout --database-url postgres://…              two ways to store the index
 //	bench section7 --kiln bin/kiln                        the design's targets, with floor and ratio
 //	bench slope --kiln bin/kiln                           searches for one patient among few and among all
 //	bench access --kiln bin/kiln                          reads, searches and tokens with authorization, beside those without

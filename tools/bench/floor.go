@@ -113,7 +113,7 @@ func (f *Floor) importing() Op {
 			return io.EOF
 		}
 		w.Moved(len(order[i]))
-		return timed(w, "bundle", func() error { return layouts[0].copyRows(ctx, f.Empty, order[i], f.pack, &bytes) })
+		return timed(w, "bundle", func() error { return copyRows(ctx, f.Empty, order[i], f.pack, &bytes) })
 	}
 }
 
@@ -180,7 +180,7 @@ func (f *Floor) pairing() Op {
 			var b pgx.Batch
 			both := transaction{f.another(patient), f.another(observation)}
 			for _, r := range both {
-				layouts[0].queueInsert(&b, r, r.body, time.Now())
+				queueInsert(&b, r, r.body, time.Now())
 			}
 			queueChange(&b, both, 1, 'C')
 			return sendBatch(ctx, f.Empty, &b)
@@ -205,7 +205,7 @@ func (f *Floor) cycling() Op {
 		rows := make([]*row, len(templates))
 		for i, t := range templates {
 			rows[i] = f.another(t)
-			if err := timed(w, "create", func() error { return layouts[0].insertRow(ctx, f.Empty, rows[i], rows[i].body) }); err != nil {
+			if err := timed(w, "create", func() error { return insertRow(ctx, f.Empty, rows[i], rows[i].body) }); err != nil {
 				return err
 			}
 		}
@@ -551,7 +551,7 @@ func (t *target) openFloor(ctx context.Context, c Corpus) (*Floor, func(), error
 	if config.Password != "" {
 		emptyURL += " password=" + config.Password
 	}
-	if err := migrate(ctx, emptyURL, nil); err != nil {
+	if err := migrate(ctx, emptyURL); err != nil {
 		return nil, nil, err
 	}
 	f := &Floor{Watched: Watched{Postmaster: t.bench.Watched.Postmaster}}

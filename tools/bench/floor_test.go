@@ -101,20 +101,6 @@ func TestBundlesOfTheSmokeTestAreTheSameEveryTime(t *testing.T) {
 	}
 }
 
-func TestDictionariesHaveEveryType(t *testing.T) {
-	corpus := []transaction{{{kind: "Patient", body: []byte(`{"a":1}`)}}, {{kind: "Group", body: []byte(`{"b":1}`)}}}
-	d := dictionariesOf(corpus)
-	if string(d["Patient"]) != `{"a":1}` || string(d["Group"]) != `{"b":1}` {
-		t.Errorf("dictionaries are %q", d)
-	}
-	body := []byte(`{"resourceType":"Patient","a":1}`)
-	for _, pack := range []func(map[string][]byte) func(string, []byte) []byte{packS2, packZstd} {
-		if got := pack(d)("Patient", body); len(got) == 0 {
-			t.Error("a packed body is empty")
-		}
-	}
-}
-
 func TestBodiesArePackedAsTheServerDoes(t *testing.T) {
 	body := []byte(patientJSON)
 	packed := packBody("", body)

@@ -11,8 +11,8 @@ import (
 	"kiln/queries"
 )
 
-// migrate makes the server's schema in an empty database and changes it by ddl.
-func migrate(ctx context.Context, url string, ddl []string) error {
+// migrate makes the server's schema in an empty database.
+func migrate(ctx context.Context, url string) error {
 	c, err := pgx.ParseConfig(url)
 	if err != nil {
 		return err
@@ -27,13 +27,6 @@ func migrate(ctx context.Context, url string, ddl []string) error {
 	if err != nil {
 		return err
 	}
-	if _, err := p.Up(ctx); err != nil {
-		return err
-	}
-	for _, statement := range ddl {
-		if _, err := db.ExecContext(ctx, statement); err != nil {
-			return err
-		}
-	}
-	return nil
+	_, err = p.Up(ctx)
+	return err
 }
