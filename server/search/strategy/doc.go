@@ -3,6 +3,7 @@
 // of package plan on a connection that a Store lends it, and knows nothing
 // of writes.
 //
+//	ways.go        the ways to answer a search, in the order in which they are tried
 //	strategy.go    the steps of one search, and its page
 //	connection.go  the connection of a search, and the limits of running searches
 //	total.go       the number of matches: from the cache while it is valid, else counted
