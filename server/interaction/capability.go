@@ -219,8 +219,15 @@ func (s *Service) capabilityStatement(reg *search.Registry, profiles map[string]
 	var own []string
 	for _, typ := range reg.Types() {
 		r := s.capabilities(reg, typ, pointers[typ], profiles[typ])
-		if !strings.HasPrefix(r.Profile.Text, "http://hl7.org/fhir/") {
-			// The binding of rest.resource.type leaves no room for a type of our own.
+		if !strings.HasPrefix(r.Profile.Text, "http://hl7.org/fhir/StructureDefinition/") || slices.Contains(laterTypes, typ) {
+			// The binding of rest.resource.type has R4's types alone.
+			for _, o := range r.Operation {
+				if !slices.ContainsFunc(rest.Operation, func(other r4.CapabilityStatementRestResourceOperation) bool {
+					return other.Definition.Text == o.Definition.Text
+				}) {
+					rest.Operation = append(rest.Operation, o)
+				}
+			}
 			own = append(own, fmt.Sprintf("%s (%s)", typ, r.Profile.Text))
 			continue
 		}
@@ -252,6 +259,9 @@ func nameGuides(c *r4.CapabilityStatement, guides Guides, configured []string) {
 		c.ImplementationGuide = each(canonicalOf, guides.Guides...)
 	}
 }
+
+// laterTypes are resource types with HL7's canonicals that R4 does not have.
+var laterTypes = []string{"ViewDefinition"}
 
 // backportGuide begins the canonicals of the Subscriptions R5 Backport IG.
 const backportGuide = "http://hl7.org/fhir/uv/subscriptions-backport/"
