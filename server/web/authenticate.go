@@ -47,6 +47,7 @@ func (m *Mux) admitRequest(x *Exchange, r *http.Request, g Group) bool {
 // lacks the scope that the group needs.
 func (m *Mux) authenticate(r *http.Request, g Group) (*access.Principal, error) {
 	token, sent, err := bearer(r, g.TokenInQuery)
+	inside, isInside := fromInside(r.Context())
 	switch {
 	case m.Verifier == nil:
 		if g.Token.scope() != "" && !isLoopback(r.RemoteAddr) {
@@ -55,6 +56,8 @@ func (m *Mux) authenticate(r *http.Request, g Group) (*access.Principal, error) 
 		return access.Open, nil
 	case g.Token == NoToken:
 		return nil, nil
+	case isInside:
+		return inside, checkGroup(g, inside, r)
 	case err != nil:
 		return nil, err
 	case !sent:
@@ -67,11 +70,16 @@ func (m *Mux) authenticate(r *http.Request, g Group) (*access.Principal, error) 
 		}
 		return nil, err
 	}
+	return p, checkGroup(g, p, r)
+}
+
+// checkGroup fails with forbidden, 403, where p lacks the scope that the group needs.
+func checkGroup(g Group, p *access.Principal, r *http.Request) error {
 	if scope := g.Token.scope(); scope != "" && !p.Admin && (scope == "admin" || !p.Scopes.Has(scope)) {
-		return p, outcome.New(outcome.CodeForbidden, "%s needs a token with the scope %s", clip(r.URL.Path), scope).
+		return outcome.New(outcome.CodeForbidden, "%s needs a token with the scope %s", clip(r.URL.Path), scope).
 			WithChallenge(`Bearer error="insufficient_scope", scope="` + scope + `"`)
 	}
-	return p, nil
+	return nil
 }
 
 // bearer is the token of a request. One in the query is taken out of the URL, so

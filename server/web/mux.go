@@ -27,6 +27,10 @@ type Mux struct {
 	// be nil.
 	Decided func(x *Exchange, r *http.Request)
 	Metrics *Metrics // nil counts nothing
+	// Pages answers browsers; nil has no pages.
+	Pages Pages
+	// Observed is called for each request that came over the network, when it is answered; may be nil.
+	Observed func(status int, took time.Duration)
 	// Tracing makes the spans of requests; nil makes none.
 	Tracing *telemetry.Tracing
 	Logger  *slog.Logger
@@ -186,7 +190,7 @@ func (m *Mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	paceBody(w, r, paceGrace)
 	defer m.finish(x, r)
-	if m.Now().CORS.answerCORS(x, r) {
+	if !isConsole(r.URL.Path) && m.Now().CORS.answerCORS(x, r) {
 		return
 	}
 	x.stripPrefix(r)
@@ -201,6 +205,7 @@ func (m *Mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		x.WriteHeader(http.StatusNoContent)
 	case r.RequestURI == "*" || r.Method == http.MethodConnect:
 		x.Fail(r, outcome.Invalid("%s is not a URL of this server", clip(r.RequestURI)))
+	case m.servePage(x, r):
 	case unclean(r.URL):
 		// The router would redirect to the cleaned path.
 		m.fallback.ServeExchange(x, r)
@@ -210,6 +215,9 @@ func (m *Mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		m.routes.ServeHTTP(x, r)
 	}
 }
+
+// isConsole reports whether a path is one of the console, which pages of other origins never call.
+func isConsole(path string) bool { return path == "/console" || strings.HasPrefix(path, "/console/") }
 
 // finish ends an exchange: a panic is answered and logged, the request counted and
 // logged.

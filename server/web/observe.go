@@ -31,6 +31,9 @@ func (m *Mux) observeRequest(x *Exchange, r *http.Request) {
 	if x.status == 0 {
 		x.status = http.StatusOK
 	}
+	if _, inside := fromInside(x.ctx); !inside && !x.stream && m.Observed != nil {
+		m.Observed(x.status, took)
+	}
 	if m.Metrics != nil {
 		m.Metrics.observe(x.Route, x.status, took, telemetry.TraceID(x.ctx))
 	}
