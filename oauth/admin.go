@@ -79,6 +79,9 @@ func (a *Admin) CreateClient(ctx context.Context, body []byte) (*ClientAnswer, e
 	if err := decodeStrict(body, &b); err != nil {
 		return nil, invalidRequest("%s", err)
 	}
+	if err := errConsoleClient(b.ClientID); err != nil {
+		return nil, err
+	}
 	if strings.HasPrefix(b.ClientID, appClientID("")) {
 		return nil, invalidRequest("clientId is %q: %s stands before the ids of Apps, whose clients Kiln makes", b.ClientID, appClientID(""))
 	}
@@ -147,6 +150,9 @@ func (a *Admin) Clients(ctx context.Context) ([]*ClientAnswer, error) {
 // ReplaceClient replaces a client. Its secret stays where it needs one and body has
 // none.
 func (a *Admin) ReplaceClient(ctx context.Context, id string, body []byte) (*ClientAnswer, error) {
+	if err := errConsoleClient(id); err != nil {
+		return nil, err
+	}
 	old, err := a.Store.Client(ctx, id)
 	if err != nil {
 		return nil, noSuch(err, "client", id)
@@ -239,6 +245,9 @@ func mergePatch(v any, patch []byte) ([]byte, error) {
 
 // DeleteClient deletes a client; its tokens are no longer good.
 func (a *Admin) DeleteClient(ctx context.Context, id string) error {
+	if err := errConsoleClient(id); err != nil {
+		return err
+	}
 	if err := a.Store.DeleteClient(ctx, id); err != nil {
 		return noSuch(err, "client", id)
 	}
@@ -248,6 +257,9 @@ func (a *Admin) DeleteClient(ctx context.Context, id string) error {
 // NewClientSecret gives a client another secret: chosen, or a made one where that
 // is "".
 func (a *Admin) NewClientSecret(ctx context.Context, id, chosen string) (*ClientAnswer, error) {
+	if err := errConsoleClient(id); err != nil {
+		return nil, err
+	}
 	c, err := a.Store.Client(ctx, id)
 	if err != nil {
 		return nil, noSuch(err, "client", id)

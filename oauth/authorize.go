@@ -170,7 +170,8 @@ func (s *Server) redirectable(ctx context.Context, q url.Values) (c *storage.Cli
 		return nil, "This app is disabled here. Ask the people who run this server.", "", nil
 	case c.IsPublic() && !s.Config().Smart.PublicClientsAllowed:
 		return nil, "This server allows no apps of this kind. Ask the people who run this server.", "This server allows no public clients.", nil
-	case !redirectMatches(c.RedirectURIs, q.Get("redirect_uri")):
+	case c.ID == ConsoleClient && s.consoleRedirect(q.Get("redirect_uri")):
+	case c.ID == ConsoleClient || !redirectMatches(c.RedirectURIs, q.Get("redirect_uri")):
 		return nil, wrong, "The redirect_uri is not registered for the client.", nil
 	}
 	return c, "", "", nil

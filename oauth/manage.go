@@ -93,6 +93,11 @@ func (s *Server) mountAdmin(m *web.Mux) {
 	m.HandleFunc(web.Admin, "GET /admin/grants", s.listGrants)
 	handle("DELETE /admin/grants/{id}", http.StatusNoContent, none(s.RevokeGrant))
 
+	if s.options.Console != nil {
+		m.HandleFunc(web.Admin, "GET /admin/sessions", s.listSessions)
+		handle("DELETE /admin/sessions/{id}", http.StatusNoContent, none(s.EndSession))
+	}
+
 	m.HandleFunc(web.Admin, "POST /admin/token/explain", s.explain)
 	handle("GET /admin/apikeys", http.StatusOK, func(ctx context.Context, _ string, _ []byte) (any, error) { return s.APIKeys(ctx) })
 	handle("POST /admin/apikeys", http.StatusCreated, func(ctx context.Context, _ string, b []byte) (any, error) {

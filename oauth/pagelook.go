@@ -23,6 +23,9 @@ type PagesConfig struct {
 	Parts  []map[string]any `koanf:"parts" doc:"parts of a resource type that a person may choose at consent: type, search, name, name_de"`
 }
 
+// DisplayName is what the server is called to people.
+func (c PagesConfig) DisplayName() string { return c.name() }
+
 func (c PagesConfig) name() string {
 	if c.Name == "" {
 		return "Kiln"

@@ -72,6 +72,8 @@ type Options struct {
 	Audit func(Event)
 	// Explain says what allows or denies a principal a request; nil says nothing.
 	Explain func(ctx context.Context, p *access.Principal, method, path string) (any, error)
+	// Console returns the bounds of sessions of the console; nil has no console.
+	Console func() ConsoleTimes
 	Now     func() time.Time // nil is time.Now
 }
 
@@ -176,6 +178,11 @@ func New(ctx context.Context, o Options) (_ *Server, err error) {
 	if err := s.Bootstrap(ctx); err != nil {
 		return nil, err
 	}
+	if o.Console != nil {
+		if err := s.ensureConsoleClient(ctx); err != nil {
+			return nil, fmt.Errorf("store the client of the console: %w", err)
+		}
+	}
 	if _, err := s.revoked.readRevocations(ctx, store); err != nil {
 		return nil, fmt.Errorf("read revocations: %w", err)
 	}
@@ -235,6 +242,9 @@ func (s *Server) run(ctx context.Context) {
 			s.revoked.deleteExpired(s.Now())
 			if err = s.Store.Sweep(ctx); err == nil {
 				err = s.EnsureKeys(ctx)
+			}
+			if c := s.options.Console; c != nil && err == nil {
+				err = s.Store.SweepConsoleSessions(ctx, s.Now().Add(-c().Idle), s.Now().Add(-c().Lifetime))
 			}
 		}
 		if err != nil && ctx.Err() == nil && !failing {

@@ -180,13 +180,13 @@ WHERE g.login = @login AND NOT g.revoked
 RETURNING g.id;
 
 -- OAuthAccess lists the access of clients to users' data: stored consents, and
--- authorizations that are good. A page of it begins after a user and a client.
+-- authorizations that are good. The console is the server's own and not among them. A page of it begins after a user and a client.
 -- name: OAuthAccess :many
 WITH authorized AS (
     SELECT g.username, g.client_id, min(g.created) AS since, max(g.used) AS used, string_agg(DISTINCT g.scope, ' ') AS scope,
         bool_or(NOT g.revoked AND g.expires > @now::timestamptz) AS good
     FROM oauth_grant g
-    WHERE NOT g.revoked AND (g.username = @username::text OR @username::text = '') AND (g.client_id = @client_id::text OR @client_id::text = '')
+    WHERE NOT g.revoked AND g.client_id <> 'kiln-console' AND (g.username = @username::text OR @username::text = '') AND (g.client_id = @client_id::text OR @client_id::text = '')
     GROUP BY g.username, g.client_id
 ), consented AS (
     SELECT c.username, c.client_id, c.scope, c.granted

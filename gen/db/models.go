@@ -65,6 +65,13 @@ type AuditPending struct {
 	Events []byte
 }
 
+type BackupRun struct {
+	Started  time.Time
+	Ended    time.Time
+	Bytes    int64
+	Verified bool
+}
+
 type BodyDictionary struct {
 	Number  int16
 	Content []byte
@@ -97,6 +104,27 @@ type ChangeTrim struct {
 	Xid     pgtype.Uint64
 	Written time.Time
 	Epoch   int64
+}
+
+type ConsoleKey struct {
+	One bool
+	Key []byte
+}
+
+type ConsoleRequest struct {
+	ID      string
+	Session string
+	At      time.Time
+	Request []byte
+}
+
+type ConsoleSession struct {
+	ID         string
+	GrantID    string
+	Username   string
+	Started    time.Time
+	LastActive time.Time
+	Address    string
 }
 
 type Epoch struct {
@@ -640,4 +668,13 @@ type TokenText struct {
 	Key   int64
 	Value int64
 	Text  string
+}
+
+type TrafficMinute struct {
+	At       time.Time
+	Server   string
+	Requests int64
+	Errors   int64
+	P50Ms    float64
+	P95Ms    float64
 }

@@ -750,7 +750,7 @@ WITH authorized AS (
     SELECT g.username, g.client_id, min(g.created) AS since, max(g.used) AS used, string_agg(DISTINCT g.scope, ' ') AS scope,
         bool_or(NOT g.revoked AND g.expires > $4::timestamptz) AS good
     FROM oauth_grant g
-    WHERE NOT g.revoked AND (g.username = $5::text OR $5::text = '') AND (g.client_id = $6::text OR $6::text = '')
+    WHERE NOT g.revoked AND g.client_id <> 'kiln-console' AND (g.username = $5::text OR $5::text = '') AND (g.client_id = $6::text OR $6::text = '')
     GROUP BY g.username, g.client_id
 ), consented AS (
     SELECT c.username, c.client_id, c.scope, c.granted
@@ -788,7 +788,7 @@ type OAuthAccessRow struct {
 }
 
 // OAuthAccess lists the access of clients to users' data: stored consents, and
-// authorizations that are good. A page of it begins after a user and a client.
+// authorizations that are good. The console is the server's own and not among them. A page of it begins after a user and a client.
 func (q *Queries) OAuthAccess(ctx context.Context, arg OAuthAccessParams) ([]OAuthAccessRow, error) {
 	rows, err := q.db.Query(ctx, OAuthAccess,
 		arg.AfterUsername,
