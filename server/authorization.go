@@ -38,6 +38,7 @@ func NewAuthorization(ctx context.Context, s *Server) (*oauth.Server, error) {
 		Proxies: proxies,
 		Logger:  s.Logger,
 		Explain: s.explain,
+		Console: func() oauth.ConsoleTimes { return s.now().Console.times() },
 		Audit:   s.recordAuthorization,
 	})
 	if err != nil {

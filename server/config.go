@@ -32,6 +32,7 @@ type Config struct {
 	Jobs          JobsConfig          `koanf:"jobs"`
 	Bulk          BulkConfig          `koanf:"bulk"`
 	Views         ViewsConfig         `koanf:"views"`
+	Console       ConsoleConfig       `koanf:"console"`
 }
 
 // ServerConfig is about HTTP.
@@ -126,6 +127,7 @@ func Default() Config {
 		Jobs:          defaultJobs,
 		Bulk:          defaultBulk,
 		Views:         defaultViews,
+		Console:       defaultConsole,
 	}
 }
 
@@ -179,6 +181,7 @@ func (c Config) Check() error {
 	c.Jobs.check(&p)
 	c.Bulk.check(&p)
 	c.Views.check(&p)
+	c.Console.check(&p)
 	p.join(c.Audit.check())
 	c.Telemetry.check(&p)
 	p.join(c.Auth.Check())

@@ -178,8 +178,16 @@ func New(ctx context.Context, c Config, o Options) (_ *Server, err error) {
 	if s.authorizationServer != nil {
 		parts = append(parts, s.authorizationServer)
 	}
-	parts = append(parts, s.notifier, s.Apps, s.bulk, fhir)
 	mux := s.mux()
+	traffic := s.traffic()
+	mux.Observed = traffic.Observe
+	parts = append(parts, s.notifier, s.Apps, s.bulk, traffic)
+	if c, err := s.console(ctx); err != nil {
+		return nil, err
+	} else if c != nil {
+		parts = append(parts, c)
+	}
+	parts = append(parts, fhir)
 	for _, p := range parts {
 		p.Mount(mux)
 	}
@@ -193,6 +201,7 @@ func New(ctx context.Context, c Config, o Options) (_ *Server, err error) {
 	}
 	s.Store.ReadAhead()
 	s.runInBackground(s.bulk.Jobs.Run)
+	s.runInBackground(traffic.Run)
 	s.runInBackground(s.keepUp)
 	s.onClose(s.endStreams)
 	return s, nil
