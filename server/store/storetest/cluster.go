@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/url"
@@ -34,7 +35,7 @@ const database = "kiln"
 // installed. settings are lines of postgresql.conf.
 func NewCluster(t testing.TB, settings ...string) *Instance {
 	t.Helper()
-	all, _ := filepath.Glob("/usr/lib/postgresql/*/bin/pg_basebackup")
+	all, _ := filepath.Glob("/usr/lib/postgresql/" + cmp.Or(os.Getenv("PG"), "*") + "/bin/pg_basebackup")
 	if len(all) == 0 {
 		t.Skip("pg_basebackup is not in /usr/lib/postgresql")
 	}
