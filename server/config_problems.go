@@ -7,9 +7,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/jackc/pgx/v5"
-
 	"kiln/server/settings"
+	"kiln/server/store"
 )
 
 // problems are the faults of a configuration, a line each: key, value, and expected form.
@@ -68,7 +67,10 @@ func (p *problems) databaseURL(key, value string) {
 	case isURL && scheme != "postgres" && scheme != "postgresql", !isURL && !strings.Contains(value, "="):
 		p.add("%s is %q: expected a URL that starts with postgres:// or postgresql://", key, settings.Redact(value))
 	default:
-		if _, err := pgx.ParseConfig(value); err != nil {
+		switch err := store.CheckHosts(value); {
+		case errors.Is(err, store.ErrHosts):
+			p.add("%s is %q: %v", key, settings.Redact(value), err)
+		case err != nil:
 			p.add("%s is %q: expected a PostgreSQL URL such as postgres://user@host:5432/database", key, settings.Redact(value))
 		}
 	}

@@ -269,6 +269,10 @@ func (s *Server) openStore(ctx context.Context, o Options) (*store.Store, error)
 
 // openDatabase brings the schema up to date and opens the store.
 func (s *Server) openDatabase(ctx context.Context, url string, o Options) (*store.Store, error) {
+	url, err := store.PreferLatest(ctx, url)
+	if err != nil {
+		return nil, err
+	}
 	if err := store.Migrate(ctx, url); err != nil {
 		return nil, fmt.Errorf("bring the database's schema up to date: %w", err)
 	}

@@ -69,9 +69,19 @@ func (s *Service) createChecked(ctx context.Context, p CreateParams, r fhir.Reso
 		return s.createIfNoneExist(ctx, p, w)
 	}
 	if err := s.runWrite(ctx, w); err != nil {
-		return Response{}, err
+		return Response{}, locateCreate(err, w)
 	}
 	return madeResponse(w.Result, true), nil
+}
+
+// locateCreate adds the place of a resource to the error of a create that may have stored it.
+func locateCreate(err error, w *store.Write) error {
+	if e, ok := outcome.From(err); ok && e.Issues[0].Code == outcome.CodeTimeout {
+		e = e.With(err)
+		e.Location = Location(fhir.Version{ResourceType: w.ResourceType, ID: w.ID, VersionID: 1})
+		return e
+	}
+	return err
 }
 
 // NoCreateQuery refuses a query on the URL of a create: a condition stands in
@@ -116,7 +126,7 @@ func (s *Service) createIfNoneExist(ctx context.Context, p CreateParams, w *stor
 		answer = madeResponse(w.Result, true)
 		return nil
 	})
-	return answer, err
+	return answer, locateCreate(err, w)
 }
 
 // relativeCriteria is the search in the text of an If-None-Exist on typ: people write it

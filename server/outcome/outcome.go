@@ -3,6 +3,7 @@ package outcome
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -69,7 +70,9 @@ type Error struct {
 	// VersionConflict marks the errors of Conflict, whose status the configuration
 	// chooses.
 	VersionConflict bool
-	Cause           error // never shown to the client
+	// Location is the relative URL of what may have been stored; "" is of nothing.
+	Location string
+	Cause    error // never shown to the client
 }
 
 func (e *Error) Error() string {
@@ -101,6 +104,14 @@ func (e *Error) At(expression string) *Error {
 func (e *Error) WithChallenge(challenge string) *Error {
 	e.Challenge = challenge
 	return e
+}
+
+// With returns a copy of e with a cause, for an e that several requests share.
+func (e *Error) With(cause error) *Error {
+	other := *e
+	other.Issues = slices.Clone(e.Issues)
+	other.Cause = cause
+	return &other
 }
 
 // Because sets the cause, which is logged and never shown, and returns e.

@@ -150,6 +150,9 @@ func (c *call) writeError(r *http.Request, err error) {
 	if r.Method == http.MethodPatch && outcome.IsUnsupportedMediaType(err) {
 		c.Header().Set("Accept-Patch", acceptPatch)
 	}
+	if e, ok := outcome.From(err); ok && e.Location != "" {
+		c.Header().Set("Location", c.baseURL(r)+"/"+e.Location)
+	}
 	c.Fail(r, err)
 }
 

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -107,14 +108,19 @@ func (s *Store) DeleteSetting(ctx context.Context, name string) (existed bool, e
 }
 
 func (s *Store) signalled(ctx context.Context, name string, do func(q *db.Queries) error) error {
-	return translateError(pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+	err := s.runTransaction(ctx, func(tx pgx.Tx) error {
 		q := db.New(tx)
 		if err := do(q); err != nil {
 			return err
 		}
 		_, err := q.RaiseSignal(ctx, db.RaiseSignalParams{Name: name})
 		return err
-	}))
+	})
+	var lost *lostCommitError
+	if errors.As(err, &lost) {
+		return errUnknownCommit.With(err)
+	}
+	return translateError(err)
 }
 
 // Instance is a server that works on the database.

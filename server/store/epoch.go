@@ -136,6 +136,11 @@ func (s *Store) admitConnection(ctx context.Context, conn *pgx.Conn) error {
 	if err := checkVersion(conn.PgConn().ParameterStatus("server_version")); err != nil {
 		return err
 	}
+	var backend int32
+	if err := conn.QueryRow(ctx, "SELECT pg_backend_pid()").Scan(&backend); err != nil { // a pooler invents that of the connection
+		return err
+	}
+	conn.PgConn().CustomData()[backendKey] = backend
 	q := db.New(conn)
 	if conn.PgConn().ParameterStatus("in_hot_standby") == "on" {
 		conn.PgConn().CustomData()[standbyKey] = true

@@ -76,7 +76,7 @@ func translateCode(pg *pgconn.PgError, err error) error {
 }
 
 func unavailableError(diagnostics string) *outcome.Error {
-	return outcome.Unavailable("%s", diagnostics)
+	return outcome.New(outcome.CodeTransient, "%s", diagnostics)
 }
 
 // isConnectionLost reports whether the connection ended under a statement.
@@ -93,8 +93,12 @@ func isConnectionLost(err error) bool {
 // isRetryable reports whether running the transaction again may succeed: nothing
 // of it was committed and the reason has passed.
 func isRetryable(err error) bool {
-	if errors.Is(err, errLostRace) || isOutdated(err) || pgconn.SafeToRetry(err) {
+	if errors.Is(err, errLostRace) || errors.Is(err, errNotCommitted) || isOutdated(err) || pgconn.SafeToRetry(err) {
 		return true
+	}
+	var lost *lostCommitError
+	if errors.As(err, &lost) {
+		return false
 	}
 	var pg *pgconn.PgError
 	return errors.As(err, &pg) && (pg.Code == "40001" || pg.Code == "40P01" || pg.Code == "23505")

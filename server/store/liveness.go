@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -61,6 +62,9 @@ func newLiveness(url string, timeout time.Duration, log *slog.Logger) (*liveness
 	// The rest of the timeout covers the last sign of life before, and the end of the
 	// request.
 	l := &liveness{config: c, log: log, patience: max(timeout*6/10-signEvery, signEvery), open: make(map[*watchedConn]struct{})}
+	if len(hostsOf(c)) > 1 {
+		c.ConnectTimeout = cmp.Or(c.ConnectTimeout, hostTimeout)
+	}
 	l.watch(&c.Config, true)
 	return l, nil
 }

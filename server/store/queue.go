@@ -213,20 +213,22 @@ func (q *queue) give(units []*unit) {
 func (s *Store) writeUnits(units []*unit) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	err := s.tryUnits(ctx, units)
+	err := s.resolveLostCommit(units, s.tryUnits(ctx, units))
 	if err == nil {
 		return
 	}
 	if !settled(err) || len(units) == 1 && !isRetryable(err) {
 		for _, u := range units {
-			u.err = translateError(err)
+			if u.err == nil || !errors.Is(err, errUnreplicated) { // else it was left out of what is stored
+				u.err = translateError(err)
+			}
 		}
 		return
 	}
 	for _, u := range units {
 		for attempt := 1; ; attempt++ {
 			u.err = nil
-			err := s.tryUnits(ctx, []*unit{u})
+			err := s.resolveLostCommit([]*unit{u}, s.tryUnits(ctx, []*unit{u}))
 			if err == nil {
 				break
 			}
@@ -242,6 +244,45 @@ func (s *Store) writeUnits(units []*unit) {
 			}
 		}
 	}
+}
+
+// errNotCommitted is of a transaction whose commit broke off, and which is known not to be committed.
+var errNotCommitted = unavailableError("the database cannot be reached")
+
+// resolveLostCommit returns what has become of units whose transaction ended with an error: where the answer to the commit
+// did not come, it looks for their versions.
+func (s *Store) resolveLostCommit(units []*unit, err error) error {
+	var lost *lostCommitError
+	if !errors.As(err, &lost) {
+		return err
+	}
+	var made *entry
+	for _, u := range units {
+		for i := range u.entries {
+			if e := &u.entries[i]; u.err == nil && e.action != nothing {
+				made = e
+			}
+		}
+	}
+	if made == nil {
+		return errors.Join(errNotCommitted, err) // nothing was to be stored
+	}
+	committed, known := s.findCommit(lost, made.made())
+	switch {
+	case !known:
+		return errUnknownCommit.With(err)
+	case !committed:
+		return errors.Join(errNotCommitted, err)
+	}
+	for _, u := range units {
+		for i := range u.entries {
+			if u.err == nil {
+				u.entries[i].finishWrite()
+			}
+		}
+	}
+	s.announceChange()
+	return nil
 }
 
 // settled reports whether err is known to have left nothing behind: PostgreSQL
@@ -323,7 +364,13 @@ func (s *Store) commitEntries(ctx context.Context, conn *pgx.Conn, entries []*en
 	}
 	row.Keep()
 	terms := g.terms()
-	if err := g.sendGroup(ctx, conn, begun, !claims); err != nil {
+	send := func(ctx context.Context) error { return g.sendGroup(ctx, conn, begun, !claims) }
+	if !claims {
+		err = s.commit(ctx, conn, send)
+	} else {
+		err = send(ctx)
+	}
+	if err != nil && !errors.Is(err, errUnreplicated) {
 		return fmt.Errorf("write: %w", err)
 	}
 	if claims {
@@ -336,8 +383,12 @@ func (s *Store) commitEntries(ctx context.Context, conn *pgx.Conn, entries []*en
 		if err := lostRace(ctx, db.New(conn), alive); err != nil {
 			return err
 		}
-		if _, err := conn.Exec(ctx, "COMMIT"); err != nil {
-			return fmt.Errorf("commit: %w", err)
+		err = s.commit(ctx, conn, func(ctx context.Context) error {
+			_, err := conn.Exec(ctx, "COMMIT")
+			return err
+		})
+		if err != nil && !errors.Is(err, errUnreplicated) {
+			return err
 		}
 	}
 	for _, e := range entries {
@@ -347,5 +398,5 @@ func (s *Store) commitEntries(ctx context.Context, conn *pgx.Conn, entries []*en
 	}
 	s.flush.add(terms)
 	s.announceChange()
-	return nil
+	return err
 }

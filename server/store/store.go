@@ -53,6 +53,8 @@ type Store struct {
 	indexer atomic.Pointer[Indexer]         // nil until IndexBy
 
 	liveness *liveness
+	timeout  time.Duration // Config.Timeout
+	hosts    hostWatch
 	pool     *pgxpool.Pool
 	// side serves what must not wait for a transaction of the main pool, and what
 	// such a transaction may ask for while it is open: surrogates, resource types
@@ -106,7 +108,8 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 		timeout = 2 * time.Minute
 	}
 	var err error
-	if s.liveness, err = newLiveness(c.URL, cmp.Or(c.Timeout, 10*time.Second), s.log); err != nil {
+	s.timeout = cmp.Or(c.Timeout, 10*time.Second)
+	if s.liveness, err = newLiveness(c.URL, s.timeout, s.log); err != nil {
 		return nil, fmt.Errorf("open database: %w", err)
 	}
 	if s.pool, err = s.open(ctx, c.URL, maxConns, settings(timeout)); err != nil {
@@ -124,6 +127,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 		return nil, fmt.Errorf("open database: %w", err)
 	}
 	s.liveness.start()
+	s.hosts.start(s, c.URL)
 	s.flush.start(s)
 	s.searcher = strategy.New(strategy.Config{Store: searchable{s}, MaxConns: maxConns, Now: s.now, MemoryBytes: c.SearchMemory, Remembers: c.Remembers})
 	// The queue's workers hold connections as well.
@@ -187,6 +191,8 @@ func (s *Store) open(ctx context.Context, url string, maxConns int, settings str
 // Watch makes what waits for a connection of a pool, which need not be the store's, fail
 // within Timeout when the database hangs. The connections of the pool are of the present epoch.
 func (s *Store) Watch(c *pgxpool.Config) {
+	s.useHosts(c.ConnConfig)
+	c.ConnConfig.OnNotice = noteNotice
 	s.liveness.watch(&c.ConnConfig.Config, false)
 	c.BeforeConnect = s.liveness.admitConnection
 	c.AfterConnect = s.admitConnection
@@ -228,6 +234,8 @@ func (s *Store) Close() {
 	s.flush.stop()
 	s.trim.stop()
 	s.liveness.stop()
+	s.hosts.stop()
+	s.hosts.done.Wait()
 	s.pool.Close()
 	s.side.Close()
 }

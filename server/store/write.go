@@ -2,8 +2,10 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -129,6 +131,7 @@ type Tx struct {
 	tx    pgx.Tx
 	terms int // written so far
 	wrote bool
+	made  []madeVersion // one of the versions of each Write
 	// parametersVersion is the version that the transaction has raised the search
 	// parameters to, 0 when it has not.
 	parametersVersion int64
@@ -159,8 +162,21 @@ func (s *Store) InTx(ctx context.Context, fn func(*Tx) error) error {
 			t.tx = tx
 			return fn(&t)
 		})
-		t.written.End(err == nil)
-		if err == nil {
+		var lost *lostCommitError
+		if errors.As(err, &lost) {
+			if len(t.made) == 0 {
+				err = errUnknownCommit.With(err)
+			} else if committed, known := s.findCommit(lost, t.made[0]); committed {
+				err = nil
+			} else if known {
+				err = errors.Join(errNotCommitted, err)
+			} else {
+				err = errUnknownCommit.With(err)
+			}
+		}
+		stored := err == nil || errors.Is(err, errUnreplicated)
+		t.written.End(stored && lost == nil)
+		if stored {
 			s.flush.add(t.terms)
 			if t.wrote {
 				s.announceChange()
@@ -192,7 +208,24 @@ func (s *Store) runTransaction(ctx context.Context, fn func(pgx.Tx) error) error
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	return pgx.BeginFunc(ctx, s.pool, fn)
+	conn, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	tx, err := conn.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { // after a panic, too; nothing remains to be done after a commit
+		if rollback := tx.Rollback(ctx); rollback != nil && !errors.Is(rollback, pgx.ErrTxClosed) {
+			conn.Conn().Close(ctx)
+		}
+	}()
+	if err := fn(tx); err != nil {
+		return err
+	}
+	return s.commit(ctx, conn.Conn(), tx.Commit)
 }
 
 // pauseBeforeRetry waits a random time, longer with every attempt, so that colliding transactions do
@@ -288,6 +321,9 @@ func (t *Tx) write(ctx context.Context, ws []*Write, refused func(i int, err err
 	for _, e := range sorted {
 		e.finishWrite()
 		noteWrite(row, e)
+	}
+	if i := slices.IndexFunc(sorted, func(e *entry) bool { return e.action != nothing }); i >= 0 {
+		t.made = append(t.made, sorted[i].made())
 	}
 	row.Keep()
 	if err := t.runHooks(ctx, sorted); err != nil {
