@@ -13,7 +13,7 @@ import (
 )
 
 // bulkData builds Bulk Data and the jobs that it runs.
-func (s *Server) bulkData() *bulk.Service {
+func (s *Server) bulkData() (*bulk.Service, error) {
 	b := &bulk.Service{
 		Service:       s.Service,
 		Operations:    s.Operations,
@@ -26,11 +26,21 @@ func (s *Server) bulkData() *bulk.Service {
 		Address:       func(r *http.Request) netip.Addr { return s.derived.Load().web.Proxies.ClientAddress(r) },
 		Log:           s.Logger,
 	}
+	objects, err := s.Config.objectStore()
+	if err != nil {
+		return nil, err
+	}
+	if objects != nil {
+		b.OpenObject = objects.OpenObject
+	}
+	if s.Config.Bulk.S3.Bucket != "" {
+		b.Storage = objects
+	}
 	b.Jobs = &jobs.Core{Pool: s.Store.Pool(), Settings: func() jobs.Settings { return s.derived.Load().jobs }, NewID: rand.Text, Logger: s.Logger,
 		Remove: func(ctx context.Context, job string) error { return b.Storage.RemoveJob(ctx, job) }, Sweep: b.Sweep, Authorization: s.Config.Auth.Enabled}
 	b.Jobs.Kinds = b.Kinds()
 	b.Jobs.Open(s.Metrics)
-	return b
+	return b, nil
 }
 
 // bulkJobs are the jobs that clients start.

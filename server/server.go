@@ -163,7 +163,9 @@ func New(ctx context.Context, c Config, o Options) (_ *Server, err error) {
 	if s.Operations, err = s.operations(); err != nil {
 		return nil, err
 	}
-	s.bulk = s.bulkData()
+	if s.bulk, err = s.bulkData(); err != nil {
+		return nil, err
+	}
 	s.views = s.viewOperations()
 	fhir := s.fhir()
 	s.notifier = s.notifications(fhir)

@@ -211,7 +211,7 @@ func (s *Service) fetchInput(ctx context.Context, t *jobs.Task, spec *importSpec
 		return jobs.Result{}, err
 	}
 	settings := s.Settings()
-	f := &fetcher{client: s.sourceClient(), settings: settings.Import, idle: time.Minute, pause: time.Second}
+	f := &fetcher{client: s.sourceClient(), settings: settings.Import, idle: time.Minute, pause: time.Second, s3: s.OpenObject}
 	var c *chunks
 	err := f.fetch(ctx, spec.Inputs[input].URL, func(in io.Reader) error {
 		c = &chunks{ctx: ctx, storage: s.Storage, prefix: jobPath(t), maxLine: settings.Import.MaxLine, typ: spec.Inputs[input].Type, room: s.room(settings.QuotaBytes)}
@@ -390,6 +390,10 @@ func (s *Service) storeBatch(ctx context.Context, t *jobs.Task, input int, kept 
 		var next linesKept
 		err := s.Store.InTx(ctx, func(tx *store.Tx) error {
 			next = linesKept{b.end, kept.importCounts}
+			// A server that is frozen in the transaction must not hold the lines for longer than its lease.
+			if err := tx.EndWhenIdle(ctx, s.Jobs.Settings().Lease); err != nil {
+				return err
+			}
 			failed := append([]jobs.LineError(nil), b.failed...)
 			refused := make(map[int]bool)
 			var internal error

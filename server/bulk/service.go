@@ -2,6 +2,7 @@ package bulk
 
 import (
 	"context"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/netip"
@@ -34,6 +35,8 @@ type Service struct {
 	Operations *operation.Set
 	Jobs       *jobs.Core
 	Storage    Storage
+	// OpenObject opens an object for s3: sources; nil without an object store.
+	OpenObject func(ctx context.Context, bucket, key string) (io.ReadCloser, error)
 	Settings   func() Settings
 	// ExportEnabled and ImportEnabled report whether the client of a request may export and import.
 	ExportEnabled, ImportEnabled func(ctx context.Context) bool

@@ -625,7 +625,7 @@ func TestConfigurationThatWaitsForAStart(t *testing.T) {
 		key := m["key"].(string)
 		// Besides the page's keys: server.base_url, which affects the index and the issuer; a pool size; the key that
 		// encrypts secrets in the database.
-		waits := strings.HasPrefix(key, "database.") || slices.Contains([]string{"server.listen", "auth.enabled", "auth.issuer", "fhir.version",
+		waits := strings.HasPrefix(key, "database.") || strings.HasPrefix(key, "bulk.s3.") || slices.Contains([]string{"server.listen", "auth.enabled", "auth.issuer", "fhir.version",
 			"server.base_url", "bulk.directory", "apps.sandbox.workers", "auth.signing.encryption_key"}, key)
 		if m["restart_required"] != waits {
 			t.Errorf("%s: restart_required is %v, want %v", key, m["restart_required"], waits)

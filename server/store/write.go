@@ -147,6 +147,12 @@ func (t *Tx) CommitEarly(ctx context.Context) error {
 	return err
 }
 
+// EndWhenIdle lets PostgreSQL end the transaction if its client says nothing for so long.
+func (t *Tx) EndWhenIdle(ctx context.Context, d time.Duration) error {
+	_, err := t.tx.Exec(ctx, fmt.Sprintf("SET LOCAL idle_in_transaction_session_timeout = %d", d.Milliseconds()))
+	return err
+}
+
 const maxAttempts = 10
 
 // InTx runs fn in one READ COMMITTED transaction and commits when fn returns
