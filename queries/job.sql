@@ -83,7 +83,7 @@ WHERE j.id = @id;
 
 -- name: AddJobFile :exec
 INSERT INTO job_file (job, name, kind, type, number, lines, bytes, path, input)
-SELECT sqlc.arg(job)::text, sqlc.arg(prefix)::text || sqlc.arg(type)::text || '.' || (coalesce(max(f.number), 0) + 1) || '.ndjson', sqlc.arg(kind)::text,
+SELECT sqlc.arg(job)::text, sqlc.arg(prefix)::text || sqlc.arg(type)::text || '.' || (coalesce(max(f.number), 0) + 1) || sqlc.arg(suffix)::text, sqlc.arg(kind)::text,
     sqlc.arg(type)::text, coalesce(max(f.number), 0) + 1, sqlc.arg(lines)::bigint, sqlc.arg(bytes)::bigint, sqlc.arg(path)::text, sqlc.arg(input)::text
 FROM job_file f
 WHERE f.job = sqlc.arg(job)::text AND f.kind = sqlc.arg(kind)::text AND f.type = sqlc.arg(type)::text;

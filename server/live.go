@@ -34,7 +34,7 @@ var flags = []settings.Flag{
 	{Name: "apps.javascript", Key: "apps.javascript.enabled", Doc: "run the JavaScript handlers of Apps"},
 	{Name: "bulk.import", Key: "bulk.import.enabled", Doc: "serve $import"},
 	{Name: "bulk.export", Key: "bulk.export.enabled", Doc: "serve $export"},
-	{Name: "views", Key: "views.enabled", Doc: "serve $sql-run"},
+	{Name: "views", Key: "views.enabled", Doc: "serve $sql-run and $sql-export"},
 	{Name: "console", Key: "console.enabled", Doc: "serve the console in the browser"},
 	{Name: "auth.dynamic_registration", Key: "auth.smart.dynamic_registration_enabled", Doc: "clients may register themselves (RFC 7591)"},
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"kiln/gen/r4"
+	"kiln/server/bulk"
 	"kiln/server/fhir"
 	"kiln/server/view"
 	"kiln/server/view/operate"
@@ -29,5 +30,7 @@ func (s *Server) viewOperations() *operate.Service {
 		Audit:    s.audit,
 	}
 	v.Open(s.Metrics)
+	s.bulk.Results = map[string]bulk.Result{operate.ExportJob: v.ExportResult()}
+	s.bulk.Jobs.Kinds = append(s.bulk.Jobs.Kinds, v.Kind(s.bulk.RunsJobs))
 	return v
 }

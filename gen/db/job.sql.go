@@ -77,16 +77,17 @@ func (q *Queries) AddJobErrors(ctx context.Context, arg AddJobErrorsParams) erro
 
 const AddJobFile = `-- name: AddJobFile :exec
 INSERT INTO job_file (job, name, kind, type, number, lines, bytes, path, input)
-SELECT $1::text, $2::text || $3::text || '.' || (coalesce(max(f.number), 0) + 1) || '.ndjson', $4::text,
-    $3::text, coalesce(max(f.number), 0) + 1, $5::bigint, $6::bigint, $7::text, $8::text
+SELECT $1::text, $2::text || $3::text || '.' || (coalesce(max(f.number), 0) + 1) || $4::text, $5::text,
+    $3::text, coalesce(max(f.number), 0) + 1, $6::bigint, $7::bigint, $8::text, $9::text
 FROM job_file f
-WHERE f.job = $1::text AND f.kind = $4::text AND f.type = $3::text
+WHERE f.job = $1::text AND f.kind = $5::text AND f.type = $3::text
 `
 
 type AddJobFileParams struct {
 	Job    string
 	Prefix string
 	Type   string
+	Suffix string
 	Kind   string
 	Lines  int64
 	Bytes  int64
@@ -99,6 +100,7 @@ func (q *Queries) AddJobFile(ctx context.Context, arg AddJobFileParams) error {
 		arg.Job,
 		arg.Prefix,
 		arg.Type,
+		arg.Suffix,
 		arg.Kind,
 		arg.Lines,
 		arg.Bytes,

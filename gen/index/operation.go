@@ -428,6 +428,27 @@ var Operations = []fhir.OperationDefinition{
 	}, Out: []fhir.OperationParameter{
 		{Name: "return", Min: 1, Max: 1, Type: "StructureDefinition"},
 	}},
+	{Code: "sql-export", URL: "http://kiln/fhir/OperationDefinition/sql-export", System: true, AffectsState: true, In: []fhir.OperationParameter{
+		{Name: "subject", Min: 1, Max: -1, Parts: []fhir.OperationParameter{
+			{Name: "name", Max: 1, Type: "string"},
+			{Name: "subjectCanonical", Max: 1, Type: "canonical"},
+			{Name: "subjectReference", Max: 1, Type: "Reference"},
+			{Name: "subjectResource", Max: 1, Type: "Resource"},
+		}},
+		{Name: "_format", Max: 1, Type: "code"},
+		{Name: "header", Max: 1, Type: "boolean"},
+		{Name: "patient", Max: -1, Type: "Reference"},
+		{Name: "group", Max: -1, Type: "Reference"},
+		{Name: "_since", Max: 1, Type: "instant"},
+		{Name: "clientTrackingId", Max: 1, Type: "string"},
+	}, Out: []fhir.OperationParameter{
+		{Name: "exportId", Min: 1, Max: 1, Type: "string"},
+		{Name: "status", Min: 1, Max: 1, Type: "code"},
+		{Name: "output", Max: -1, Parts: []fhir.OperationParameter{
+			{Name: "name", Min: 1, Max: 1, Type: "string"},
+			{Name: "location", Min: 1, Max: -1, Type: "uri"},
+		}},
+	}},
 	{Code: "sql-run", URL: "http://kiln/fhir/OperationDefinition/sql-run", System: true, In: []fhir.OperationParameter{
 		{Name: "subjectCanonical", Max: 1, Type: "canonical"},
 		{Name: "subjectReference", Max: 1, Type: "Reference"},
@@ -581,6 +602,26 @@ var Operations = []fhir.OperationDefinition{
 	{Code: "versions", URL: "http://hl7.org/fhir/OperationDefinition/CapabilityStatement-versions", System: true, Resources: []string{"CapabilityStatement"}, Out: []fhir.OperationParameter{
 		{Name: "version", Min: 1, Max: -1, Type: "code"},
 		{Name: "default", Min: 1, Max: 1, Type: "code"},
+	}},
+	{Code: "viewdefinition-export", URL: "http://kiln/fhir/OperationDefinition/viewdefinition-export", System: true, Type: true, AffectsState: true, Resources: []string{"ViewDefinition"}, In: []fhir.OperationParameter{
+		{Name: "view", Min: 1, Max: -1, Parts: []fhir.OperationParameter{
+			{Name: "name", Max: 1, Type: "string"},
+			{Name: "viewReference", Max: 1, Type: "Reference"},
+			{Name: "viewResource", Max: 1, Type: "Resource"},
+		}},
+		{Name: "_format", Max: 1, Type: "code"},
+		{Name: "header", Max: 1, Type: "boolean"},
+		{Name: "patient", Max: -1, Type: "Reference"},
+		{Name: "group", Max: -1, Type: "Reference"},
+		{Name: "_since", Max: 1, Type: "instant"},
+		{Name: "clientTrackingId", Max: 1, Type: "string"},
+	}, Out: []fhir.OperationParameter{
+		{Name: "exportId", Min: 1, Max: 1, Type: "string"},
+		{Name: "status", Min: 1, Max: 1, Type: "code"},
+		{Name: "output", Max: -1, Parts: []fhir.OperationParameter{
+			{Name: "name", Min: 1, Max: 1, Type: "string"},
+			{Name: "location", Min: 1, Max: -1, Type: "uri"},
+		}},
 	}},
 	{Code: "viewdefinition-run", URL: "http://kiln/fhir/OperationDefinition/viewdefinition-run", System: true, Type: true, Instance: true, Resources: []string{"ViewDefinition"}, In: []fhir.OperationParameter{
 		{Name: "viewReference", Max: 1, Type: "Reference"},

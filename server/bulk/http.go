@@ -49,6 +49,27 @@ func (s *Service) KickOff(ctx context.Context, x *web.Exchange, r *http.Request,
 			s.dropFiles(j.ID)
 		}
 	}
+	s.accept(x, r, j, err)
+}
+
+// Start adds the job of a kick-off of another package, and answers 202 with the status URL. make checks the
+// request and makes the job.
+func (s *Service) Start(ctx context.Context, x *web.Exchange, r *http.Request, k rest.KickOff, make func() (*jobs.Job, []jobs.Part, error)) {
+	x.Route = "kick-off"
+	var j *jobs.Job
+	var parts []jobs.Part
+	err := s.ready(ctx)
+	if err == nil {
+		j, parts, err = make()
+	}
+	if err == nil {
+		err = s.addJob(ctx, x, r, k, j, parts)
+	}
+	s.accept(x, r, j, err)
+}
+
+// accept answers a kick-off.
+func (s *Service) accept(x *web.Exchange, r *http.Request, j *jobs.Job, err error) {
 	if err != nil {
 		if e, ok := outcome.From(err); ok && e.Issues[0].Code == outcome.CodeThrottled {
 			x.Header().Set("Retry-After", "10")
@@ -147,6 +168,12 @@ func (s *Service) status(w http.ResponseWriter, r *http.Request) {
 	}
 	if err != nil {
 		fail(x, r, err)
+		return
+	}
+	if _, ok := s.Results[j.Type]; ok && (j.State == jobs.Done || j.State == jobs.Failed) {
+		x.Header().Set("Location", j.Base+"/$job/"+j.ID+"/"+resultName)
+		x.Header().Set("Content-Length", "0")
+		x.WriteHeader(http.StatusSeeOther)
 		return
 	}
 	switch j.State {
@@ -294,6 +321,10 @@ func (s *Service) download(w http.ResponseWriter, r *http.Request) {
 	x := web.ExchangeOf(w)
 	x.Header().Set("Cache-Control", "no-store")
 	j, err := s.job(r, false)
+	if result, ok := s.resultOf(j); ok && r.PathValue("file") == resultName {
+		s.sendResult(x, r, j, result)
+		return
+	}
 	var f *jobs.File
 	if err == nil {
 		f, err = s.Jobs.File(r.Context(), j.ID, r.PathValue("file"))
@@ -301,7 +332,10 @@ func (s *Service) download(w http.ResponseWriter, r *http.Request) {
 	if err == nil && (f == nil || f.Kind == jobs.Input || j.State != jobs.Done) {
 		err = outcome.New(outcome.CodeNotFound, "job %s has no file %s", j.ID, outcome.Clip(r.PathValue("file")))
 	}
-	if err == nil && f.Kind == jobs.Output {
+	contentType := ndjson
+	if result, ok := s.resultOf(j); ok && err == nil {
+		contentType, err = result.File(r.Context(), j, f)
+	} else if err == nil && f.Kind == jobs.Output {
 		err = s.CheckAllowed(r.Context(), access.Read, f.Type, "")
 	}
 	var content io.ReadSeekCloser
@@ -317,7 +351,7 @@ func (s *Service) download(w http.ResponseWriter, r *http.Request) {
 		s.auditJob(s.Audit.EventOf(r.Context(), x, r), j, "download")
 	}
 	h := x.Header()
-	h.Set("Content-Type", ndjson)
+	h.Set("Content-Type", contentType)
 	h.Set("ETag", `"`+j.ID+"-"+f.Name+`"`)
 	h.Add("Vary", "Accept-Encoding")
 	if r.Header.Get("Range") == "" && web.WantsGzip(r) {

@@ -46,6 +46,9 @@ type Service struct {
 	Address       func(r *http.Request) netip.Addr // of the client
 	Log           *slog.Logger
 
+	// Results are the jobs of other packages, by type.
+	Results map[string]Result
+
 	comparing sync.Mutex // held by compareStorage
 	compared  bool
 	shared    atomic.Bool // Storage is that of the other servers of the database
@@ -84,8 +87,8 @@ func (s *Service) compareStorage(ctx context.Context, create bool) error {
 	return nil
 }
 
-// runsJobs reports whether this server can run parts of jobs.
-func (s *Service) runsJobs() bool {
+// RunsJobs reports whether this server can run parts of jobs.
+func (s *Service) RunsJobs() bool {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 	if err := s.compareStorage(ctx, false); err != nil {
@@ -124,7 +127,7 @@ func (s *Service) Sweep(ctx context.Context) error {
 
 // Kinds are the types of jobs that the service runs.
 func (s *Service) Kinds() []jobs.Kind {
-	ready := s.runsJobs
+	ready := s.RunsJobs
 	return []jobs.Kind{
 		{Type: "export", Run: s.runExport, Ready: ready, Ended: s.jobEnded},
 		{Type: "search", Run: s.runSearch, Ready: ready},

@@ -70,7 +70,7 @@ func (s *service) metric(name string) string {
 	return ""
 }
 
-// contract, Views 2
+// contract, Views 3
 func TestRunOfAView(t *testing.T) {
 	t.Parallel()
 	s := start(t, func(c *server.Config) { c.Views.StallTimeout, c.Views.ConcurrentRuns = "500ms", 2 })
@@ -268,7 +268,7 @@ func (s *service) failedMore() bool {
 	return n > 0
 }
 
-// contract, Views 4
+// contract, Views 3
 func TestRightsOfARun(t *testing.T) {
 	t.Parallel()
 	s := authorized(t)

@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -132,6 +133,7 @@ type File struct {
 	Name, Kind, Type string // Name is chosen when the file is stored
 	Lines, Bytes     int64
 	Path             string // in the storage
+	Suffix           string // of Name; "" is .ndjson
 	Input            string // of an import; "" for nothing
 }
 
@@ -243,7 +245,7 @@ func addFiles(ctx context.Context, q *db.Queries, job string, files []File) erro
 		if f.Kind != Output {
 			prefix = f.Kind + "."
 		}
-		if err := q.AddJobFile(ctx, db.AddJobFileParams{Job: job, Prefix: prefix, Kind: f.Kind, Type: f.Type, Lines: f.Lines, Bytes: f.Bytes,
+		if err := q.AddJobFile(ctx, db.AddJobFileParams{Job: job, Prefix: prefix, Suffix: cmp.Or(f.Suffix, ".ndjson"), Kind: f.Kind, Type: f.Type, Lines: f.Lines, Bytes: f.Bytes,
 			Path: f.Path, Input: f.Input}); err != nil {
 			return err
 		}

@@ -1,4 +1,4 @@
-// Package operate serves the operations of SQL on FHIR: $sql-run and its older names. It owns their
+// Package operate serves the operations of SQL on FHIR: $sql-run, $sql-export and their older names. It owns their
 // parameters, the choice of resources and the stream of an answer. What a row is belongs to package
 // view, how it is written to package format, and who may read which resources to package bulk, which
 // reads them as they were at a moment.
@@ -12,5 +12,8 @@
 // A run holds a connection of the database only while it reads a page, and no snapshot: the moment is a
 // time, not a transaction. So a slow client costs a few batches of memory.
 //
-// Spec: SQL on FHIR 3.0.0-ballot, $sql-run.
+// An export is a job of package jobs: one part fixes the moment, then each output is a part that writes
+// files. Its status and files are served by package bulk, its result by this package.
+//
+// Spec: SQL on FHIR 3.0.0-ballot, $sql-run and $sql-export.
 package operate

@@ -15,7 +15,7 @@ func Listed() []operation.Operation {
 		return interaction.Response{}, outcome.NotSupported("%s answers with rows, which an entry of a Bundle cannot have: send it as a request of its own", p.Name)
 	}
 	var out []operation.Operation
-	for _, name := range []string{"sql-run", "viewdefinition-run"} {
+	for _, name := range []string{"sql-export", "sql-run", "viewdefinition-export", "viewdefinition-run"} {
 		out = append(out, operation.Operation{Definition: "http://kiln/fhir/OperationDefinition/" + name, Run: refuse, OwnBody: true})
 	}
 	return out

@@ -37,8 +37,10 @@ type runRequest struct {
 
 // The parameters of a subject, by the name of the operation.
 var subjectParameters = map[string][]string{
-	"$sql-run":            {"subjectCanonical", "subjectReference", "subjectResource"},
-	"$viewdefinition-run": {"viewReference", "viewResource"},
+	"$sql-run":               {"subjectCanonical", "subjectReference", "subjectResource"},
+	"$viewdefinition-run":    {"viewReference", "viewResource"},
+	"$sql-export":            {"subjectCanonical", "subjectReference", "subjectResource"},
+	"$viewdefinition-export": {"viewReference", "viewResource"},
 }
 
 // single are the parameters that are given once at most.

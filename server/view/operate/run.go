@@ -73,12 +73,20 @@ func (s *Service) Serves(name, typ, id string) bool {
 		return typ == "" && id == ""
 	case "$viewdefinition-run":
 		return typ == "" || typ == "ViewDefinition"
+	case "$sql-export":
+		return typ == "" && id == ""
+	case "$viewdefinition-export":
+		return (typ == "" || typ == "ViewDefinition") && id == ""
 	}
 	return false
 }
 
 // Answer answers a run. An error before the first 64 KiB has a status; a later one cuts the connection.
 func (s *Service) Answer(ctx context.Context, x *web.Exchange, r *http.Request, k rest.KickOff) {
+	if strings.HasSuffix(k.Operation, "-export") {
+		s.export(ctx, x, r, k)
+		return
+	}
 	x.Route = "sql-run"
 	a := &answer{x: x, r: r, stall: s.Settings().StallTimeout}
 	err := s.run(ctx, a, r, k)
@@ -200,20 +208,30 @@ func cmpOr(a, b string) string {
 
 // subject finds and compiles the view of a request.
 func (s *Service) subject(ctx context.Context, q *runRequest, base string) (*view.View, error) {
-	body := []byte(q.body)
-	if q.body == nil {
-		var err error
-		if body, err = s.storedView(ctx, q, base); err != nil {
-			return nil, err
-		}
+	body, err := s.subjectBody(ctx, q, base)
+	if err != nil {
+		return nil, err
 	}
+	return s.compile(body, q.parameter)
+}
+
+// subjectBody is the JSON of the view of a request.
+func (s *Service) subjectBody(ctx context.Context, q *runRequest, base string) ([]byte, error) {
+	if q.body != nil {
+		return q.body, nil
+	}
+	return s.storedView(ctx, q, base)
+}
+
+// compile reads and compiles a view.
+func (s *Service) compile(body []byte, parameter string) (*view.View, error) {
 	resource, err := fhir.Decode(s.Model, body)
 	if err != nil {
 		return nil, err
 	}
 	d, ok := resource.(*r4.ViewDefinition)
 	if !ok {
-		return nil, s.otherSubject(resource.Type().Name, q.parameter)
+		return nil, s.otherSubject(resource.Type().Name, parameter)
 	}
 	return view.Compile(s.Model, d)
 }
