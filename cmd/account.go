@@ -556,6 +556,31 @@ func grant() *cobra.Command {
 	return c
 }
 
+// consoleSession is `kiln admin session`.
+func consoleSession() *cobra.Command {
+	c := &cobra.Command{Use: "session", Short: "List and revoke the sessions of the console, on the database itself", Args: cobra.NoArgs, RunE: help}
+	list := &cobra.Command{Use: "list", Short: "List the sessions of the console that nobody has signed out of", Args: cobra.NoArgs}
+	user := list.Flags().String("user", "", "only this user's sessions")
+	list.RunE = onAccounts(func(c *cobra.Command, a *oauth.Admin, _ []string) error {
+		all, err := a.Sessions(c.Context(), *user, oauth.ConsoleTimes{Idle: 365 * 24 * time.Hour, Lifetime: 365 * 24 * time.Hour})
+		if err != nil {
+			return err
+		}
+		return printJSON(c.OutOrStdout(), all)
+	})
+	revoke := &cobra.Command{Use: "revoke [ID]", Short: "End a session of the console, on every server", Args: cobra.MaximumNArgs(1)}
+	revoke.Flags().String("id", "", "which one")
+	revoke.RunE = onAccounts(func(c *cobra.Command, a *oauth.Admin, args []string) error {
+		id, err := named(c, args, "id")
+		if err != nil {
+			return err
+		}
+		return a.EndSession(c.Context(), id)
+	})
+	c.AddCommand(list, revoke)
+	return c
+}
+
 // token is `kiln token`.
 func token() *cobra.Command {
 	c := &cobra.Command{Use: "token", Short: "Make access tokens, and explain their rights"}

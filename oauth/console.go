@@ -260,6 +260,39 @@ func (s *Server) ChangeOwnPassword(r *http.Request, username, current, chosen st
 	return nil
 }
 
+// OwnGrant is the access of an app to the data of the person who asks.
+type OwnGrant struct {
+	Client, Name string
+	Scopes       []string
+	Since        time.Time
+}
+
+// OwnGrants lists the apps that a user has allowed something to.
+func (s *Server) OwnGrants(ctx context.Context, username string) ([]OwnGrant, error) {
+	list, err := s.Store.Access(ctx, storage.AccessParams{Username: username, Most: maxGrants})
+	if err != nil {
+		return nil, s.options.Translate(err)
+	}
+	var out []OwnGrant
+	for _, x := range list {
+		g := OwnGrant{Client: x.ClientID, Name: x.ClientID, Scopes: showGrant(x).Scopes, Since: x.Since}
+		if c, err := s.Store.Client(ctx, x.ClientID); err == nil {
+			g.Name = nameOf(c)
+		}
+		out = append(out, g)
+	}
+	return out, nil
+}
+
+// RevokeOwnGrant ends the access of an app to the data of the person who asks. An access that has ended is no error.
+func (s *Server) RevokeOwnGrant(r *http.Request, username, client string) error {
+	if err := s.WithdrawAccess(r.Context(), username, client); err != nil && !outcome.Is(err, outcome.CodeNotFound) {
+		return err
+	}
+	s.audit(r, Event{Kind: EventRevoke, User: username, Client: client})
+	return nil
+}
+
 // SessionAnswer is a session of the console, as /admin/sessions shows it.
 type SessionAnswer struct {
 	ID         string    `json:"id"`

@@ -22,6 +22,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"kiln/gen/db"
 )
 
 // Manifest describes the content of a backup.
@@ -320,4 +322,14 @@ func connectionValue(s string) (text string, length int) {
 		}
 	}
 	return b.String(), length
+}
+
+// Note records a backup in the database at url, so that operators see when the last one was written.
+func Note(ctx context.Context, url string, started time.Time, bytes int64, verified bool) error {
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return fmt.Errorf("connect to the database: %w", err)
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	return db.New(conn).AddBackup(ctx, db.AddBackupParams{Started: started, Ended: time.Now(), Bytes: bytes, Verified: verified})
 }

@@ -230,7 +230,8 @@ func (c *Console) visit(x *web.Exchange, r *http.Request, show func(v *visit) er
 
 // admit finds the session, checks a form, and shows the page.
 func (v *visit) admit(show func(v *visit) error) error {
-	if ok, err := v.enter(!strings.HasPrefix(v.r.URL.Path, "/console/live")); !ok {
+	live := strings.HasPrefix(v.r.URL.Path, "/console/live") || v.r.Header.Get("X-Kiln-Live") != ""
+	if ok, err := v.enter(!live); !ok {
 		return err
 	}
 	if text, ok := v.c.seal.open("said", readCookie(v.r, saidCookie)); ok && v.r.Method == http.MethodGet {
@@ -356,10 +357,15 @@ type page struct {
 
 // show answers with a page of a template. title and heading are in the language of the page; heading "" is the title.
 func (v *visit) show(name, title, heading string, data any) error {
+	return v.showScreen(name, name, title, heading, data)
+}
+
+// showScreen is show for a screen that has the template of another one.
+func (v *visit) showScreen(screen, name, title, heading string, data any) error {
 	if heading == "" {
 		heading = title
 	}
-	v.screen = name
+	v.screen = screen
 	var b bytes.Buffer
 	if err := v.c.templates[v.Language].ExecuteTemplate(&b, name+".html", page{v, title, heading, data}); err != nil {
 		return fmt.Errorf("page %s: %w", name, err)

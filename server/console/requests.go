@@ -58,13 +58,11 @@ func (v *visit) requests(parts []string) error {
 		if path, ok := v.c.seal.open("request", parts[0]); ok {
 			sent = v.sendRequest(sentRequest{Method: "GET", Path: path}, nil)
 		} else {
-			row, err := v.c.DB().FindConsoleRequest(v.r.Context(), db.FindConsoleRequestParams{ID: parts[0], Session: v.sessionID()})
-			if errors.Is(err, pgx.ErrNoRows) || err == nil && json.Unmarshal(row.Request, &sent) != nil {
-				return errNoPage
-			}
+			kept, err := v.findRequest(parts[0])
 			if err != nil {
 				return err
 			}
+			sent = *kept
 		}
 		chosen, p.Path, p.Headers, p.Body = sent.Method, sent.Path, sent.Headers, sent.Body
 		p.Answer, p.Curl = v.showAnswer(sent), v.curl(sent)
@@ -110,20 +108,39 @@ func (v *visit) sendForm(_ []string) error {
 		}
 	}
 	s = v.sendRequest(s, body)
-	text, err := json.Marshal(s)
+	id, err := v.keepRequest(s)
 	if err != nil {
-		return err
-	}
-	id := random()
-	text = []byte(strings.ReplaceAll(string(text), `\u0000`, `\ufffd`))
-	if err := v.c.DB().AddConsoleRequest(v.r.Context(), db.AddConsoleRequestParams{ID: id, Session: v.sessionID(), At: v.c.now(), Request: text}); err != nil {
-		return err
-	}
-	if err := v.c.DB().SweepConsoleRequests(v.r.Context(), db.SweepConsoleRequestsParams{Session: v.sessionID(), Before: v.c.now().Add(-v.c.Settings().Times.Lifetime)}); err != nil {
 		return err
 	}
 	v.redirect("/console/requests/" + id)
 	return nil
+}
+
+// findRequest returns a request that the session has sent.
+func (v *visit) findRequest(id string) (*sentRequest, error) {
+	row, err := v.c.DB().FindConsoleRequest(v.r.Context(), db.FindConsoleRequestParams{ID: id, Session: v.sessionID()})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, errNoPage
+	}
+	if err != nil {
+		return nil, err
+	}
+	sent := new(sentRequest)
+	return sent, json.Unmarshal(row.Request, sent)
+}
+
+// keepRequest stores a request with its answer, and returns its id. A session keeps the newest.
+func (v *visit) keepRequest(s sentRequest) (id string, err error) {
+	text, err := json.Marshal(s)
+	if err != nil {
+		return "", err
+	}
+	id = random()
+	text = []byte(strings.ReplaceAll(string(text), `\u0000`, `\ufffd`)) // jsonb has no NUL
+	if err := v.c.DB().AddConsoleRequest(v.r.Context(), db.AddConsoleRequestParams{ID: id, Session: v.sessionID(), At: v.c.now(), Request: text}); err != nil {
+		return "", err
+	}
+	return id, v.c.DB().SweepConsoleRequests(v.r.Context(), db.SweepConsoleRequestsParams{Session: v.sessionID(), Before: v.c.now().Add(-v.c.Settings().Times.Lifetime)})
 }
 
 // noHeader are headers that a request of the page does not choose.

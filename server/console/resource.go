@@ -55,6 +55,10 @@ func (v *visit) resource(parts []string) error {
 		return v.version(typ, id, parts[3])
 	case len(parts) == 5 && below == "history" && parts[4] == "restore" && post:
 		return v.restore(typ, id, parts[3])
+	case len(parts) == 3 && typ == "Subscription" && below == "deliveries":
+		return v.subscriptionDeliveries(id)
+	case len(parts) == 3 && typ == "App" && slices.Contains([]string{"run", "code", "log", "deliveries", "versions", "grants"}, below):
+		return v.app(id, below)
 	case len(parts) == 3 && below == "view" && typ == "Patient" && !post:
 		return v.patientView(id)
 	}

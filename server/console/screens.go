@@ -19,6 +19,14 @@ var mainScreens = []mainScreen{
 	{"Terminology", "/console/terminology", false, []string{"terminology"}},
 	{"FHIRPath", "/console/fhirpath", false, []string{"fhirpath"}},
 	{"Requests", "/console/requests", false, []string{"requests"}},
+	{"Subscriptions", "/console/subscriptions", true, []string{"subscriptions", "deliveries", "delivery", "live"}},
+	{"Apps", "/console/apps", true, []string{"apps", "app"}},
+	{"Jobs", "/console/jobs", true, []string{"jobs"}},
+	{"Definitions", "/console/definitions", true, []string{"definitions"}},
+	{"Access", "/console/access", true, []string{"access"}},
+	{"Settings", "/console/settings", true, []string{"settings"}},
+	{"Searches", "/console/searches", true, []string{"searches"}},
+	{"Audit", "/console/audit", true, []string{"audit"}},
 }
 
 // route shows the page of the path.
@@ -96,6 +104,23 @@ func screenRoutes() []route {
 		{first: "requests", parts: 0, show: (*visit).requests},
 		{first: "requests", parts: 1, show: (*visit).requests},
 		{first: "terminology", parts: 0, show: (*visit).terminology},
+		{first: "subscriptions", parts: 0, admin: true, show: (*visit).subscriptions},
+		{first: "deliveries", parts: 1, admin: true, both: true, show: (*visit).delivery},
+		{first: "live", parts: 0, admin: true, show: (*visit).live},
+		{first: "live", parts: 1, admin: true, show: (*visit).liveEvents},
+		{first: "apps", parts: 0, admin: true, show: (*visit).apps},
+		{first: "jobs", parts: 0, admin: true, post: true, show: (*visit).cancelJob},
+		{first: "jobs", parts: 0, admin: true, show: (*visit).jobs},
+		{first: "definitions", parts: 0, admin: true, both: true, show: (*visit).definitions},
+		{first: "definitions", parts: 3, admin: true, both: true, show: (*visit).removePackage},
+		{first: "access", parts: -1, admin: true, both: true, show: (*visit).access},
+		{first: "settings", parts: 0, admin: true, post: true, show: (*visit).switchFeature},
+		{first: "settings", parts: 0, admin: true, show: (*visit).settings},
+		{first: "settings", parts: 1, admin: true, both: true, show: (*visit).setting},
+		{first: "searches", parts: 0, admin: true, both: true, show: (*visit).searches},
+		{first: "audit", parts: 0, admin: true, both: true, show: (*visit).audit},
+		{first: "audit", parts: 1, admin: true, show: (*visit).audit},
+		{first: "account", parts: -1, both: true, show: (*visit).account},
 		{first: "sign-out", parts: 0, post: true, show: func(v *visit, _ []string) error { return v.signOut() }},
 	}
 }

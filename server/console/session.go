@@ -23,6 +23,8 @@ type Authorization interface {
 	LeaveConsole(r *http.Request, session string) error
 	LeaveConsoleEverywhere(r *http.Request, username string) error
 	ChangeOwnPassword(r *http.Request, username, current, chosen string) error
+	OwnGrants(ctx context.Context, username string) ([]oauth.OwnGrant, error)
+	RevokeOwnGrant(r *http.Request, username, client string) error
 	Sessions(ctx context.Context, username string, times oauth.ConsoleTimes) ([]oauth.SessionAnswer, error)
 }
 

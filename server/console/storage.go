@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 )
@@ -84,4 +85,13 @@ func readStorage(v *visit) (*storageFigures, error) {
 	slices.SortFunc(f.tables, func(a, b storageTable) int { return cmp.Compare(b.bytes, a.bytes) })
 	f.tables = f.tables[:min(len(f.tables), 6)]
 	return f, nil
+}
+
+// integer reads a count, 0 where the text is none.
+func integer(text string) int64 {
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
 }

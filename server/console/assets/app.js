@@ -46,7 +46,7 @@ const log = document.querySelector("[data-stream]");
 if (log) {
   const source = new EventSource(log.dataset.stream);
   source.addEventListener("line", e => {
-    const item = document.createElement("li");
+    const item = document.createElement("div");
     item.textContent = e.data;
     log.prepend(item);
     while (log.children.length > 200) log.lastChild.remove();
