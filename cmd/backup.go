@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -28,6 +29,7 @@ that name is replaced when the backup is whole.`,
 					return fmt.Errorf("%s is not a regular file: a backup needs one, or a name that is free", args[0])
 				}
 				var m *backup.Manifest
+				started := time.Now()
 				err := replaceFile(args[0], func(f *os.File) (err error) {
 					m, err = backup.Write(c.Context(), url, softwareVersion(), f)
 					return err
@@ -35,10 +37,22 @@ that name is replaced when the backup is whole.`,
 				if err != nil {
 					return err
 				}
+				if err := noteBackup(c, url, args[0], started, false); err != nil {
+					fmt.Fprintln(c.ErrOrStderr(), "the backup is whole, but the database does not list it:", err)
+				}
 				return tellManifest(c, m, "written")
 			})(c, nil)
 		},
 	}
+}
+
+// noteBackup records a backup in its database.
+func noteBackup(c *cobra.Command, url, file string, started time.Time, verified bool) error {
+	info, err := os.Stat(file)
+	if err != nil {
+		return err
+	}
+	return backup.Note(c.Context(), url, started, info.Size(), verified)
 }
 
 // replaceFile has write fill a file beside the one of that name, and puts it in its place
@@ -96,6 +110,9 @@ func restoreCommand() *cobra.Command {
 					return err
 				}
 				if verify {
+					if err := noteBackup(c, url, args[0], m.Made, true); err != nil {
+						return err
+					}
 					return tellManifest(c, m, "restored, and the same as in the backup")
 				}
 				return tellManifest(c, m, "restored")

@@ -181,8 +181,9 @@ func (d *demo) banner(w io.Writer) {
 	fmt.Fprintf(w, `
   Kiln %s, demo: authorization is on, the patients are made up
 
+  Console        %s/console
   Launch an app  %s/launch
-  Sign in as     `, softwareVersion(), d.Issuer)
+  Sign in as     `, softwareVersion(), d.Issuer, d.Issuer)
 	for i, u := range demoUsers {
 		if i > 0 {
 			fmt.Fprint(w, strings.Repeat(" ", 17))

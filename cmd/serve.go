@@ -74,6 +74,14 @@ and stops when it ends.`,
 	return c
 }
 
+// consoleAddress is the address of the console, or why there is none.
+func consoleAddress(s *server.Server, base string) string {
+	if !s.Config.Console.Enabled {
+		return "off (console.enabled: false)"
+	}
+	return strings.TrimSuffix(strings.TrimSuffix(base, "/"), "/fhir") + "/console"
+}
+
 // banner says on one screen where the server is and what to try.
 func banner(w io.Writer, s *server.Server) {
 	base := s.Config.Server.BaseURL
@@ -105,8 +113,9 @@ func banner(w io.Writer, s *server.Server) {
   Data         %s
   Access       %s
   Try          %s
+  Console      %s
   Capabilities %s/metadata
   Stop         Ctrl-C
 
-`, softwareVersion(), strings.TrimSuffix(base, "/"), data, access, try, base)
+`, softwareVersion(), strings.TrimSuffix(base, "/"), data, access, try, consoleAddress(s, base), base)
 }
