@@ -33,7 +33,7 @@ var dropped = map[string][]string{
 // droppedDeep are the properties that go at every depth, by resource type.
 var droppedDeep = map[string][]string{
 	"StructureDefinition": {
-		"definition", "comment", "requirements", "alias", "example", "mapping", "xpath", "orderMeaning", "label",
+		"comment", "requirements", "alias", "example", "mapping", "xpath", "orderMeaning", "label",
 	},
 	"CodeSystem":            {"definition"},
 	"OperationDefinition":   {"documentation", "comment"},
@@ -61,8 +61,8 @@ var proseExtensions = []string{
 	"http://hl7.org/fhir/build/StructureDefinition/committee-notes",
 }
 
-// Condense returns the resource without narrative, prose, examples, mappings
-// and designations in other languages, as compact JSON with resourceType, id, url
+// Condense returns the resource without narrative, examples, mappings, designations in
+// other languages and most prose (a snapshot needs the definition of each element), as compact JSON with resourceType, id, url
 // and version first and the other properties sorted. It returns nil for a resource that a
 // condensed package does not hold. Numbers keep their digits.
 func Condense(resource []byte) ([]byte, error) {

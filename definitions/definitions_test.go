@@ -296,6 +296,11 @@ func TestAddKeepsGuides(t *testing.T) {
 		"package/ImplementationGuide-g.json": `{"resourceType":"ImplementationGuide","id":"g","url":"http://x/g","packageId":"test.ig","definition":{"resource":[]}}`,
 	}
 	for name, want := range map[string]bool{"test.ig": true, "hl7.fhir.r4.test": false} {
+		if !want { // R4's own package has its guide twice
+			files["package/ImplementationGuide-again.json"] = files["package/ImplementationGuide-g.json"]
+		} else {
+			delete(files, "package/ImplementationGuide-again.json")
+		}
 		files["package/package.json"] = strings.Replace(manifest, "test.ig", name, 1)
 		file := filepath.Join(t.TempDir(), "x.tgz")
 		if err := os.WriteFile(file, tgz(t, files), 0o644); err != nil {

@@ -374,6 +374,7 @@ func condenseArchive(archive []byte, p *Package, refused map[string]bool) ([]byt
 	lines := map[string][]byte{} // type/id -> resource
 	defined := map[canonicalKey]File{}
 	p.Resources = map[string]int{}
+	var wrongGuide error
 	err := eachFile(archive, added, func(name string, body []byte) error {
 		if name == "package/package.json" {
 			manifest = body
@@ -392,13 +393,19 @@ func condenseArchive(archive []byte, p *Package, refused map[string]bool) ([]byt
 			return fmt.Errorf("%s: %w", name, err)
 		}
 		key := head.ResourceType + "/" + head.ID
+		guide := slices.Contains(guides, head.ResourceType)
 		if _, ok := lines[key]; ok {
-			return fmt.Errorf("%s: %s is in the package twice", name, key)
+			err := fmt.Errorf("%s: %s is in the package twice", name, key)
+			if guide { // R4 itself has such ones, and leaves them out
+				wrongGuide = cmp.Or(wrongGuide, err)
+				return nil
+			}
+			return err
 		}
 		if url := (canonicalKey{head.ResourceType, head.URL, head.Version}); head.URL != "" {
 			f := File{Name: name, Type: head.ResourceType, ID: head.ID}
 			// R4 itself has one under an older name too.
-			if other, ok := defined[url]; ok && other.named() == f.named() {
+			if other, ok := defined[url]; ok && other.named() == f.named() && !guide {
 				return fmt.Errorf("%s and %s both define %s", other.Name, name, url)
 			}
 			defined[url] = f
@@ -428,6 +435,8 @@ func condenseArchive(archive []byte, p *Package, refused map[string]bool) ([]byt
 		for _, typ := range guides {
 			delete(p.Resources, typ)
 		}
+	} else if wrongGuide != nil {
+		return nil, wrongGuide
 	}
 	if len(lines) == 0 {
 		return nil, fmt.Errorf("%s@%s has no definitions", p.Name, p.Version)

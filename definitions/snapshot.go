@@ -60,6 +60,7 @@ func (l *Library) expand(definition []byte) ([]byte, error) {
 	}
 	list := make([]any, len(out))
 	for i, e := range out {
+		completeElement(e)
 		list[i] = e
 	}
 	d["snapshot"] = map[string]any{"element": list}
@@ -69,6 +70,18 @@ func (l *Library) expand(definition []byte) ([]byte, error) {
 		return nil, err
 	}
 	return b.Bytes(), nil
+}
+
+// completeElement adds to an element of a snapshot what every one has: a definition, and the element that it
+// is based on, which for an own element is itself.
+// Spec: https://hl7.org/fhir/R4/structuredefinition.html#invs, sdf-3 and sdf-8b.
+func completeElement(e map[string]any) {
+	if e["definition"] == nil && e["short"] != nil {
+		e["definition"] = e["short"]
+	}
+	if e["base"] == nil {
+		e["base"] = map[string]any{"path": e["path"], "min": e["min"], "max": e["max"]}
+	}
 }
 
 func (l *Library) snapshot(url string) ([]map[string]any, error) {

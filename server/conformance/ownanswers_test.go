@@ -75,7 +75,8 @@ func TestOwnAnswersAreValid(t *testing.T) {
 		{"GET", "/ConceptMap/$translate?url=http://hl7.org/fhir/ConceptMap/cm-address-use-v3&code=home&system=http://hl7.org/fhir/address-use", ""},
 		{"GET", "/Subscription/" + hook + "/$status", ""}, {"GET", "/Subscription/" + plain + "/$status", ""}, {"GET", "/Subscription/$status", ""}, {"GET", "/Subscription/" + hook + "/$events", ""},
 		{"GET", "/Subscription/" + hook + "/$get-ws-binding-token", ""}, {"POST", "/$install-package?dry-run=true", "gz"}, {"POST", "/$remove-package?name=example.ig&dry-run=true", ""},
-		{"GET", "/AuditEvent?_count=50", ""}, {"GET", "/Subscription", ""},
+		{"GET", "/AuditEvent?_count=50", ""}, {"GET", "/Subscription", ""}, {"GET", "/StructureDefinition/Patient", ""}, {"GET", "/StructureDefinition/App", ""},
+		{"GET", "/StructureDefinition/Subscription", ""}, {"GET", "/StructureDefinition/SubscriptionStatus", ""}, {"GET", "/StructureDefinition/SubscriptionTopic", ""}, {"GET", "/StructureDefinition/oauth-uris", ""},
 		// OperationOutcomes
 		{"POST", "/Patient/$validate", `{"resourceType":"Patient","gender":"x","id":"_"}`}, {"POST", "/Patient/$validate", `{"resourceType":"Patient"}`}, {"POST", "/Patient", `{`}, {"POST", "/Patient", `{"resourceType":"Patient","gender":"x","nick":1}`},
 		{"GET", "/Patient/none", ""}, {"GET", "/Patient/gone", ""}, {"GET", "/Nothing", ""}, {"GET", "/Patient?x=1", ""}, {"GET", "/Patient?_stored=x", ""}, {"PATCH", "/Patient/a", "{}"}, {"TRACE", "/Patient", ""},
