@@ -166,8 +166,9 @@ func (f *findings) checkDatabase(ctx context.Context, url string) {
 		good = "a pooler in session mode: each connection keeps its connection of PostgreSQL"
 	}
 	if !f.add("pooler", good, err) {
-		return // what follows would be about the pooler
+		return // the other findings would be about the pooler
 	}
+	f.checkFailover(ctx, url)
 	f.checkSettings(ctx, conn)
 	f.checkWritable(ctx, conn)
 	f.checkTransactions(ctx, conn)
@@ -183,6 +184,35 @@ func (f *findings) checkDatabase(ctx context.Context, url string) {
 	if f.add("schema", good, err) && len(plan) == 0 {
 		f.checkEpochs(ctx, url)
 	}
+}
+
+// checkFailover looks at each host of the URL: one of them takes writes.
+func (f *findings) checkFailover(ctx context.Context, url string) {
+	hosts, err := store.ReadHosts(ctx, url)
+	if err == nil {
+		err = store.CheckHosts(url)
+	}
+	var writable []string
+	mode := "asynchronous"
+	for _, h := range hosts {
+		switch {
+		case err == nil && h.Err != nil && len(hosts) > 1:
+			err = fmt.Errorf("%s cannot be reached: %s", h, reasonOf(h.Err))
+		case h.Err == nil && h.Writable:
+			writable = append(writable, h.String())
+			if h.Synchronous {
+				mode = "synchronous"
+			}
+		}
+	}
+	if len(writable) > 1 {
+		err = fmt.Errorf("%s take writes: Kiln uses the one of the latest epoch; stop the other and make it a standby", strings.Join(writable, " and "))
+	}
+	good := fmt.Sprintf("one host, %s", mode)
+	if len(hosts) > 1 {
+		good = fmt.Sprintf("%d hosts, %s takes writes, %s", len(hosts), strings.Join(writable, ""), mode)
+	}
+	f.add("failover", good, err)
 }
 
 // oldTransaction is how old a transaction may be before it is a finding: as old as Kiln's own may get

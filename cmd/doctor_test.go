@@ -275,3 +275,56 @@ func copyBoth(a, b net.Conn) {
 	go func() { _, _ = io.Copy(a, b); a.Close() }()
 	_, _ = io.Copy(b, a)
 }
+
+// doctor looks at each host of a URL with several: one takes writes, and only one.
+func TestDoctorFailover(t *testing.T) {
+	t.Parallel()
+	primary := storetest.NewCluster(t)
+	standby := primary.Standby("standby")
+	failover := func(url string) finding {
+		t.Helper()
+		out, _ := runCommand(t, "doctor", "--json", "--listen", "127.0.0.1:0", "--database-url", url)
+		var found []finding
+		if err := json.Unmarshal([]byte(out), &found); err != nil {
+			t.Fatalf("%q: %v", out, err)
+		}
+		for _, f := range found {
+			if f.What == "failover" {
+				return f
+			}
+		}
+		t.Fatalf("there is no finding failover: %s", out)
+		return finding{}
+	}
+	both := storetest.URLOf(primary, standby)
+	for _, tt := range []struct {
+		name, url string
+		before    func()
+		ok        bool
+		says      []string
+	}{
+		{"one host", primary.URL(), func() {}, true, []string{"one host", "asynchronous"}},
+		{"two hosts", both, func() {}, true, []string{"2 hosts", primary.Dir(), "asynchronous"}},
+		{"synchronous", both, func() {
+			primary.Exec("postgres", "ALTER SYSTEM SET synchronous_standby_names = 'standby'")
+			primary.Exec("postgres", "SELECT pg_reload_conf()")
+			primary.Await("SELECT current_setting('synchronous_standby_names') <> ''")
+		}, true, []string{" synchronous"}},
+		{"two that take writes", both, standby.Promote, false, []string{primary.Dir(), standby.Dir(), "take writes"}},
+		{"one that is gone", both, primary.Stop, false, []string{primary.Dir(), "cannot be reached"}},
+	} {
+		tt.before()
+		f := failover(tt.url)
+		if f.OK != tt.ok {
+			t.Errorf("%s: ok %v, %q", tt.name, f.OK, f.Says)
+		}
+		for _, want := range tt.says {
+			if !strings.Contains(f.Says, want) {
+				t.Errorf("%s: %q lacks %q", tt.name, f.Says, want)
+			}
+		}
+	}
+	if _, err := runCommand(t, "config", "check", "--listen", "127.0.0.1:0", "--database-url", strings.Replace(both, "read-write", "any", 1)); err == nil || !strings.Contains(err.Error(), "target_session_attrs=read-write") {
+		t.Errorf("several hosts without target_session_attrs: %v", err)
+	}
+}

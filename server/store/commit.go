@@ -30,15 +30,14 @@ var errUnreplicated = outcome.New(outcome.CodeTimeout, "the write is on the prim
 // errUnknownCommit is what a client is told of a lostCommitError that nobody could resolve.
 var errUnknownCommit = outcome.New(outcome.CodeTimeout, "the connection to the database broke while the write was committed: it may be stored or not")
 
-// unreplicated is the key of the mark, in the CustomData of a connection, that errUnreplicated is due; backendKey
-// that of the process.
+// Keys of the CustomData of a connection: a mark that errUnreplicated is due, and the number of the process.
 const (
 	unreplicated = "unreplicated"
 	backendKey   = "backend"
 )
 
 // noteNotice marks a connection whose commit did not wait for its standby: PostgreSQL reports success with a warning. The
-// text of the warning depends on lc_messages, and its code is that of all warnings. The routine is unmistakable.
+// text of the warning depends on lc_messages, and all warnings have its code. The routine is unmistakable.
 func noteNotice(conn *pgconn.PgConn, n *pgconn.Notice) {
 	if n.Routine == "SyncRepWaitForLSN" {
 		conn.CustomData()[unreplicated] = true

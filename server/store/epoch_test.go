@@ -191,7 +191,7 @@ func TestPromotionThatLostTransactions(t *testing.T) {
 	standby.Follows(primary)
 	standby.CutOff()
 
-	// What is lost: surrogates of b, a type with its number, a text, a unit, versions, a setting, a policy.
+	// Lost: surrogates of b, a type with its number, a text, a unit, versions, a setting, a policy.
 	const text, quantity = `,"code":{"text":"Unheard of"}`, `,"valueQuantity":{"value":1,"unit":"u","system":"http://u","code":"u"}`
 	write(t, b, resource("Encounter", "lost", ""))
 	write(t, a, resource("Device", "lost", ""))

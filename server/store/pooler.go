@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Pooler says what is between a server and PostgreSQL.
+// Pooler is the kind of pooler between a server and PostgreSQL.
 type Pooler string
 
 // The kinds of Pooler.

@@ -219,7 +219,7 @@ func (s *Store) writeUnits(units []*unit) {
 	}
 	if !settled(err) || len(units) == 1 && !isRetryable(err) {
 		for _, u := range units {
-			if u.err == nil || !errors.Is(err, errUnreplicated) { // else it was left out of what is stored
+			if u.err == nil || !errors.Is(err, errUnreplicated) { // else it was left out
 				u.err = translateError(err)
 			}
 		}
@@ -249,7 +249,7 @@ func (s *Store) writeUnits(units []*unit) {
 // errNotCommitted is of a transaction whose commit broke off, and which is known not to be committed.
 var errNotCommitted = unavailableError("the database cannot be reached")
 
-// resolveLostCommit returns what has become of units whose transaction ended with an error: where the answer to the commit
+// resolveLostCommit returns the error of units after that of their transaction: where the answer to the commit
 // did not come, it looks for their versions.
 func (s *Store) resolveLostCommit(units []*unit, err error) error {
 	var lost *lostCommitError
