@@ -3,6 +3,7 @@ package bulk
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -45,6 +46,7 @@ type chunks struct {
 	prefix  string // of the paths
 	maxLine int64
 	typ     string // of the input
+	bomb    int64  // bombBytes, where it is 0
 	// room fails where the files of all jobs, with so many bytes more, are over the quota.
 	room func(ctx context.Context, more int64) error
 
@@ -75,6 +77,7 @@ func (c *chunks) split(raw io.Reader) (err error) {
 		defer z.Close()
 		in = bufio.NewReaderSize(z, lineChunk)
 	}
+	bomb := cmp.Or(c.bomb, bombBytes)
 	var line []byte
 	var number, unpacked, length, blank int64
 	for first := true; ; first = false {
@@ -90,7 +93,7 @@ func (c *chunks) split(raw io.Reader) (err error) {
 			line = line[:0]
 		}
 		switch {
-		case unpacked > bombBytes && unpacked > bombRatio*counted.n, length > bombBytes, blank > bombBytes:
+		case unpacked > bomb && unpacked > bombRatio*counted.n, length > bomb, blank > bomb:
 			return errInput{fmt.Sprintf("line %d: the input unpacks to more than a file of resources can have", number+1)}
 		case err == bufio.ErrBufferFull:
 			continue

@@ -26,6 +26,7 @@ var parts = []struct {
 	{"notifications", "Notifications", true},
 	{"apps", "Apps", true},
 	{"operations", "Operations", true},
+	{"bulk", "Bulk data", true},
 }
 
 // docs/tests/*.md: each sentence of a bullet, paragraph or row of these parts of the
