@@ -17,7 +17,7 @@ import (
 // adminCommand is `kiln admin`.
 func adminCommand() *cobra.Command {
 	c := &cobra.Command{Use: "admin", Short: "Administer the service: clients, users, keys, the search index, notifications"}
-	c.AddCommand(reindex(), client(), user(), signingKey(), apiKey(), grant(), consoleSession(), notification(), adminConfig(), adminFeatures(), adminCache(), adminDatabase(), adminServers(), adminAudit(), adminSearches(), adminIndexes(), adminJobs(), epochs())
+	c.AddCommand(reindex(), client(), user(), signingKey(), apiKey(), grant(), consoleSession(), notification(), adminConfig(), adminFeatures(), adminCache(), adminDatabase(), adminServers(), adminAudit(), adminSearches(), adminIndexes(), adminJobs(), adminRetention(), epochs())
 	return c
 }
 

@@ -194,6 +194,15 @@ func adminJobs() *cobra.Command {
 	return c
 }
 
+// adminRetention is `kiln admin retention`.
+func adminRetention() *cobra.Command {
+	c := &cobra.Command{Use: "retention", Short: "Remove AuditEvents and versions that are older than the settings allow"}
+	c.AddCommand(ask("run", "Start the job now; it also starts by itself once a day", cobra.NoArgs, func([]string) (string, string, any, error) {
+		return http.MethodPost, "/admin/retention", nil, nil
+	}))
+	return c
+}
+
 // adminServers is `kiln admin servers`.
 func adminServers() *cobra.Command {
 	return get("servers", "List the servers that work on the database", "/admin/servers")

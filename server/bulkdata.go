@@ -53,14 +53,19 @@ func (b bulkJobs) Jobs(ctx context.Context) ([]admin.Job, error) {
 		return nil, err
 	}
 	out := make([]admin.Job, len(list))
-	for i, j := range list {
-		a := admin.Job{ID: j.ID, Type: j.Type, State: j.State, Reason: j.Reason, Created: j.Created, Started: timeOrNil(j.Started), Finished: timeOrNil(j.Finished),
-			Total: j.Total, Done: j.Done, Failed: j.Failed, Failure: j.Failure, Client: j.Client, User: j.User, Request: j.Request, Expires: timeOrNil(j.Expires),
-			Parts: j.Parts, PartsDone: j.PartsDone, Attempts: j.Attempts}
-		a.Measure(time.Now())
-		out[i] = a
+	for i := range list {
+		out[i] = adminJob(&list[i])
 	}
 	return out, nil
+}
+
+// adminJob is a job as administrators see it.
+func adminJob(j *jobs.Job) admin.Job {
+	a := admin.Job{ID: j.ID, Type: j.Type, State: j.State, Reason: j.Reason, Created: j.Created, Started: timeOrNil(j.Started), Finished: timeOrNil(j.Finished),
+		Total: j.Total, Done: j.Done, Failed: j.Failed, Failure: j.Failure, Client: j.Client, User: j.User, Request: j.Request, Expires: timeOrNil(j.Expires),
+		Parts: j.Parts, PartsDone: j.PartsDone, Attempts: j.Attempts}
+	a.Measure(time.Now())
+	return a
 }
 
 // Cancel ends a job.

@@ -64,9 +64,10 @@ type DatabaseConfig struct {
 
 // FHIRConfig is about the interactions.
 type FHIRConfig struct {
-	Version       string `koanf:"version" restart:"" doc:"FHIR version served: R4 or 4.0.1"`
-	UpdateCreate  bool   `koanf:"update_create" doc:"PUT to an unknown id creates the resource"`
-	SystemHistory bool   `koanf:"system_history" doc:"serve the history of everything at /_history"`
+	Version              string `koanf:"version" restart:"" doc:"FHIR version served: R4 or 4.0.1"`
+	UpdateCreate         bool   `koanf:"update_create" doc:"PUT to an unknown id creates the resource"`
+	SystemHistory        bool   `koanf:"system_history" doc:"serve the history of everything at /_history"`
+	HistoryRetentionDays int    `koanf:"history_retention_days" doc:"days after which a job removes versions that another one has superseded; 0 keeps them for ever; the current version always stays"`
 	// R4 asks for 412 where If-Match fails, the contract for 409.
 	VersionConflictStatus int `koanf:"version_conflict_status" doc:"HTTP status of a version conflict: 409 or 412"`
 }
@@ -142,6 +143,9 @@ func (c Config) Check() error {
 	p.oneOf("fhir.version", c.FHIR.Version, "R4", "4.0", "4.0.1")
 	if s := c.FHIR.VersionConflictStatus; s != 409 && s != 412 {
 		p.add("fhir.version_conflict_status is %d: expected 409 or 412", s)
+	}
+	if d := c.FHIR.HistoryRetentionDays; d < 0 || d > mostDays {
+		p.add("fhir.history_retention_days is %d: expected 0 to %d", d, mostDays)
 	}
 	p.atLeast("server.max_body_bytes", c.Server.MaxBodyBytes, 1024)
 	p.atLeast("server.max_connections", int64(c.Server.MaxConnections), 1)

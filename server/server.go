@@ -32,6 +32,7 @@ import (
 	"kiln/server/postgres"
 	"kiln/server/ratelimit"
 	"kiln/server/rest"
+	"kiln/server/retention"
 	"kiln/server/searchparam"
 	"kiln/server/searchshape"
 	"kiln/server/settings"
@@ -71,6 +72,7 @@ type Server struct {
 	notifier          *notify.Service
 	bulk              *bulk.Service
 	views             *operate.Service
+	retention         *retention.Service
 	admin             *admin.Part
 	version           string
 	instance          string       // the id of this process among those of the database
@@ -167,6 +169,7 @@ func New(ctx context.Context, c Config, o Options) (_ *Server, err error) {
 		return nil, err
 	}
 	s.views = s.viewOperations()
+	s.retention = s.retentionJobs()
 	fhir := s.fhir()
 	s.notifier = s.notifications(fhir)
 	s.Apps = s.apps(o)
@@ -204,6 +207,7 @@ func New(ctx context.Context, c Config, o Options) (_ *Server, err error) {
 	s.Store.ReadAhead()
 	s.runInBackground(s.bulk.Jobs.Run)
 	s.runInBackground(traffic.Run)
+	s.runInBackground(s.retention.Run)
 	s.runInBackground(s.keepUp)
 	s.onClose(s.endStreams)
 	return s, nil
@@ -384,7 +388,7 @@ func (s *Server) administration() *admin.Part {
 	admin.RegisterPools(s.Metrics, s.Store.Pools)
 	s.registerEpochMetrics()
 	return &admin.Part{Instance: s.instance, Ready: s.ready, Health: s.databaseHealth, Metrics: s.Metrics, Pprof: func() bool { return s.now().Server.Pprof },
-		Searches: s.searches(), SortIndexes: s.Parameters, Jobs: []admin.JobSource{reindexJobs{s.Store}, indexBuilds{s.Store}, bulkJobs{s.bulk.Jobs}},
+		Searches: s.searches(), SortIndexes: s.Parameters, StartRetention: s.startRetention, Jobs: []admin.JobSource{reindexJobs{s.Store}, indexBuilds{s.Store}, bulkJobs{s.bulk.Jobs}},
 		Settings: s.Settings, Caches: s.caches(), Pools: s.Store.Pools, Database: s.Store.Statistics,
 		ClearEverywhere: func(ctx context.Context, names string) error {
 			return s.Store.RaiseSignal(ctx, store.SignalCaches, names)

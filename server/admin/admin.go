@@ -41,6 +41,8 @@ type Part struct {
 	Searches        Searches
 	SortIndexes     SortIndexes
 	Jobs            []JobSource
+	// StartRetention starts a job that removes what is older than the settings allow.
+	StartRetention func(ctx context.Context) (Job, error)
 	// Changed is called after each change that an administrator has made; may be nil.
 	Changed func(ctx context.Context, r *http.Request, x *web.Exchange, what, to string)
 }

@@ -17,7 +17,7 @@ import (
 // Total a second; Remaining is nil where nobody can tell.
 type Job struct {
 	ID           string     `json:"id"`
-	Type         string     `json:"type"`  // export, search, import, reindex or index-build
+	Type         string     `json:"type"`  // export, search, import, reindex, index-build or retention
 	State        string     `json:"state"` // waiting, running, done, failed or cancelled
 	ResourceType string     `json:"resource_type,omitempty"`
 	Reason       string     `json:"reason"`
@@ -94,6 +94,15 @@ func (p *Part) mountJobs(m *web.Mux) {
 		writeAnswer(w, r, job, err)
 	})
 	m.HandleFunc(web.Admin, "DELETE /admin/jobs/{id}", p.cancelJob)
+	m.HandleFunc(web.Admin, "POST /admin/retention", func(w http.ResponseWriter, r *http.Request) {
+		job, err := p.StartRetention(r.Context())
+		p.answerChange(w, r, err, "retention", "job "+job.ID)
+		if err != nil {
+			writeAnswer(w, r, nil, err)
+			return
+		}
+		writeAccepted(w, r, job)
+	})
 }
 
 // jobs are the jobs of every kind, newest first.

@@ -118,7 +118,7 @@ func (e *Event) JSON() ([]byte, error) {
 	case "login", "logout", "token", "revoke":
 		a.Type = coding{dicom, "110114", "User Authentication"}
 		a.Subtype[0].System = "urn:kiln:audit"
-	case "configure", "register", "manage":
+	case "configure", "register", "manage", "retention-start", "retention-end":
 		a.Type = coding{dicom, "110100", "Application Activity"}
 		a.Subtype[0].System = "urn:kiln:audit"
 	}

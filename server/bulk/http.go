@@ -144,7 +144,7 @@ func (s *Service) job(r *http.Request, adminToo bool) (*jobs.Job, error) {
 	}
 	p := access.PrincipalFrom(r.Context())
 	switch {
-	case j == nil, j.Expired, j.State == jobs.Cancelled, j.Type == "reindex", j.Type == "index-build":
+	case j == nil, j.Expired, j.State == jobs.Cancelled, j.Type == "reindex", j.Type == "index-build", j.Type == "retention":
 		return nil, absent
 	case p.IsOpen():
 		return j, nil // without authorization everybody is one client
