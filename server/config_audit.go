@@ -11,8 +11,8 @@ const mostDays = 365_000
 
 // AuditConfig is about AuditEvents of REST.
 type AuditConfig struct {
-	Rest string `koanf:"rest" doc:"interactions to record as AuditEvents: off, writes or all; empty is writes with authorization on, else off"`
-	RetentionDays int `koanf:"retention_days" doc:"age in days at which a job removes AuditEvents; 0 keeps them for ever"`
+	Rest          string `koanf:"rest" doc:"interactions to record as AuditEvents: off, writes or all; empty is writes with authorization on, else off"`
+	RetentionDays int    `koanf:"retention_days" doc:"age in days at which a job removes AuditEvents; 0 keeps them for ever"`
 	// VisibleToPatients shows patients the AuditEvents of their compartment.
 	VisibleToPatients bool `koanf:"visible_to_patients" doc:"show AuditEvents to tokens of patients and their proxies"`
 }
