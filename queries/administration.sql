@@ -182,6 +182,10 @@ SELECT unnest(@groups::bytea[]);
 SELECT coalesce(pg_sequence_last_value('audit_pending_id_seq'::regclass), 0)::bigint AS groups,
     coalesce(pg_sequence_last_value('audit_of_write_id_seq'::regclass), 0)::bigint AS of_writes;
 
+-- AuditWaiting counts the groups of events that are not AuditEvents yet.
+-- name: AuditWaiting :one
+SELECT (SELECT count(*) FROM audit_pending) AS groups, (SELECT count(*) FROM audit_of_write) AS of_writes;
+
 -- A group that another server is making AuditEvents of is passed over.
 -- name: TakeAuditPending :one
 DELETE FROM audit_pending

@@ -91,3 +91,10 @@ INSERT INTO app_subscription (app, number, name, content, current)
 SELECT @app::text, unnest(@numbers::integer[]), unnest(@names::text[]), unnest(@contents::text[]), unnest(@currents::boolean[])
 ON CONFLICT (app, number) DO UPDATE
 SET name = excluded.name, content = excluded.content, current = excluded.current;
+
+-- AppQueue tells of each App how many deliveries wait for its subscriptions, and how old the oldest is.
+-- name: AppQueue :many
+SELECT split_part(d.subscriber, '/', 2)::text AS app, count(*) AS depth, extract(epoch FROM now() - min(d.queued))::float8 AS age
+FROM notification_delivery d
+WHERE d.status IN ('p', 'i') AND d.subscriber LIKE 'App/%'
+GROUP BY 1;

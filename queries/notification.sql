@@ -261,6 +261,12 @@ FROM notification_delivery d
 WHERE d.status IN ('p', 'i')
 GROUP BY d.status;
 
+-- SubscriptionStatuses counts the Subscriptions by status.
+-- name: SubscriptionStatuses :many
+SELECT s.status, count(*) AS number
+FROM notification_subscription s
+GROUP BY s.status;
+
 -- name: CountFailed :one
 SELECT count(*)
 FROM notification_delivery d

@@ -21,7 +21,7 @@ func (s *Server) apps(o Options) *app.Platform {
 	pool := &sandbox.Pool{Command: o.Sandbox, Size: c.Sandbox.Workers, Logger: s.Logger, Limits: c.Sandbox.limits()}
 	s.Settings.OnChange(func(c Config) { pool.SetLimits(c.Apps.Sandbox.limits()) })
 	s.onClose(pool.Close)
-	p := &app.Platform{Service: s.Service, Store: s.Store, Own: s.Operations, Events: s.notifier, Audit: s.audit, AuditWrites: s.audit.WithApp, Pool: pool, Bundle: rest.BundleJSON, Clients: s.appClients(), Now: time.Now, Logger: s.Logger,
+	p := &app.Platform{Service: s.Service, Store: s.Store, Own: s.Operations, Events: s.notifier, Audit: s.audit, AuditWrites: s.audit.WithApp, Pool: pool, Bundle: rest.BundleJSON, Clients: s.appClients(), Now: time.Now, Logger: s.Logger, Metrics: s.Metrics,
 		Config: s.platformConfig, Enabled: s.enabled, SecretKey: s.Config.Auth.Signing.EncryptionKey,
 		Outbound: s.appRules}
 	s.Store.Follow("App", p.Hook())

@@ -48,6 +48,7 @@ type epochMetrics struct{ s *Server }
 
 var (
 	epochDescription  = prometheus.NewDesc("service_database_epoch", "Number of the database's epoch.", nil, nil)
+	lagDescription    = prometheus.NewDesc("service_change_reader_lag_seconds", "Age of the oldest change that a reader of the change log has not passed.", []string{"reader"}, nil)
 	readerDescription = prometheus.NewDesc("service_change_reader_ahead", "1 where a reader of the change log is ahead of the database, else 0.", []string{"reader"}, nil)
 )
 
@@ -55,6 +56,7 @@ var (
 func (m epochMetrics) Describe(out chan<- *prometheus.Desc) {
 	out <- epochDescription
 	out <- readerDescription
+	out <- lagDescription
 }
 
 // Collect implements prometheus.Collector. Without the database it returns the epoch alone.
@@ -72,5 +74,6 @@ func (m epochMetrics) Collect(out chan<- prometheus.Metric) {
 			ahead = 1
 		}
 		out <- prometheus.MustNewConstMetric(readerDescription, prometheus.GaugeValue, ahead, r.Name)
+		out <- prometheus.MustNewConstMetric(lagDescription, prometheus.GaugeValue, r.Behind.Seconds(), r.Name)
 	}
 }

@@ -387,9 +387,11 @@ func (s *Server) administration() *admin.Part {
 	admin.RegisterProcess(s.Metrics)
 	admin.RegisterPools(s.Metrics, s.Store.Pools)
 	s.registerEpochMetrics()
+	caches := s.caches()
+	s.registerStateMetrics(caches)
 	return &admin.Part{Instance: s.instance, Ready: s.ready, Health: s.databaseHealth, Metrics: s.Metrics, Pprof: func() bool { return s.now().Server.Pprof },
 		Searches: s.searches(), SortIndexes: s.Parameters, StartRetention: s.startRetention, Jobs: []admin.JobSource{reindexJobs{s.Store}, indexBuilds{s.Store}, bulkJobs{s.bulk.Jobs}},
-		Settings: s.Settings, Caches: s.caches(), Pools: s.Store.Pools, Database: s.Store.Statistics,
+		Settings: s.Settings, Caches: caches, Pools: s.Store.Pools, Database: s.Store.Statistics,
 		ClearEverywhere: func(ctx context.Context, names string) error {
 			return s.Store.RaiseSignal(ctx, store.SignalCaches, names)
 		},

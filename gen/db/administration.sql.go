@@ -143,6 +143,23 @@ func (q *Queries) AuditKept(ctx context.Context) (AuditKeptRow, error) {
 	return i, err
 }
 
+const AuditWaiting = `-- name: AuditWaiting :one
+SELECT (SELECT count(*) FROM audit_pending) AS groups, (SELECT count(*) FROM audit_of_write) AS of_writes
+`
+
+type AuditWaitingRow struct {
+	Groups   int64
+	OfWrites int64
+}
+
+// AuditWaiting counts the groups of events that are not AuditEvents yet.
+func (q *Queries) AuditWaiting(ctx context.Context) (AuditWaitingRow, error) {
+	row := q.db.QueryRow(ctx, AuditWaiting)
+	var i AuditWaitingRow
+	err := row.Scan(&i.Groups, &i.OfWrites)
+	return i, err
+}
+
 const AwaitAuditOfWrites = `-- name: AwaitAuditOfWrites :many
 DELETE FROM audit_of_write
 WHERE ctid = ANY (ARRAY(

@@ -189,6 +189,40 @@ func (q *Queries) AppInvocations(ctx context.Context, arg AppInvocationsParams) 
 	return items, nil
 }
 
+const AppQueue = `-- name: AppQueue :many
+SELECT split_part(d.subscriber, '/', 2)::text AS app, count(*) AS depth, extract(epoch FROM now() - min(d.queued))::float8 AS age
+FROM notification_delivery d
+WHERE d.status IN ('p', 'i') AND d.subscriber LIKE 'App/%'
+GROUP BY 1
+`
+
+type AppQueueRow struct {
+	App   string
+	Depth int64
+	Age   float64
+}
+
+// AppQueue tells of each App how many deliveries wait for its subscriptions, and how old the oldest is.
+func (q *Queries) AppQueue(ctx context.Context) ([]AppQueueRow, error) {
+	rows, err := q.db.Query(ctx, AppQueue)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []AppQueueRow
+	for rows.Next() {
+		var i AppQueueRow
+		if err := rows.Scan(&i.App, &i.Depth, &i.Age); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const AppSecrets = `-- name: AppSecrets :many
 SELECT s.app, s.name, s.value, s.sealed
 FROM app_secret s

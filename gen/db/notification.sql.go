@@ -1346,6 +1346,38 @@ func (q *Queries) SubscriptionOwners(ctx context.Context, ids []string) ([]Subsc
 	return items, nil
 }
 
+const SubscriptionStatuses = `-- name: SubscriptionStatuses :many
+SELECT s.status, count(*) AS number
+FROM notification_subscription s
+GROUP BY s.status
+`
+
+type SubscriptionStatusesRow struct {
+	Status string
+	Number int64
+}
+
+// SubscriptionStatuses counts the Subscriptions by status.
+func (q *Queries) SubscriptionStatuses(ctx context.Context) ([]SubscriptionStatusesRow, error) {
+	rows, err := q.db.Query(ctx, SubscriptionStatuses)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []SubscriptionStatusesRow
+	for rows.Next() {
+		var i SubscriptionStatusesRow
+		if err := rows.Scan(&i.Status, &i.Number); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const Subscriptions = `-- name: Subscriptions :many
 SELECT s.id, s.status, s.owner, s.secret, s.previous_secret, s.secret_changed, s.started, s.started_at, s.failing, s.error
 FROM notification_subscription s

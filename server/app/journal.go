@@ -85,6 +85,7 @@ type addedLine struct {
 // journal stores the runs of handlers: AuditEvents, and the log of Apps. It writes many in one transaction; runs that
 // change data wait for it.
 type journal struct {
+	ended  func(*invocation) // counts a run; may be nil
 	store  *store.Store
 	audit  notify.Audit
 	logger *slog.Logger
@@ -132,6 +133,9 @@ func (j *journal) close() {
 // addRecord keeps a record, and returns when it is written where wait is true. The first that waits
 // wakes the journal, not each.
 func (j *journal) addRecord(r *record, wait bool) error {
+	if r.invocation != nil && j.ended != nil {
+		j.ended(r.invocation)
+	}
 	if wait {
 		r.written = make(chan error, 1)
 	}

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"kiln/gen/db"
 	"kiln/gen/r4"
 	"kiln/server/access"
@@ -66,7 +68,10 @@ type Platform struct {
 	Bundle func(base string, b *interaction.Bundle) []byte
 	Now    func() time.Time
 	Logger *slog.Logger
+	// Metrics gets the metrics of runs; may be nil.
+	Metrics prometheus.Registerer
 
+	runs    *runMetrics
 	http    *http.Client // of http handlers
 	journal *journal
 	work    context.CancelFunc
@@ -86,6 +91,8 @@ const (
 func (p *Platform) Start() {
 	p.http = outbound.Client(p.Outbound)
 	p.journal = newJournal(p.Store, p.Audit, p.Logger)
+	p.runs = newRunMetrics(p, p.Metrics)
+	p.journal.ended = p.runs.countRun
 	ctx, cancel := context.WithCancel(context.Background())
 	p.work = cancel
 	p.done.Go(func() { p.deleteOldLogs(ctx) })

@@ -59,7 +59,8 @@ var (
 	depthDesc  = prometheus.NewDesc("service_notifications_queue_depth", "Deliveries in the queue, by status.", []string{"status"}, nil)
 	oldestDesc = prometheus.NewDesc("service_notifications_oldest_transaction_seconds",
 		"Age of the oldest transaction of the PostgreSQL cluster that has written something: events of later writes wait for its end.", nil, nil)
-	ageDesc = prometheus.NewDesc("service_notifications_queue_age_seconds", "Age of the oldest delivery, by status.", []string{"status"}, nil)
+	statusDesc = prometheus.NewDesc("service_notifications_subscriptions", "Subscriptions by status: requested, active, error, off.", []string{"status"}, nil)
+	ageDesc    = prometheus.NewDesc("service_notifications_queue_age_seconds", "Age of the oldest delivery, by status.", []string{"status"}, nil)
 )
 
 // Describe implements prometheus.Collector.
@@ -67,6 +68,7 @@ func (queueCollector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- depthDesc
 	ch <- ageDesc
 	ch <- oldestDesc
+	ch <- statusDesc
 }
 
 // Collect implements prometheus.Collector.
@@ -75,6 +77,15 @@ func (c queueCollector) Collect(ch chan<- prometheus.Metric) {
 	defer cancel()
 	if t, err := store.FindOldestTransaction(ctx, c.s.Store.Pool()); err == nil {
 		ch <- prometheus.MustNewConstMetric(oldestDesc, prometheus.GaugeValue, t.Age.Seconds())
+	}
+	if list, err := c.s.db().SubscriptionStatuses(ctx); err == nil {
+		number := map[string]int64{"requested": 0, "active": 0, "error": 0, "off": 0}
+		for _, r := range list {
+			number[r.Status] = r.Number
+		}
+		for status, n := range number {
+			ch <- prometheus.MustNewConstMetric(statusDesc, prometheus.GaugeValue, float64(n), status)
+		}
 	}
 	rows, err := c.s.db().QueueDepth(ctx)
 	if err != nil {

@@ -155,3 +155,10 @@ func (s *Store) LastContent(ctx context.Context, typ, id string) (int, error) {
 	}
 	return int(h.Version), nil
 }
+
+// AuditWaiting counts the groups of events, of reads and of writes, that are not AuditEvents
+// yet.
+func (s *Store) AuditWaiting(ctx context.Context) (reads, writes int64, err error) {
+	r, err := db.New(s.side).AuditWaiting(ctx)
+	return r.Groups, r.OfWrites, translateError(err)
+}
