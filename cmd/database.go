@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -111,16 +110,10 @@ const (
 // findServer returns the id of the Kiln that listens at server.listen, "" where none does. It
 // waits for one that starts.
 func findServer(ctx context.Context, c server.ServerConfig) (string, error) {
-	host, port, err := net.SplitHostPort(c.Listen)
-	if err != nil || port == "0" {
+	if _, port, err := net.SplitHostPort(c.Listen); err != nil || port == "0" {
 		return "", nil
 	}
-	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
-		host = "localhost"
-	}
-	// The certificate may be of another name, and nothing secret is sent.
-	client := &http.Client{Timeout: serverAnswers, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
-	at := c.Scheme() + "://" + net.JoinHostPort(host, port) + "/health/live"
+	client, at := localClient(serverAnswers), localURL(c)+"/health/live"
 	for end := time.Now().Add(serverStarts); ; {
 		id := readInstance(ctx, client, at)
 		if id != admin.InstanceStarting {

@@ -24,7 +24,7 @@ func root() *cobra.Command {
 		SilenceErrors: true,
 		Version:       softwareVersion(),
 	}
-	c.AddCommand(serve(), migrate(), load(), packageCommand(), adminCommand(), appCommand(), fhirpathCommand(), config(), token(), backupCommand(), restoreCommand(), exportCommand(), importCommand(), viewCommand(), doctor(), version(), sandboxWorker())
+	c.AddCommand(serve(), migrate(), load(), packageCommand(), adminCommand(), appCommand(), fhirpathCommand(), config(), token(), backupCommand(), restoreCommand(), exportCommand(), importCommand(), viewCommand(), doctor(), health(), version(), sandboxWorker())
 	for _, sub := range c.Commands() {
 		if sub.Hidden {
 			continue
@@ -89,6 +89,8 @@ func addShared(c *cobra.Command) {
 		address, asJSON = true, false
 	case "config", "doctor":
 		address = true
+	case "health":
+		address, database, asJSON = true, false, false
 	case "app", "load":
 		database = false
 	case "package", "version":

@@ -61,7 +61,8 @@ and stops when it ends.`,
 				o.Ready = func(*server.Server) { d.banner(c.ErrOrStderr()) }
 			}
 			ready, show := false, o.Ready
-			o.Ready = func(s *server.Server) { ready = true; show(s) }
+			o.Ready = func(s *server.Server) { ready = true; show(s); notifySystemd("READY=1", log) }
+			defer context.AfterFunc(c.Context(), func() { notifySystemd("STOPPING=1", log) })()
 			err = server.Run(c.Context(), cfg, o)
 			if err != nil && !ready && c.Context().Err() != nil {
 				return errNotReady

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -53,6 +54,15 @@ func render(t *testing.T, change func(values map[string]any)) map[string]map[str
 				return d
 			}
 			return v
+		},
+		"mul": func(a, b int) int { return a * b },
+		"div": func(a, b int) int { return a / b },
+		"join": func(between string, list []any) string {
+			var texts []string
+			for _, v := range list {
+				texts = append(texts, fmt.Sprint(v))
+			}
+			return strings.Join(texts, between)
 		},
 		"toYaml": func(v any) (string, error) {
 			b, err := yaml.Marshal(v)
@@ -147,7 +157,7 @@ func TestChart(t *testing.T) {
 	}
 	env, _ := at(pod, "containers.0.env").([]any)
 	for i := range env {
-		if name := at(env, fmt.Sprint(i)+".name").(string); !known[name] {
+		if name := at(env, fmt.Sprint(i)+".name").(string); !known[name] && name != "GOMEMLIMIT" {
 			t.Errorf("%s is no key of the configuration", name)
 		}
 	}
@@ -156,7 +166,7 @@ func TestChart(t *testing.T) {
 	}
 	objects = render(t, func(v map[string]any) {
 		v["ingress"] = map[string]any{"enabled": true, "className": "nginx", "host": "h.example.org", "tlsSecret": "cert"}
-		v["metrics"] = map[string]any{"annotations": true}
+		v["metrics"].(map[string]any)["annotations"] = true
 		v["image"] = map[string]any{"repository": "r/kiln", "tag": "1.2", "pullPolicy": "Always"}
 	})
 	if at(objects["Ingress"], "spec.tls.0.secretName") != "cert" || at(objects["Ingress"], "spec.rules.0.host") != "h.example.org" {
@@ -167,5 +177,82 @@ func TestChart(t *testing.T) {
 	}
 	if kinds := len(objects); !slices.Contains([]int{4}, kinds) {
 		t.Errorf("%d objects, want 4", kinds)
+	}
+}
+
+// The values of the chart reach the pod: memory, preStop, proxies, additions, metrics.
+// Contract, Operations: deploy: the Helm chart.
+func TestChartValues(t *testing.T) {
+	t.Parallel()
+	objects := render(t, func(v map[string]any) {
+		v["memory"] = map[string]any{"limit": 2000, "search": 512}
+		v["resources"] = map[string]any{"requests": map[string]any{"cpu": "1"}, "limits": map[string]any{"cpu": "2"}}
+		v["trustedProxies"] = []any{"10.0.0.0/8", "192.168.1.1"}
+		v["extraEnv"] = []any{map[string]any{"name": "EXTRA", "value": "x"}}
+		v["extraEnvFrom"] = []any{map[string]any{"configMapRef": map[string]any{"name": "more"}}}
+		v["extraVolumes"] = []any{map[string]any{"name": "bulk", "emptyDir": map[string]any{}}}
+		v["extraVolumeMounts"] = []any{map[string]any{"name": "bulk", "mountPath": "/bulk"}}
+		v["affinity"] = map[string]any{"podAntiAffinity": map[string]any{"x": "y"}}
+		v["nodeSelector"] = map[string]any{"disk": "ssd"}
+		v["tolerations"] = []any{map[string]any{"key": "db"}}
+		v["topologySpreadConstraints"] = []any{map[string]any{"maxSkew": 1}}
+		v["preStopSeconds"], v["terminationGracePeriodSeconds"] = 7, 60
+		v["metrics"] = map[string]any{"annotations": true, "port": 9100, "serviceMonitor": map[string]any{"enabled": true, "interval": "15s", "labels": map[string]any{"release": "prometheus"},
+			"tokenSecret": map[string]any{"name": "scrape", "key": "token"}}}
+	})
+	pod := at(objects["Deployment"], "spec.template.spec")
+	env := make(map[string]string)
+	list, _ := at(pod, "containers.0.env").([]any)
+	for _, e := range list {
+		env[fmt.Sprint(at(e, "name"))] = fmt.Sprint(at(e, "value"))
+	}
+	for name, want := range map[string]string{"KILN_SEARCH__MEMORY_MB": "512", "GOMEMLIMIT": "1800MiB", "KILN_SERVER__TRUSTED_PROXIES": "10.0.0.0/8,192.168.1.1",
+		"EXTRA": "x", "KILN_SERVER__METRICS_LISTEN": "0.0.0.0:9100"} {
+		if env[name] != want {
+			t.Errorf("%s is %q, want %q", name, env[name], want)
+		}
+	}
+	for path, want := range map[string]any{
+		"containers.0.resources.limits.memory": "2000Mi", "containers.0.resources.limits.cpu": "2", "containers.0.resources.requests.cpu": "1",
+		"containers.0.lifecycle.preStop.exec.command.1": "7", "terminationGracePeriodSeconds": 60,
+		"containers.0.envFrom.0.secretRef.name": "kiln", "containers.0.envFrom.1.configMapRef.name": "more",
+		"containers.0.volumeMounts.1.mountPath": "/bulk", "volumes.1.name": "bulk", "affinity.podAntiAffinity.x": "y", "nodeSelector.disk": "ssd",
+		"tolerations.0.key": "db", "topologySpreadConstraints.0.maxSkew": 1, "containers.0.ports.1.containerPort": 9100,
+	} {
+		if got := at(pod, path); got != want {
+			t.Errorf("%s is %v, want %v", path, got, want)
+		}
+	}
+	monitor := objects["ServiceMonitor"]
+	for path, want := range map[string]any{
+		"spec.endpoints.0.port": "metrics", "spec.endpoints.0.authorization.credentials.name": "scrape", "spec.endpoints.0.interval": "15s", "metadata.labels.release": "prometheus",
+	} {
+		if got := at(monitor, path); got != want {
+			t.Errorf("ServiceMonitor: %s is %v, want %v", path, got, want)
+		}
+	}
+	labels, _ := at(objects["Service"], "metadata.labels").(map[string]any)
+	selector, _ := at(monitor, "spec.selector.matchLabels").(map[string]any)
+	for name, value := range selector {
+		if labels[name] != value {
+			t.Errorf("the ServiceMonitor selects %s=%v, and the Service has %v", name, value, labels[name])
+		}
+	}
+	if at(objects["Service"], "spec.ports.1.targetPort") != "metrics" || len(selector) == 0 {
+		t.Error("the Service does not have the port of metrics")
+	}
+}
+
+// Helm itself renders the chart, where it is installed.
+func TestHelm(t *testing.T) {
+	t.Parallel()
+	helm, err := exec.LookPath("helm")
+	if err != nil {
+		t.Skip("helm is not installed")
+	}
+	for _, args := range [][]string{{"lint", "helm"}, {"template", "test", "helm"}, {"template", "test", "helm", "--set", "metrics.port=9100,metrics.serviceMonitor.enabled=true,ingress.enabled=true"}} {
+		if out, err := exec.Command(helm, args...).CombinedOutput(); err != nil {
+			t.Errorf("helm %s: %v\n%s", strings.Join(args, " "), err, out)
+		}
 	}
 }

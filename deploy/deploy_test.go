@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
 	"go.yaml.in/yaml/v3"
 
 	"kiln/server"
@@ -70,6 +71,78 @@ func TestDockerfile(t *testing.T) {
 	if !strings.Contains(string(text), "CGO_ENABLED=0") {
 		t.Error("the binary is not static")
 	}
+	_, final, _ := strings.Cut(string(text), "\nFROM debian")
+	for what, line := range map[string]string{"every address": "ENV KILN_SERVER__LISTEN=0.0.0.0:8080", "pg_dump": "postgresql-client-17", "roots of TLS": "ca-certificates",
+		"a health check": `CMD ["kiln", "health"]`, "the command": `ENTRYPOINT ["kiln"]`, "its place": "/usr/local/bin/kiln"} {
+		if !strings.Contains(final, line) {
+			t.Errorf("the image lacks %s: %s", what, line)
+		}
+	}
+	// What the build copies exists, and is not ignored.
+	ignored, err := os.ReadFile("../.dockerignore")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, folder := range []string{"cmd", "server", "oauth", "gen", "queries", "definitions", "go.mod", "go.sum", "oauth/oryx"} {
+		if _, err := os.Stat(filepath.Join("..", folder)); err != nil {
+			t.Error(err)
+		}
+		for line := range strings.SplitSeq(string(ignored), "\n") {
+			if line == folder {
+				t.Errorf(".dockerignore leaves out %s, which the build needs", folder)
+			}
+		}
+	}
+	for _, line := range []string{".git", ".kiln", "bin"} {
+		if !strings.Contains(string(ignored), "\n"+line+"\n") {
+			t.Errorf(".dockerignore does not leave out %s", line)
+		}
+	}
+}
+
+// A password may have every character: it stands beside the URL of the database.
+func TestComposePassword(t *testing.T) {
+	text, err := os.ReadFile("compose.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const password = "p@ss:w/o%20r#d?'\""
+	var c struct {
+		Services map[string]struct {
+			Environment map[string]string
+			Healthcheck struct{ Test []string }
+		}
+	}
+	if err := yaml.Unmarshal(text, &c); err != nil {
+		t.Fatal(err)
+	}
+	environment := c.Services["kiln"].Environment
+	for name, value := range environment {
+		if strings.HasPrefix(name, "PG") {
+			t.Setenv(name, strings.ReplaceAll(value, "${KILN_DATABASE_PASSWORD}", password))
+		}
+	}
+	config, err := pgx.ParseConfig(environment["KILN_DATABASE__URL"])
+	if err != nil || config.Password != password || config.Host != "database" || config.User != "kiln" {
+		t.Errorf("the password is %q, %v", config.Password, err)
+	}
+	if test := c.Services["kiln"].Healthcheck.Test; len(test) < 2 || test[len(test)-1] != "health" {
+		t.Errorf("the health check is %q", test)
+	}
+}
+
+// The unit waits for the server's own message, and survives a killed script.
+func TestUnitSettings(t *testing.T) {
+	t.Parallel()
+	unit, err := os.ReadFile("kiln.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range []string{"Type=notify", "TimeoutStartSec=infinity", "OOMPolicy=continue", "UMask=0077"} {
+		if !strings.Contains(string(unit), "\n"+line+"\n") {
+			t.Errorf("the unit lacks %s", line)
+		}
+	}
 }
 
 // Compose's file can be read, its server is locked up, and each KILN_ variable of it
@@ -100,7 +173,7 @@ func TestCompose(t *testing.T) {
 		known["KILN_"+strings.ToUpper(strings.ReplaceAll(k.Name, ".", "__"))] = true
 	}
 	for name := range kiln.Environment {
-		if !known[name] {
+		if !known[name] && name != "PGPASSWORD" {
 			t.Errorf("%s is no key of the configuration", name)
 		}
 	}
