@@ -11,8 +11,8 @@ import (
 	"kiln/server/store/storetest"
 )
 
-// metric returns a metric by its name and labels as they are printed; false where it is absent.
-func (s *service) metric(name string) (float64, bool) {
+// stateMetric returns a metric by its name and labels as they are printed; false where it is absent.
+func (s *service) stateMetric(name string) (float64, bool) {
 	s.t.Helper()
 	for line := range strings.SplitSeq(string(s.get(s.root("/metrics")).want(200).body), "\n") {
 		if text, ok := strings.CutPrefix(line, name+" "); ok {
@@ -38,13 +38,13 @@ func TestMetricsOfState(t *testing.T) {
 		c.Notifications.Webhook.AllowPrivateNetworks = "true"
 	})
 	above := func(name string, least float64) func() bool {
-		return func() bool { v, ok := s.metric(name); return ok && v >= least }
+		return func() bool { v, ok := s.stateMetric(name); return ok && v >= least }
 	}
 	for _, name := range []string{`service_cache_hits_total{cache="token"}`, `service_cache_misses_total{cache="query"}`, `service_cache_entries{cache="definitions"}`,
 		`service_cache_bytes{cache="query"}`, `service_cache_evictions_total{cache="total"}`, `service_audit_pending{source="reads"}`, `service_audit_pending{source="writes"}`,
 		"service_reindex_remaining", "service_reindex_failed", `service_disk_free_bytes{folder="bulk.directory"}`, `service_disk_size_bytes{folder="bulk.directory"}`,
 		`service_notifications_subscriptions{status="error"}`} {
-		if _, ok := s.metric(name); !ok {
+		if _, ok := s.stateMetric(name); !ok {
 			t.Errorf("there is no metric %s", name)
 		}
 	}
