@@ -128,7 +128,7 @@ func newDemo(ctx context.Context, s *server.Server) (_ *demo, err error) {
 		return nil, err
 	}
 	users = slices.DeleteFunc(users, func(u *oauth.UserAnswer) bool { return configuredUsers[u.Username] })
-	clients = slices.DeleteFunc(clients, func(c *oauth.ClientAnswer) bool { return configuredClients[c.ID] })
+	clients = slices.DeleteFunc(clients, func(c *oauth.ClientAnswer) bool { return configuredClients[c.ID] || c.ID == oauth.ConsoleClient })
 	if len(history.Bundle.Entries)+len(users)+len(clients) > 0 {
 		return nil, errors.New("--demo is for an empty database, and this one is in use; give it another: --data-dir .kiln-demo")
 	}

@@ -47,6 +47,7 @@ type page struct {
 	Grants     []grantRow
 	Withdrawn  string // app whose access has just ended
 	Leave      logoutRequest
+	Again      string // where a person signs in again
 
 	redirect string // where the form may lead
 }
@@ -56,8 +57,16 @@ func (s *Server) newPage(r *http.Request, title string) page {
 	c := s.Config().Pages
 	return page{
 		Title: title, Language: languageOf(r), Server: c.name(), Logo: s.logo.Load() != nil, Style: s.styleAddress(),
-		RequestID: r.Header.Get("X-Request-Id"),
+		RequestID: r.Header.Get("X-Request-Id"), Again: s.signInAgain(),
 	}
+}
+
+// signInAgain returns the address at which a person signs in who has signed out: the console, where there is one.
+func (s *Server) signInAgain() string {
+	if s.options.Console != nil {
+		return "/console"
+	}
+	return "/auth/"
 }
 
 // AppName is the name of the client for people.

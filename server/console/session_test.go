@@ -107,7 +107,7 @@ func TestSessions(t *testing.T) {
 
 	// Sign out ends the session on every server, and the sign-in.
 	out := v.post("/console/sign-out", url.Values{}).want(303)
-	v.follow(out.location).want(200).has("<h1>Signed out</h1>", "Sign in again")
+	v.follow(out.location).want(200).has("<h1>Signed out</h1>", `<a href="/console">Sign in again</a>`)
 	v.get("/console").want(303)
 	elsewhere.get("/console").want(303)
 
