@@ -18,16 +18,23 @@ SELECT sqlc.arg(job)::text, coalesce(max(p.number), 0) + 1, sqlc.arg(stage)::int
 FROM job_part p
 WHERE p.job = sqlc.arg(job)::text;
 
--- ClaimJobPart leases a part that waits, or whose lease is over, to a server.
+-- ClaimJobPart leases a part that waits, or whose lease is over, to a server: of the job with the fewest
+-- parts under way, so that a long job does not hold up the others.
 -- name: ClaimJobPart :one
-WITH next AS (
+WITH under_way AS (
+    SELECT r.job, count(*) AS parts
+    FROM job_part r
+    WHERE r.state = 'running' AND r.leased_until >= clock_timestamp()
+    GROUP BY r.job
+), next AS (
     SELECT p.job, p.number, p.state = 'running' AS lost
     FROM job_part p
     JOIN job j ON j.id = p.job
+    LEFT JOIN under_way u ON u.job = p.job
     WHERE j.finished IS NULL AND j.type = ANY (@types::text[])
         AND (p.state = 'waiting' AND p.not_before <= clock_timestamp() OR p.state = 'running' AND p.leased_until < clock_timestamp())
         AND NOT EXISTS (SELECT FROM job_part q WHERE q.job = p.job AND q.stage < p.stage AND q.state <> 'done')
-    ORDER BY j.created, p.number
+    ORDER BY coalesce(u.parts, 0), j.created, p.number
     LIMIT 1
     FOR UPDATE OF p SKIP LOCKED
 ), started AS (

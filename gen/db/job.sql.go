@@ -154,14 +154,20 @@ func (q *Queries) AddJobProgress(ctx context.Context, arg AddJobProgressParams) 
 }
 
 const ClaimJobPart = `-- name: ClaimJobPart :one
-WITH next AS (
+WITH under_way AS (
+    SELECT r.job, count(*) AS parts
+    FROM job_part r
+    WHERE r.state = 'running' AND r.leased_until >= clock_timestamp()
+    GROUP BY r.job
+), next AS (
     SELECT p.job, p.number, p.state = 'running' AS lost
     FROM job_part p
     JOIN job j ON j.id = p.job
+    LEFT JOIN under_way u ON u.job = p.job
     WHERE j.finished IS NULL AND j.type = ANY ($3::text[])
         AND (p.state = 'waiting' AND p.not_before <= clock_timestamp() OR p.state = 'running' AND p.leased_until < clock_timestamp())
         AND NOT EXISTS (SELECT FROM job_part q WHERE q.job = p.job AND q.stage < p.stage AND q.state <> 'done')
-    ORDER BY j.created, p.number
+    ORDER BY coalesce(u.parts, 0), j.created, p.number
     LIMIT 1
     FOR UPDATE OF p SKIP LOCKED
 ), started AS (
@@ -195,7 +201,8 @@ type ClaimJobPartRow struct {
 	Lost     bool
 }
 
-// ClaimJobPart leases a part that waits, or whose lease is over, to a server.
+// ClaimJobPart leases a part that waits, or whose lease is over, to a server: of the job with the fewest
+// parts under way, so that a long job does not hold up the others.
 func (q *Queries) ClaimJobPart(ctx context.Context, arg ClaimJobPartParams) (ClaimJobPartRow, error) {
 	row := q.db.QueryRow(ctx, ClaimJobPart, arg.Holder, arg.LeaseMs, arg.Types)
 	var i ClaimJobPartRow

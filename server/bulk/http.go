@@ -360,13 +360,26 @@ func (s *Service) download(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodHead {
 			return
 		}
-		out := gzip.NewWriter(x)
+		out := gzip.NewWriter(slowWriter{x})
 		if _, err := io.Copy(out, content); err == nil {
 			out.Close()
 		}
 		return
 	}
-	http.ServeContent(x, r, "", time.Time{}, content)
+	http.ServeContent(slowWriter{x}, r, "", time.Time{}, content)
+}
+
+// mostStalled is how long the client of a download may read nothing. A download that goes on may take as
+// long as it likes: the server's limit for answers does not apply.
+const mostStalled = 2 * time.Minute
+
+// slowWriter lets a client read slowly.
+type slowWriter struct{ http.ResponseWriter }
+
+func (w slowWriter) Write(b []byte) (int, error) {
+	// Where a connection has no deadlines, there is none to move.
+	_ = http.NewResponseController(w.ResponseWriter).SetWriteDeadline(time.Now().Add(mostStalled))
+	return w.ResponseWriter.Write(b)
 }
 
 // fail answers with an error; a database that cannot be reached is 503.

@@ -264,11 +264,35 @@ func (s *Service) storeLines(ctx context.Context, t *jobs.Task, spec *importSpec
 		return jobs.Result{}, fmt.Errorf("open the lines of an import: %w", err)
 	}
 	defer file.Close()
-	if _, err := file.Seek(kept.Offset, io.SeekStart); err != nil {
-		return jobs.Result{}, err
+	l := &lineReader{s: s, ctx: owned, base: t.Job.Base, input: spec.Inputs[part.Input], source: spec.Source}
+	for {
+		if _, err := file.Seek(kept.Offset, io.SeekStart); err != nil {
+			return jobs.Result{}, err
+		}
+		l.in, l.offset, l.held = bufio.NewReaderSize(file, lineBuffer), kept.Offset, nil
+		err := s.storeBatches(ctx, t, l, part.Input, &kept)
+		bad, refused := errors.AsType[errBatch](err)
+		switch {
+		case refused: // one of the lines, by PostgreSQL: each is written alone, to find it
+			l.aloneUntil = bad.end
+		case err != nil:
+			return jobs.Result{}, err
+		default:
+			return jobs.Result{Done: kept.stored(), Failed: kept.Failed, Data: importData{Input: part.Input, importCounts: kept.importCounts}}, nil
+		}
 	}
-	l := &lineReader{s: s, ctx: owned, in: bufio.NewReaderSize(file, lineBuffer), offset: kept.Offset, base: t.Job.Base,
-		input: spec.Inputs[part.Input], source: spec.Source}
+}
+
+// errBatch is the refusal of a batch for a reason in one of its lines.
+type errBatch struct {
+	end int64 // of the batch
+	err error
+}
+
+func (e errBatch) Error() string { return e.err.Error() }
+
+// storeBatches stores the batches of a reader to its end.
+func (s *Service) storeBatches(ctx context.Context, t *jobs.Task, l *lineReader, input int, kept *linesKept) error {
 	// The next batch is made ready while one is written.
 	under, stop := context.WithCancel(ctx)
 	defer stop()
@@ -292,19 +316,19 @@ func (s *Service) storeLines(ctx context.Context, t *jobs.Task, spec *importSpec
 	})
 	for b := range batches {
 		if b.end > kept.Offset {
-			if err := s.storeBatch(ctx, t, part.Input, &kept, b); err != nil {
-				return jobs.Result{}, err
+			if err := s.storeBatch(l.ctx, t, input, kept, b); err != nil {
+				return err
 			}
 			t.Progress(kept.stored())
 		}
 		if b.err == io.EOF {
-			return jobs.Result{Done: kept.stored(), Failed: kept.Failed, Data: importData{Input: part.Input, importCounts: kept.importCounts}}, nil
+			return nil
 		}
 		if b.err != nil {
-			return jobs.Result{}, b.err
+			return b.err
 		}
 	}
-	return jobs.Result{}, ctx.Err()
+	return ctx.Err()
 }
 
 // lineReader makes the writes of the lines of a file.
@@ -317,6 +341,8 @@ type lineReader struct {
 	input  importInput
 	source string
 	held   *record // begins the next batch
+	// aloneUntil is the offset up to which each line is a batch.
+	aloneUntil int64
 }
 
 // next returns the next batch; its err is io.EOF with the last one.
@@ -346,7 +372,7 @@ func (l *lineReader) next() lineBatch {
 			b.failed = append(b.failed, lineError(r.number, err))
 		default:
 			ref := int64(fhir.ValueReference(w.ResourceType, w.ID))
-			alone := l.s.Store.Hooked(w.ResourceType)
+			alone := l.s.Store.Hooked(w.ResourceType) || l.offset < l.aloneUntil
 			if len(b.lines) > 0 && (seen[ref] || alone) {
 				l.s.RecycleLine(w)
 				l.held = &r
@@ -438,6 +464,14 @@ func (s *Service) storeBatch(ctx context.Context, t *jobs.Task, input int, kept 
 			b.lines = append(append([]int64(nil), b.lines[:w.Index]...), b.lines[w.Index+1:]...)
 			continue
 		}
+		if refusesLine(err) && len(b.writes) > 0 {
+			if len(b.writes) > 1 {
+				return errBatch{b.end, err}
+			}
+			b.failed = append(b.failed, lineError(b.lines[0], err))
+			b.writes, b.lines = nil, nil
+			continue
+		}
 		if err != nil {
 			return err
 		}
@@ -447,6 +481,12 @@ func (s *Service) storeBatch(ctx context.Context, t *jobs.Task, input int, kept 
 		}
 		return nil
 	}
+}
+
+// refusesLine reports whether a transaction failed for a reason in one of its lines: another attempt would
+// fail in the same way.
+func refusesLine(err error) bool {
+	return outcome.Theirs(err) && !outcome.Is(err, outcome.CodeConflict, outcome.CodeTimeout, outcome.CodeThrottled)
 }
 
 // reportImport makes the files of errors and the entries of the manifest.
