@@ -124,6 +124,7 @@ func TestProviderThatMisbehaves(t *testing.T) {
 		"authorized for another":     {"azp": "other"},
 		"azp that is none":           {"azp": 1},
 		"expired":                    {"exp": time.Now().Unix() - 10},
+		"not before in an hour":      {"nbf": time.Now().Add(time.Hour).Unix()},
 		"another nonce":              {"nonce": "x"},
 		"no nonce":                   {"nonce": nil},
 		"no subject, and a user's":   {"sub": nil, "preferred_username": "doctor"},
@@ -215,6 +216,8 @@ func TestTrustedIssuerWhoseUserIsNone(t *testing.T) {
 		"a list of users":         {map[string]any{"fhir_user": []any{"Patient/p1"}}, 401, "", ""},
 		"no id of a patient":      {map[string]any{"patient": "p 1"}, 401, "", ""},
 		"a list of patients":      {map[string]any{"patient": []any{"p1", "p2"}}, 401, "", ""},
+		"not before in an hour":   {map[string]any{"nbf": time.Now().Add(time.Hour).Unix()}, 401, "", ""},
+		"not before an hour ago":  {map[string]any{"nbf": time.Now().Add(-time.Hour).Unix()}, 200, "", ""},
 		"no id of an encounter":   {map[string]any{"encounter": "e 1"}, 200, "", ""},
 	} {
 		all := map[string]any{"iss": p.URL, "aud": "kiln", "sub": "42", "exp": time.Now().Unix() + 300, "scope": "user/*.rs"}

@@ -29,7 +29,7 @@ func (tokens) Close()         {}
 type claims struct {
 	Subject, Client, Patient, User, Scope, Issuer string
 	Roles                                         []string
-	Unbound                                       bool
+	Unbound, APIKey                               bool
 }
 
 // token is the header and value that make a request run with scopes.
@@ -51,7 +51,7 @@ func (tokens) Verify(_ context.Context, token string) (*access.Principal, error)
 	if err != nil {
 		return nil, err
 	}
-	return &access.Principal{Subject: c.Subject, Issuer: c.Issuer, ClientID: c.Client, Patient: c.Patient, FHIRUser: c.User, Unbound: c.Unbound, Roles: c.Roles,
+	return &access.Principal{Subject: c.Subject, Issuer: c.Issuer, ClientID: c.Client, Patient: c.Patient, FHIRUser: c.User, Unbound: c.Unbound, APIKey: c.APIKey, Roles: c.Roles,
 		Scopes: scopes, Admin: scopes.Has("admin"), TokenID: token}, nil
 }
 

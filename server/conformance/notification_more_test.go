@@ -32,6 +32,8 @@ func TestNotifyUsers(t *testing.T) {
 	stream := another.as(anna).stream("/Patient/$events", "Authorization", another.as(anna).token)
 	service := another.as(claims{Subject: "anna", Client: "anna", Scope: "system/*.rs"}) // a client of the user's name
 	others := service.stream("/Patient/$events", "Authorization", service.token)
+	key := another.as(claims{Subject: "anna", Client: "apikey:anna", APIKey: true, Scope: "system/*.rs"}) // an API key of the user's name
+	keyed := key.stream("/Patient/$events", "Authorization", key.token)
 	conn, _, err := websocket.DefaultDialer.Dial(strings.Replace(s.server(), "http", "ws", 1)+"/notifications/ws", http.Header{"Authorization": {anna.token()}})
 	if err != nil {
 		t.Fatal(err)
@@ -60,6 +62,9 @@ func TestNotifyUsers(t *testing.T) {
 	marker := back.do("POST", "/Patient", patient("Marker")).want(201).str("id")
 	if ev := others.next(); ev.name == "notify" || !strings.Contains(ev.data, marker) {
 		t.Errorf("the client of the user's name: %+v", ev)
+	}
+	if ev := keyed.next(); ev.name == "notify" || !strings.Contains(ev.data, marker) {
+		t.Errorf("the API key of the user's name: %+v", ev)
 	}
 	away := s.as(claims{Subject: "away", Client: "app", Scope: "user/*.rs"})
 	if ev := away.stream("/notifications/events", "Authorization", away.token).next(); ev.name != "notify" || !strings.Contains(ev.data, id) {

@@ -225,7 +225,11 @@ func (s *Service) searchPage(ctx context.Context, from searcher, q *search.Query
 	for _, v := range found.Includes {
 		b.Entries = append(b.Entries, Entry{Version: reduce(v), Mode: "include"})
 	}
-	issues := slices.Concat(q.Ignored, q.Notices, found.Issues)
+	versions, err := s.warnOfVersions(ctx, q, found)
+	if err != nil {
+		return Response{}, err
+	}
+	issues := slices.Concat(q.Ignored, q.Notices, found.Issues, versions)
 	if q.Asked > 0 && q.Count > 0 && q.Cursor == nil && q.Offset == 0 {
 		issues = append(issues, outcome.Issue{Severity: outcome.Information, Code: outcome.CodeInformational,
 			Diagnostics: fmt.Sprintf("parameter _count: %d is more than the largest page has; each page has up to %d matches", q.Asked, q.Count)})
