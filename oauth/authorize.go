@@ -15,6 +15,7 @@ import (
 	"github.com/ory/fosite"
 
 	"kiln/oauth/storage"
+	"kiln/server/web"
 )
 
 var (
@@ -351,7 +352,9 @@ func hintOf(err error) string {
 	return e.DescriptionField
 }
 
-func writeCached(w http.ResponseWriter, v any) {
+// writeCached answers with v as JSON that clients may keep for a minute, and ask for by its
+// entity tag afterwards.
+func writeCached(w http.ResponseWriter, r *http.Request, v any) {
 	b, err := json.Marshal(v)
 	if err != nil {
 		http.Error(w, "internal error", http.StatusInternalServerError)
@@ -359,5 +362,9 @@ func writeCached(w http.ResponseWriter, v any) {
 	}
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.Header().Set("Cache-Control", "public, max-age=60")
+	if web.TagContent(w, r, b) {
+		w.WriteHeader(http.StatusNotModified)
+		return
+	}
 	_, _ = w.Write(append(b, '\n'))
 }

@@ -113,7 +113,7 @@ func (s *Server) discovery(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, errNoOpenID)
 		return
 	}
-	writeCached(w, s.Discovery())
+	writeCached(w, r, s.Discovery())
 }
 
 // publicKeys is GET /.well-known/jwks.json. It has the keys that other servers of the
@@ -125,5 +125,5 @@ func (s *Server) publicKeys(w http.ResponseWriter, r *http.Request) {
 	if err := s.keys.loadKeys(ctx); err != nil {
 		s.Logger.WarnContext(ctx, "the signing keys of other servers cannot be read", "error", err)
 	}
-	writeCached(w, s.keys.publishedKeys())
+	writeCached(w, r, s.keys.publishedKeys())
 }

@@ -38,7 +38,7 @@ func (s *Server) addStyle(c *storage.Context) {
 }
 
 // serveSmartStyle is GET /auth/smart-style.json.
-func (s *Server) serveSmartStyle(w http.ResponseWriter, _ *http.Request) {
+func (s *Server) serveSmartStyle(w http.ResponseWriter, r *http.Request) {
 	style := make(map[string]string, len(smartStyle))
 	for name, value := range smartStyle {
 		style[name] = value
@@ -46,5 +46,5 @@ func (s *Server) serveSmartStyle(w http.ResponseWriter, _ *http.Request) {
 	if light, _ := s.pageColours(); light != "" {
 		style["color_highlight"] = light
 	}
-	writeCached(w, style)
+	writeCached(w, r, style)
 }

@@ -65,7 +65,7 @@ func (s *Service) Capabilities(ctx context.Context, p CapabilitiesParams) (Respo
 		return Response{}, err
 	}
 	cut, err := s.Subset(Response{Version: v}, p.Values)
-	return Response{Status: http.StatusOK, Body: cut.Version.Body}, err
+	return Response{Status: http.StatusOK, Body: cut.Version.Body, Tagged: true}, err
 }
 
 // capabilityBody is the capability statement of the service at base.

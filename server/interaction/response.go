@@ -12,6 +12,7 @@ import (
 // Response is the answer to an interaction. At most one of Version, Body and
 // Bundle is content.
 type Response struct {
+	Tagged bool // Body has no version: the answer gets an entity tag of its content
 	Status int
 	// Version is the version read or made; its ResourceType is "" if the answer is about no
 	// version.

@@ -52,14 +52,31 @@ func (c *call) writeAnswer(r *http.Request, p prefer, resp interaction.Response,
 		c.WriteHeader(resp.Status)
 	case resp.Written && p.ret == interaction.ReturnOutcome:
 		c.Send(r, resp.Status, contentType, outcome.JSON(append(interaction.WriteIssues(resp), resp.Issues...)), pretty)
+	case resp.Tagged:
+		c.sendTagged(r, contentType, resp.Body, pretty)
 	case resp.Body != nil && resp.ContentType != "":
 		c.Send(r, resp.Status, resp.ContentType, resp.Body, pretty)
 	case resp.Body != nil:
 		c.Send(r, resp.Status, contentType, resp.Body, pretty)
+	case v.ResourceType != "" && v.VersionID == 0 && resp.Status == http.StatusOK && !resp.Written: // a definition that the server is built with
+		c.sendTagged(r, contentType, v.Body, pretty)
 	default:
 		if v.VersionID > 0 {
 			header["Content-Location"] = []string{c.baseURL(r) + "/" + interaction.Location(*v)}
 		}
 		c.Send(r, resp.Status, contentType, v.Body, pretty)
 	}
+}
+
+// sendTagged answers with a resource without a version, or with 304 where the client has it.
+func (c *call) sendTagged(r *http.Request, contentType string, body []byte, pretty bool) {
+	form := contentType
+	if pretty {
+		form += "; pretty"
+	}
+	if web.TagContent(c, r, body, form) {
+		c.WriteHeader(http.StatusNotModified)
+		return
+	}
+	c.Send(r, http.StatusOK, contentType, body, pretty)
 }
