@@ -23,7 +23,7 @@ import (
 // ConsoleClient is the client of the console: built in, first-party and immutable.
 const ConsoleClient = "kiln-console"
 
-// ConsoleScopes are the scopes that the console asks for. A person gets of them what the person may have.
+// ConsoleScopes are the scopes that the console asks for. The sign-in leaves out scopes that the person may not have.
 const ConsoleScopes = "openid fhirUser user/*.cruds admin"
 
 // ConsoleCallback is the path that a sign-in to the console returns to.
@@ -67,7 +67,7 @@ func (s *Server) ConsoleOrigin(r *http.Request) string {
 	return originOf(s.Issuer)
 }
 
-// consoleRedirect reports whether a redirect URI is that of the console.
+// consoleRedirect reports whether a redirect URI belongs to the console.
 func (s *Server) consoleRedirect(asked string) bool {
 	own, err := url.Parse(s.Issuer)
 	to, err2 := url.Parse(asked)
@@ -97,7 +97,7 @@ func (s *Server) FinishConsole(r *http.Request, code, verifier string, times Con
 	signature := storage.Hash(code)
 	request, err := s.Store.GetAuthorizeCodeSession(ctx, signature, nil)
 	if err != nil {
-		if request != nil { // used before: what it gave ends, RFC 6749 §4.1.2
+		if request != nil { // used before: its session ends, RFC 6749 §4.1.2
 			_ = s.Store.RevokeAccessToken(ctx, request.GetID())
 			s.readRevocations(ctx)
 			return "", refused

@@ -412,7 +412,7 @@ func (v *visit) policies(p panel, parts []string) error {
 	return v.showPanel("access", heading, p)
 }
 
-// explainToken says what a token may do. The token is sent by POST and shown nowhere.
+// explainToken shows the rights of a token. The token is sent by POST and shown nowhere.
 func (v *visit) explainToken(p panel) error {
 	if v.r.Method == http.MethodPost {
 		body := map[string]any{"token": v.form.Get("token")}

@@ -8,7 +8,7 @@ import (
 	"kiln/server/outcome"
 )
 
-// account shows what the person may change of their own: apps, sessions, password.
+// account shows the apps, the sessions and the password form of the person.
 func (v *visit) account(parts []string) error {
 	if v.c.Auth == nil {
 		return v.problem(http.StatusNotFound, "Authorization is off: there are no users and clients.")

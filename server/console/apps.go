@@ -255,7 +255,7 @@ func (v *visit) rollBack(id, current string) error {
 	return v.done("/console/App/"+id+"/versions", v.T("Version %s is restored.", version))
 }
 
-// appGrants is the form of what an App may do.
+// appGrants adds the form with the scopes of an App.
 func (v *visit) appGrants(p *panel, id string) error {
 	var answer struct{ Scopes []string }
 	if v.Open() {

@@ -117,14 +117,14 @@ func (c *chromium) open(path string) {
 	c.run(chromedp.Navigate(c.base + path))
 }
 
-// forget drops what was noticed so far.
+// forget drops the recorded problems.
 func (c *chromium) forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.problems, c.foreign, c.bytes = nil, nil, 0
 }
 
-// quiet fails the test on what the browser complains of.
+// quiet fails the test if the browser has reported a problem.
 func (c *chromium) quiet(page string) {
 	c.t.Helper()
 	c.mu.Lock()

@@ -16,7 +16,7 @@ import (
 // callTimeout bounds a request that a page makes.
 const callTimeout = 60 * time.Second
 
-// answer is what the server has answered to a request of a page. It is an http.ResponseWriter that keeps everything.
+// answer is the answer of the server to a request of a page. It is an http.ResponseWriter in memory.
 type answer struct {
 	status int
 	header http.Header

@@ -8,7 +8,7 @@ import (
 	"github.com/chromedp/chromedp/kb"
 )
 
-// How many clicks the page promises from the Overview, in a real browser; and what the keyboard alone can do.
+// The promised clicks from the Overview, in a real browser; and the stops of the keyboard.
 func TestClicks(t *testing.T) {
 	t.Parallel()
 	s := start(t, "")

@@ -190,7 +190,7 @@ func (c *Console) serve(w http.ResponseWriter, r *http.Request) {
 	c.visit(x, r, nil)
 }
 
-// visit answers with a page: that of the path, or the one of show.
+// visit answers with the page of the path, or with the page of show.
 func (c *Console) visit(x *web.Exchange, r *http.Request, show func(v *visit) error) {
 	v := &visit{c: c, x: x, r: r, status: http.StatusOK, screen: "error", Language: languageOf(r)}
 	began := time.Now()
@@ -347,7 +347,7 @@ func (v *visit) done(to, message string) error {
 // T is a text in the language of the page.
 func (v *visit) T(text string, values ...any) string { return translate(v.Language, text, values...) }
 
-// page is what a template shows.
+// page is the data of a template.
 type page struct {
 	*visit
 	Title   string // of the document, in the language of the page
@@ -473,13 +473,13 @@ func (v *visit) SignedIn() string {
 // Server is the name of the server.
 func (v *visit) Server() string { return v.c.Settings().Name }
 
-// Version is that of the software.
+// Version is the version of the software.
 func (v *visit) Version() string { return v.c.Version }
 
 // Person reports whether the page is one of a person who uses the console.
 func (v *visit) Person() bool { return v.signedIn() }
 
-// Languages are those of the pages.
+// Languages lists the languages of the pages.
 func (v *visit) Languages() []string { return languages }
 
 // Here is the address of the page.
@@ -508,7 +508,7 @@ func (v *visit) Nav() []navItem {
 	return out
 }
 
-// clip bounds what a page repeats of its input.
+// clip shortens input that a page repeats.
 func clip(s string) string { return outcome.Clip(s) }
 
 // fileOf reads the file of a form, nil where there is none.

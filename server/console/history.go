@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// historyPage is what the page of a history shows.
+// historyPage is the data of the page of a history.
 type historyPage struct {
 	Tabs           []navItem
 	Here           string
@@ -28,7 +28,7 @@ type historyVersion struct {
 	From, To, Deleted           bool
 }
 
-// historyBundle is what a page reads of a history.
+// historyBundle is the part of a history that a page reads.
 type historyBundle struct {
 	Total *int64
 	Link  []struct{ Relation, URL string }

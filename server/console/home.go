@@ -82,7 +82,7 @@ func (v *visit) home() error {
 	return v.show("home", v.Server(), "", data)
 }
 
-// capability is what the console shows of the CapabilityStatement.
+// capability is the part of the CapabilityStatement that the console shows.
 type capability struct {
 	FHIRVersion  string `json:"fhirVersion"`
 	Software     struct{ Name, Version string }
@@ -102,7 +102,7 @@ type capability struct {
 	}
 }
 
-// capabilities shows what the server can do.
+// capabilities shows the CapabilityStatement.
 func (v *visit) capabilities() error {
 	var c capability
 	if err := v.get("/metadata", &c); err != nil {

@@ -163,7 +163,7 @@ func (v *visit) fillBackups(p *overviewPage) error {
 	return nil
 }
 
-// fillAttention names what has failed.
+// fillAttention lists failed Subscriptions, dead letters and failed jobs.
 func (v *visit) fillAttention(p *overviewPage) error {
 	var failing searchBundle
 	if err := v.get("/Subscription?status=error&_count=20&_elements=id", &failing); err != nil {

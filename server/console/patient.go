@@ -28,7 +28,7 @@ type event struct {
 	Date, Type, Text, Link string
 }
 
-// Bounds of what the patient view reads and shows.
+// Limits of the patient view.
 const (
 	chartsShown     = 12
 	measurementsOf  = 1000 // of a search for measurements

@@ -84,7 +84,7 @@ func (v *visit) requests(parts []string) error {
 	return v.show("requests", v.T("Requests"), "", p)
 }
 
-// sessionID names the session in what is kept of it.
+// sessionID returns the id of the session, "" without authorization.
 func (v *visit) sessionID() string {
 	if v.session == nil {
 		return ""

@@ -15,7 +15,7 @@ import (
 	"kiln/server/fhir"
 )
 
-// resource shows the pages of a resource: /Type/id and what is below.
+// resource shows the pages of a resource: /Type/id and the paths below it.
 func (v *visit) resource(parts []string) error {
 	typ := parts[0]
 	post := v.r.Method == http.MethodPost
@@ -91,7 +91,7 @@ func (v *visit) tabs(typ, id, current string) []navItem {
 	return list
 }
 
-// resourcePage is what the pages of a resource show.
+// resourcePage is the data of the pages of a resource.
 type resourcePage struct {
 	Tabs        []navItem
 	Narrative   template.HTML
@@ -271,7 +271,7 @@ func (v *visit) resourceDownload(typ, id string) error {
 	return nil
 }
 
-// resourceReferences shows what a resource refers to, and what refers to it.
+// resourceReferences shows the references of a resource, and the references to it.
 func (v *visit) resourceReferences(typ, id string) error {
 	body, _, err := v.read(typ, id)
 	if err != nil {

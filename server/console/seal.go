@@ -38,7 +38,7 @@ func (s *sealer) seal(purpose, text string) string {
 	return base64.RawURLEncoding.EncodeToString(s.aead.Seal(nonce, nonce, []byte(text), []byte(purpose)))
 }
 
-// open decrypts what seal has made for the same purpose.
+// open decrypts a result of seal for the same purpose.
 func (s *sealer) open(purpose, sealed string) (text string, ok bool) {
 	b, err := base64.RawURLEncoding.Strict().DecodeString(sealed)
 	n := s.aead.NonceSize()

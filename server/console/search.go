@@ -147,7 +147,7 @@ func (v *visit) changeSearch(_ []string) error {
 	return nil
 }
 
-// goTo leads to what the search form of the banner names: Type, Type/id, Type?query, else patients by name or identifier.
+// goTo answers the search form of the banner: Type, Type/id, Type?query, else patients by name or identifier.
 func (v *visit) goTo(_ []string) error {
 	text := strings.TrimSpace(v.form.Get("goto"))
 	text = strings.TrimPrefix(strings.TrimPrefix(text, "/fhir"), "/")
@@ -197,7 +197,7 @@ func normalizeQuery(query string) string {
 // Spec: https://hl7.org/fhir/R4/search.html#escaping.
 var searchEscape = strings.NewReplacer(`\`, `\\`, `,`, `\,`, `$`, `\$`, `|`, `\|`)
 
-// searchBundle is what a page reads of a searchset.
+// searchBundle is the part of a searchset that a page reads.
 type searchBundle struct {
 	Total *int64
 	Link  []struct{ Relation, URL string }
@@ -225,7 +225,7 @@ var comparisons = []struct{ value, label, types string }{
 	{":identifier", "has the identifier", "reference"}, {":missing", "is missing (true or false)", ""},
 }
 
-// searchPage is what the search page shows.
+// searchPage is the data of the search page.
 type searchPage struct {
 	Type, Query, Shown, New, Suggest string
 	Parameters, Comparisons          []option
@@ -315,7 +315,7 @@ func (v *visit) fillBuilder(p *searchPage, s searchState) {
 	}
 }
 
-// fillResults fills the table and what stands around it.
+// fillResults fills the table, the total, and the links to other pages.
 func (v *visit) fillResults(p *searchPage, s searchState, list []pair, b *searchBundle) error {
 	chosen := s.Columns
 	if chosen == nil {
@@ -426,7 +426,7 @@ type suggestion struct {
 // maxSuggestions bounds a list of suggestions.
 const maxSuggestions = 20
 
-// suggest answers values for a parameter: codes of its value set, and those of resources that the person may see.
+// suggest answers values for a parameter: codes of its value set, and codes of resources that the person may see.
 func (v *visit) suggest(parts []string) error {
 	typ, code, text := parts[0], v.form.Get("parameter"), strings.ToLower(v.form.Get("value"))
 	parameter, ok := v.c.Registry().Lookup(typ, code)

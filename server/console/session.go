@@ -56,7 +56,7 @@ func (v *visit) setCookie(name, value string, age int) {
 	http.SetCookie(v.x, &http.Cookie{Name: name, Value: value, Path: "/console", MaxAge: age, HttpOnly: true, SameSite: http.SameSiteLaxMode, Secure: secure})
 }
 
-// signInState is what comes back from a sign-in, sealed in the parameter state.
+// signInState is the content of the parameter state, sealed.
 type signInState struct {
 	Browser string `json:"b"` // the cookie's hash
 	Nonce   string `json:"n"`

@@ -160,7 +160,7 @@ func (v *visit) lookUp(system, code string) (*table, []string, error) {
 	return t, hierarchy, nil
 }
 
-// translateCode lists what a code means in another system.
+// translateCode lists the matches of a code in another system.
 func (v *visit) translateCode(conceptMap, system, code string) (*table, error) {
 	values := url.Values{"system": {system}, "code": {code}}
 	if conceptMap != "" {

@@ -20,7 +20,7 @@ type node struct {
 	line     int // of the value in the text, from 1
 }
 
-// maxNodes bounds what a page shows of a resource.
+// maxNodes is the largest number of JSON values of a resource that a page shows.
 const maxNodes = 200_000
 
 // parseTree reads a JSON text.
@@ -197,7 +197,7 @@ func (n *node) lineOf(expression string) int {
 	return at.line
 }
 
-// indentJSON writes a JSON text with a member a line. What is no JSON stays as it is.
+// indentJSON writes a JSON text with a member a line. Other texts stay the same.
 func indentJSON(text []byte) string {
 	var b bytes.Buffer
 	if json.Indent(&b, text, "", "  ") != nil {
