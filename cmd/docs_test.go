@@ -229,3 +229,46 @@ func TestMapIsWhole(t *testing.T) {
 		}
 	}
 }
+
+// The guide to views works when a reader pastes it from top to bottom.
+func TestViewsGuide(t *testing.T) {
+	t.Parallel()
+	for _, tool := range []string{"bash", "curl", "sed"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skipf("there is no %s", tool)
+		}
+	}
+	var script strings.Builder
+	for _, m := range regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(document(t, "docs/views.md"), -1) {
+		script.WriteString(m[1] + "\n")
+	}
+	base := realServer(t, func(next http.Handler) http.Handler { return next })
+	dir := t.TempDir()
+	examples, err := filepath.Abs("../examples")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(examples, filepath.Join(dir, "examples")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(dir, "bin"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	wrapper := "#!/bin/sh\nRUN_AS_KILN=1 exec '" + os.Args[0] + "' \"$@\"\n"
+	if err := os.WriteFile(filepath.Join(dir, "bin", "kiln"), []byte(wrapper), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	c := exec.CommandContext(ctx, "bash", "-eu", "-c", strings.ReplaceAll(script.String(), "http://127.0.0.1:8080/fhir", base))
+	c.Dir = dir
+	out, err := c.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, want := range []string{"valid, 8 columns", "id,family,given,gender", "Ashford", "patients.parquet", "observations.parquet", `"completed"`, "/patients.1.csv"} {
+		if !strings.Contains(strings.ReplaceAll(string(out), `": "`, `":"`), want) {
+			t.Errorf("the guide does not show %s:\n%s", want, out)
+		}
+	}
+}
