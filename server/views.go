@@ -27,7 +27,6 @@ func (s *Server) viewOperations() *operate.Service {
 		Bulk:     s.bulk,
 		Settings: func() operate.Settings { return s.derived.Load().views },
 		Enabled:  func(ctx context.Context) bool { return s.enabled(ctx, "views") },
-		Audit:    s.audit,
 	}
 	v.Open(s.Metrics)
 	s.bulk.Results = map[string]bulk.Result{operate.ExportJob: v.ExportResult()}

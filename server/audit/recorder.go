@@ -409,7 +409,7 @@ type Request struct {
 // maxForm is the largest size in bytes of recorded parameters of a search by POST, the size of a URL.
 const maxForm = 64 << 10
 
-// NoteForm records the parameters of a search by POST with the request.
+// NoteForm records the parameters of a POST that reads with the request: a search, or the run of a view.
 func (q *Request) NoteForm(parameters []byte) {
 	q.form = string(parameters[:min(len(parameters), maxForm)])
 }
@@ -552,7 +552,7 @@ func (q *Request) EndRequest(x *web.Exchange, r *http.Request, resource string, 
 		return
 	}
 	query := ""
-	if strings.HasPrefix(x.Route, "search") || r.URL.RawQuery != "" {
+	if strings.HasPrefix(x.Route, "search") || r.URL.RawQuery != "" || q.form != "" {
 		query = strings.TrimSuffix(r.URL.Path+"?"+strings.Trim(r.URL.RawQuery+"&"+q.form, "&"), "?")
 	}
 	q.record(r.Method, x.Route, resource, query, status, version)

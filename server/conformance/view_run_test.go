@@ -142,7 +142,7 @@ func TestRunOfAView(t *testing.T) {
 		s := s.in(t)
 		path := "/$sql-run?subjectReference=ViewDefinition/everyone&_limit=1"
 		csv := "id,family\r\n1,\"Müller, \"\"A\"\"\"\r\n"
-		for _, a := range []*answer{s.get(path + "&_format=csv"), s.get(path + "&_format=text/csv"), s.get(path, "Accept", "text/csv"), s.get(path, "Accept", "text/html;q=0.1, text/csv")} {
+		for _, a := range []*answer{s.get(path + "&_format=csv"), s.get(path + "&_format=text/csv"), s.get(path, "Accept", "text/csv"), s.get(path, "Accept", "image/png;q=0.1, text/csv")} {
 			if string(a.want(200).body) != csv || !strings.HasPrefix(a.header.Get("Content-Type"), "text/csv") {
 				t.Errorf("%s: %s %q", a.what, a.header.Get("Content-Type"), a.body)
 			}
@@ -160,7 +160,7 @@ func TestRunOfAView(t *testing.T) {
 		if data, err := base64.StdEncoding.DecodeString(binary.str("data")); err != nil || string(data) != csv {
 			t.Errorf("Binary: %q %v", data, err)
 		}
-		s.get(path, "Accept", "text/html").want(406)
+		s.get(path, "Accept", "image/png").want(406)
 		zipped := s.get(path+"&_format=csv", "Accept-Encoding", "gzip").want(200).has("Content-Encoding", "gzip")
 		z, err := gzip.NewReader(bytes.NewReader(zipped.body))
 		if err != nil {
@@ -226,6 +226,7 @@ func TestRunOfAView(t *testing.T) {
 	})
 	t.Run("a client that does not read is cut off, others wait for a place", func(t *testing.T) {
 		s := s.in(t)
+		s.do("PUT", s.root("/admin/config/views/concurrent_runs"), `{"value":1}`).want(200)
 		many := strings.Repeat(`{"value":"x"},`, 900)
 		body := inParameters(`{"name":"resource","resource":{"resourceType":"Patient","id":"many","identifier":[`+many[:len(many)-1]+`]}}`,
 			`{"name":"subjectResource","resource":{"resourceType":"ViewDefinition","resource":"Patient","select":[{"forEach":"identifier","column":[{"name":"a","path":"value"}]},{"forEach":"identifier","column":[{"name":"b","path":"value"}]},{"forEach":"identifier","column":[{"name":"c","path":"value"}]}]}}`)
@@ -236,6 +237,14 @@ func TestRunOfAView(t *testing.T) {
 		}
 		defer conn.Close()
 		fmt.Fprintf(conn, "POST %s/$sql-run HTTP/1.1\r\nHost: %s\r\nContent-Type: application/fhir+json\r\nContent-Length: %d\r\n\r\n%s", address.Path, address.Host, len(body), body)
+		before := time.Now()
+		for s.metric(`service_view_runs_total{format="json",outcome="failed"}`) == "" && time.Since(before) < 100*time.Millisecond {
+			time.Sleep(10 * time.Millisecond) // the run takes the only place
+		}
+		wantRows(t, s.get("/$sql-run?subjectReference=ViewDefinition/heights"), h0, h1, h2) // when the other one was cut off
+		if waited := time.Since(before); waited < 400*time.Millisecond {
+			t.Errorf("the second run waited %s for the only place", waited)
+		}
 		deadline := time.Now().Add(15 * time.Second)
 		for s.metric(`service_view_runs_total{format="ndjson",outcome="failed"}`) == "" || !s.failedMore() {
 			if time.Now().After(deadline) {
@@ -304,6 +313,18 @@ func TestRightsOfARun(t *testing.T) {
 	t.Run("a patient/ scope writes no view", func(t *testing.T) {
 		s.as(patientApp("a", "patient/*.cruds")).in(t).post("/ViewDefinition", everyone).want(403)
 	})
+}
+
+// contract, Views 3: a run is one AuditEvent, which names operation and view.
+func TestAuditOfARun(t *testing.T) {
+	t.Parallel()
+	s := start(t, func(c *server.Config) { c.Audit.Rest = "all" })
+	s.post("/$sql-run", inParameters(`{"name":"subjectResource","resource":`+everyone+`}`)).want(200)
+	a := s.events("subtype=sql-run", 1)
+	query, err := base64.StdEncoding.DecodeString(a.str("entry.0.resource.entity.0.query"))
+	if err != nil || a.len("entry") != 1 || !strings.Contains(string(query), "$sql-run") || !strings.Contains(string(query), url.QueryEscape("http://example.org/everyone")) {
+		t.Errorf("the events are %s", a.body)
+	}
 }
 
 // Two resources are always changed together: a run shows both or none of a change.

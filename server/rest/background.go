@@ -27,6 +27,8 @@ type KickOff struct {
 	Body             []byte // nil where the Background reads it
 	Search           interaction.SearchParams
 	Lenient          bool
+	// Note records parameters of the request in its AuditEvent; nil where there is none.
+	Note func(parameters []byte)
 }
 
 // kickOff hands a request to the Background.

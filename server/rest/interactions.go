@@ -305,7 +305,11 @@ func (h *Handler) Operation(w http.ResponseWriter, r *http.Request, typ string) 
 		return
 	}
 	if c.h.Streamed != nil && c.h.Streamed.Serves(name, typ, id) {
-		c.h.Streamed.Answer(c.ctx, c.Exchange, r, KickOff{Operation: name, ResourceType: typ, ID: id, Base: c.baseURL(r), Lenient: preferences(r).lenient})
+		k := KickOff{Operation: name, ResourceType: typ, ID: id, Base: c.baseURL(r), Lenient: preferences(r).lenient}
+		if c.recorded != nil {
+			k.Note = c.recorded.NoteForm
+		}
+		c.h.Streamed.Answer(c.ctx, c.Exchange, r, k)
 		return
 	}
 	p := interaction.OperationParams{Name: name, ResourceType: typ, ID: id, Method: r.Method, Read: r.Method == http.MethodGet || r.Method == http.MethodHead}

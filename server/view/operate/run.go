@@ -2,15 +2,18 @@ package operate
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/klauspost/compress/gzip"
@@ -18,7 +21,6 @@ import (
 
 	"kiln/gen/r4"
 	"kiln/oauth/smart"
-	"kiln/server/audit"
 	"kiln/server/bulk"
 	"kiln/server/fhir"
 	"kiln/server/interaction"
@@ -46,9 +48,8 @@ type Service struct {
 	Bulk     *bulk.Service
 	Settings func() Settings
 	Enabled  func(ctx context.Context) bool
-	Audit    *audit.Recorder
 
-	places chan struct{} // as many as Settings.ConcurrentRuns when the service was opened
+	places places
 	runs   *prometheus.CounterVec
 	rows   prometheus.Counter
 	read   prometheus.Counter
@@ -59,7 +60,6 @@ const runWait = 5 * time.Second
 
 // Open prepares the service and registers its metrics.
 func (s *Service) Open(metrics prometheus.Registerer) {
-	s.places = make(chan struct{}, s.Settings().ConcurrentRuns)
 	s.runs = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "service_view_runs_total", Help: "Runs of views."}, []string{"format", "outcome"})
 	s.rows = prometheus.NewCounter(prometheus.CounterOpts{Name: "service_view_rows_total", Help: "Rows that runs of views have written."})
 	s.read = prometheus.NewCounter(prometheus.CounterOpts{Name: "service_view_resources_read_total", Help: "Resources that runs of views have decoded."})
@@ -145,7 +145,9 @@ func (s *Service) run(ctx context.Context, a *answer, r *http.Request, k rest.Ki
 		return err
 	}
 	defer leave()
-	s.auditRun(ctx, a.x, r, k, v)
+	if k.Note != nil {
+		k.Note([]byte("view=" + url.QueryEscape(cmp.Or(v.URL, v.Name, "inline"))))
+	}
 	ctx, cancel := context.WithTimeout(ctx, s.Settings().Timeout)
 	defer cancel()
 	defer context.AfterFunc(r.Context(), cancel)() // the client has left
@@ -163,13 +165,50 @@ func (s *Service) run(ctx context.Context, a *answer, r *http.Request, k rest.Ki
 func (s *Service) enter(ctx context.Context) (leave func(), err error) {
 	wait := time.NewTimer(runWait)
 	defer wait.Stop()
-	select {
-	case s.places <- struct{}{}:
-		return func() { <-s.places }, nil
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	case <-wait.C:
-		return nil, outcome.AtCapacity("%d runs of views are under way, which is as many as views.concurrent_runs allows; try again", cap(s.places))
+	for {
+		most := s.Settings().ConcurrentRuns
+		left, ok := s.places.take(most)
+		if ok {
+			return s.places.leave, nil
+		}
+		select {
+		case <-left:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-wait.C:
+			return nil, outcome.AtCapacity("%d runs of views are under way, which is as many as views.concurrent_runs allows; try again", most)
+		}
+	}
+}
+
+// places counts the runs of a server. The zero value has none.
+type places struct {
+	mu      sync.Mutex
+	running int
+	left    chan struct{} // closed when a run ends
+}
+
+// take takes a place where there are fewer than most runs; else left is closed when a run ends.
+func (p *places) take(most int) (left <-chan struct{}, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.running < most {
+		p.running++
+		return nil, true
+	}
+	if p.left == nil {
+		p.left = make(chan struct{})
+	}
+	return p.left, false
+}
+
+func (p *places) leave() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.running--
+	if p.left != nil {
+		close(p.left)
+		p.left = nil
 	}
 }
 
@@ -185,25 +224,6 @@ func (s *Service) checkRights(ctx context.Context, typ string) error {
 		}
 	}
 	return nil
-}
-
-// auditRun records a run, where all interactions are recorded.
-func (s *Service) auditRun(ctx context.Context, x *web.Exchange, r *http.Request, k rest.KickOff, v *view.View) {
-	if s.Audit == nil || s.Audit.Rest() != audit.All {
-		return
-	}
-	e := s.Audit.EventOf(ctx, x, r)
-	e.Interaction, e.Action = strings.TrimPrefix(k.Operation, "$"), "E"
-	e.Query = k.Operation + "?view=" + cmpOr(v.URL, v.Name)
-	s.Audit.Record(e)
-	x.Audited = true
-}
-
-func cmpOr(a, b string) string {
-	if a != "" {
-		return a
-	}
-	return b
 }
 
 // subject finds and compiles the view of a request.
