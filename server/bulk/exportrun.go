@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -617,6 +618,9 @@ func (s *Service) planExport(ctx, owned context.Context, t *jobs.Task, spec *exp
 		}
 	}
 	moment, err := s.Store.FixMoment(ctx, s.Settings().SnapshotWait)
+	if e, ok := outcome.From(err); ok && errors.Is(err, store.ErrMomentWait) {
+		return jobs.Result{}, outcome.New(outcome.CodeTransient, "%s", e.Issues[0].Diagnostics).Because(jobs.ErrFinal)
+	}
 	if err != nil {
 		return jobs.Result{}, err
 	}

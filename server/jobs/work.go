@@ -160,10 +160,15 @@ func (c *Core) work(ctx context.Context, t *Task) {
 	}
 }
 
+// ErrFinal is the cause of an error of code transient that fails a job at once.
+var ErrFinal = errors.New("jobs: no further attempt")
+
 // permanent reports whether another attempt would fail in the same way. Databases come back, and others
 // stop changing the same resources.
 func permanent(e *outcome.Error) bool {
 	switch e.Issues[0].Code {
+	case outcome.CodeTransient:
+		return errors.Is(e, ErrFinal)
 	case outcome.CodeException, outcome.CodeTimeout, outcome.CodeConflict, outcome.CodeThrottled:
 		return false
 	}

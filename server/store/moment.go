@@ -71,8 +71,8 @@ func (s *Store) FixMoment(ctx context.Context, wait time.Duration) (time.Time, e
 		switch {
 		case s.Epoch() != epoch: // transaction ids of two epochs cannot be compared
 			return time.Time{}, errors.New("store: the database has a new epoch")
-		case errors.Is(err, errMomentWait):
-			return time.Time{}, outcome.New(outcome.CodeTransient, "older transactions have not ended within %s; try again", wait)
+		case errors.Is(err, ErrMomentWait):
+			return time.Time{}, outcome.New(outcome.CodeTransient, "older transactions have not ended within %s; try again", wait).Because(ErrMomentWait)
 		case err != nil:
 			return time.Time{}, translateError(fmt.Errorf("fix a moment: %w", err))
 		case torn.IsZero():
@@ -82,7 +82,8 @@ func (s *Store) FixMoment(ctx context.Context, wait time.Duration) (time.Time, e
 	}
 }
 
-var errMomentWait = errors.New("store: older transactions have not ended")
+// ErrMomentWait is the cause of the error of FixMoment after its wait.
+var ErrMomentWait = errors.New("store: older transactions have not ended")
 
 // raiseMoment sets the moment, to least or later, and waits for the transactions that may not have
 // seen it. torn is the latest update of those with versions on both sides, zero where there are none.
@@ -110,7 +111,7 @@ func (s *Store) raiseMoment(ctx context.Context, least, end time.Time) (moment, 
 			break
 		}
 		if time.Now().After(end) {
-			return moment, torn, errMomentWait
+			return moment, torn, ErrMomentWait
 		}
 		if !sleepFor(ctx, momentPoll) {
 			return moment, torn, ctx.Err()
