@@ -123,7 +123,7 @@ func (s *Service) warnOfBuiltIn(ctx context.Context, from searcher, reg *search.
 		return nil, nil
 	}
 	return []outcome.Issue{{Severity: outcome.Information, Code: outcome.CodeInformational,
-		Diagnostics: fmt.Sprintf("a search lists stored resources; %d built-in definitions match too, such as %s: read them by id, or search by url", n, example)}}, nil
+		Diagnostics: fmt.Sprintf("a search lists stored resources; built-in definitions match too (%d), such as %s: read them by id, or search by url", n, example)}}, nil
 }
 
 // version is a definition as a resource without versions.
