@@ -13,9 +13,9 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"kiln/oauth/smart"
 	"kiln/oauth/storage"
 	"kiln/server/outcome"
+	"kiln/server/smart"
 )
 
 // Admin manages clients, users, signing keys and API keys, on the database alone:

@@ -9,8 +9,8 @@ import (
 	"strconv"
 	"strings"
 
-	"kiln/oauth/smart"
 	"kiln/oauth/storage"
+	"kiln/server/smart"
 )
 
 // authorizationRequest is an authorization request that is being checked, after its client and

@@ -15,8 +15,8 @@ import (
 	"github.com/go-jose/go-jose/v4"
 	"github.com/google/uuid"
 
-	"kiln/oauth/smart"
 	"kiln/oauth/storage"
+	"kiln/server/smart"
 )
 
 // clientBody are the fields that make a client.

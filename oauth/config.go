@@ -12,8 +12,8 @@ import (
 	"strings"
 	"time"
 
-	"kiln/oauth/smart"
 	"kiln/oauth/storage"
+	"kiln/server/smart"
 )
 
 // Config is the section auth of the configuration. Lifetimes are texts such as 1h

@@ -14,10 +14,10 @@ import (
 
 	"github.com/google/uuid"
 
-	"kiln/oauth/smart"
 	"kiln/oauth/storage"
 	"kiln/server/access"
 	"kiln/server/outcome"
+	"kiln/server/smart"
 )
 
 // ConsoleClient is the client of the console: built in, first-party and immutable.

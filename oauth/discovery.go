@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"kiln/oauth/smart"
 	"kiln/server/outcome"
+	"kiln/server/smart"
 )
 
 var errNoOpenID = outcome.New(outcome.CodeNotFound, "OpenID Connect is off (auth.smart.openid_enabled)")

@@ -13,7 +13,7 @@
 //	admin.go          clients, users, API keys, signing keys; manage.go over HTTP
 //	federation.go     sign-in with another provider; trusted.go tokens of other issuers
 //
-// oauth/smart is the scope syntax, oauth/storage the database. server/access decides which
+// server/smart is the scope syntax, oauth/storage the database. server/access decides which
 // resources a principal may see. This package knows FHIR only through Records, which finds
 // a user's resource, and patients and encounters to pick.
 //

@@ -15,8 +15,8 @@ import (
 
 	"github.com/ory/fosite"
 
-	"kiln/oauth/smart"
 	"kiln/oauth/storage"
+	"kiln/server/smart"
 )
 
 // advanceFlow shows the next page of a flow, or ends it: sign-in, patient, encounter,

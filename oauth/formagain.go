@@ -6,8 +6,8 @@ import (
 	"net/http"
 	"time"
 
-	"kiln/oauth/smart"
 	"kiln/oauth/storage"
+	"kiln/server/smart"
 )
 
 // A form may be sent twice: by a double click, or by a reload after its answer was lost.

@@ -14,9 +14,9 @@ import (
 	"strings"
 	"time"
 
-	"kiln/oauth/smart"
 	"kiln/oauth/storage"
 	"kiln/server/outcome"
+	"kiln/server/smart"
 )
 
 // grantsPath is the page "Apps with access to my data".

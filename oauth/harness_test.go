@@ -21,8 +21,8 @@ import (
 	"time"
 
 	"kiln/oauth"
-	"kiln/oauth/smart"
 	"kiln/server/access"
+	"kiln/server/smart"
 	"kiln/server/store/storetest"
 	"kiln/server/web"
 )

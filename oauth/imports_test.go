@@ -21,9 +21,9 @@ func TestImports(t *testing.T) {
 		allowed []string // packages of this module
 		refused []string // beginnings of other packages
 	}{
-		{"../oauth", []string{"kiln/oauth", "kiln/oauth/pages", "kiln/oauth/smart", "kiln/oauth/storage", "kiln/gen/db",
+		{"../oauth", []string{"kiln/oauth", "kiln/oauth/pages", "kiln/server/smart", "kiln/oauth/storage", "kiln/gen/db",
 			"kiln/server/access", "kiln/server/outbound", "kiln/server/outcome", "kiln/server/telemetry", "kiln/server/web"}, nil},
-		{"../server/access", []string{"kiln/oauth/smart", "kiln/server/fhir", "kiln/server/outcome", "kiln/server/search", "kiln/server/search/match"},
+		{"../server/access", []string{"kiln/server/smart", "kiln/server/fhir", "kiln/server/outcome", "kiln/server/search", "kiln/server/search/match"},
 			[]string{"github.com/jackc", "net/http", "database/sql"}},
 	} {
 		err := filepath.WalkDir(tt.folder, func(path string, _ fs.DirEntry, err error) error {

@@ -11,9 +11,9 @@ import (
 
 	"github.com/google/uuid"
 
-	"kiln/oauth/smart"
 	"kiln/oauth/storage"
 	"kiln/server/access"
+	"kiln/server/smart"
 )
 
 // Minting are the claims of a token that an administrator makes.

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strings"
 
-	"kiln/oauth/smart"
 	"kiln/oauth/storage"
+	"kiln/server/smart"
 )
 
 // scopeText is a scope and what it means in words; Parts are narrower scopes that the

@@ -5,9 +5,9 @@ import (
 	"slices"
 	"time"
 
-	"kiln/oauth/smart"
 	"kiln/oauth/storage"
 	"kiln/server/access"
+	"kiln/server/smart"
 )
 
 // pickerPrincipal is the principal that searches patients and encounters: it sees all that the user

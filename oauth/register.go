@@ -8,8 +8,8 @@ import (
 
 	exactjson "github.com/go-jose/go-jose/v4/json"
 
-	"kiln/oauth/smart"
 	"kiln/server/outcome"
+	"kiln/server/smart"
 )
 
 // registration is the metadata of a client. RFC 7591 §2. Metadata that is not known

@@ -15,9 +15,9 @@ import (
 	"github.com/maypok86/otter/v2"
 	"github.com/ory/fosite"
 
-	"kiln/oauth/smart"
 	"kiln/oauth/storage"
 	"kiln/server/access"
+	"kiln/server/smart"
 	"kiln/server/web"
 )
 

@@ -11,8 +11,8 @@ import (
 
 	"github.com/go-jose/go-jose/v4"
 
-	"kiln/oauth/smart"
 	"kiln/server/access"
+	"kiln/server/smart"
 )
 
 // trustedIssuer is another authorization server whose access tokens are taken.

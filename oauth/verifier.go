@@ -10,10 +10,10 @@ import (
 
 	"github.com/go-jose/go-jose/v4"
 
-	"kiln/oauth/smart"
 	"kiln/oauth/storage"
 	"kiln/server/access"
 	"kiln/server/outcome"
+	"kiln/server/smart"
 )
 
 // verified is a token that was verified, as it is kept in memory.

@@ -9,10 +9,10 @@ import (
 	"strings"
 
 	"kiln/oauth"
-	"kiln/oauth/smart"
 	"kiln/server/access"
 	"kiln/server/interaction"
 	"kiln/server/outcome"
+	"kiln/server/smart"
 	"kiln/server/store"
 )
 

@@ -5,7 +5,7 @@ import (
 	"net"
 	"net/netip"
 
-	"kiln/oauth/smart"
+	"kiln/server/smart"
 )
 
 // Interaction is a caller's intent, in the words of the capability statement.

@@ -4,8 +4,8 @@ import (
 	"slices"
 	"strings"
 
-	"kiln/oauth/smart"
 	"kiln/server/search/match"
+	"kiln/server/smart"
 )
 
 // securityContext is the search parameter for Binary.securityContext: the resource whose

@@ -5,8 +5,8 @@ import (
 	"slices"
 	"strings"
 
-	"kiln/oauth/smart"
 	"kiln/server/outcome"
+	"kiln/server/smart"
 )
 
 // Decision is one answer of access.

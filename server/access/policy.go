@@ -13,8 +13,8 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"kiln/oauth/smart"
 	"kiln/server/outcome"
+	"kiln/server/smart"
 )
 
 // Policy takes away from what scopes give, or, under auth.policy.default_deny, leaves

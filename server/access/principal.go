@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"kiln/oauth/smart"
+	"kiln/server/smart"
 )
 
 // Principal is on whose behalf a request runs. The Verifier sets its fields once;

@@ -13,10 +13,10 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"kiln/oauth/smart"
 	"kiln/server/outcome"
 	"kiln/server/search"
 	"kiln/server/search/match"
+	"kiln/server/smart"
 )
 
 // Decider turns principals into rights. Its fields are set once, before first use.

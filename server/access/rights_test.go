@@ -10,12 +10,12 @@ import (
 
 	"kiln/gen/index"
 	"kiln/gen/r4"
-	"kiln/oauth/smart"
 	"kiln/server/fhir"
 	"kiln/server/outcome"
 	"kiln/server/search"
 	"kiln/server/search/match"
 	"kiln/server/search/plan"
+	"kiln/server/smart"
 )
 
 var registry = search.NewRegistry(r4.Model, index.Parameters, index.Compartments)

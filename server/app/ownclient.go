@@ -5,9 +5,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"kiln/oauth/smart"
 	"kiln/server/access"
 	"kiln/server/outcome"
+	"kiln/server/smart"
 )
 
 // clientPrefix begins the id of an App's own client.

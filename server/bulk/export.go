@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"kiln/oauth/smart"
 	"kiln/server/access"
 	"kiln/server/fhir"
 	"kiln/server/interaction"
@@ -19,6 +18,7 @@ import (
 	"kiln/server/outcome"
 	"kiln/server/rest"
 	"kiln/server/search"
+	"kiln/server/smart"
 )
 
 // exportSpec is what an export contains, as the kick-off asks for it.

@@ -15,7 +15,6 @@ import (
 	"sync"
 	"time"
 
-	"kiln/oauth/smart"
 	"kiln/server/access"
 	"kiln/server/fhir"
 	"kiln/server/interaction"
@@ -23,6 +22,7 @@ import (
 	"kiln/server/outcome"
 	"kiln/server/search"
 	"kiln/server/search/match"
+	"kiln/server/smart"
 	"kiln/server/store"
 )
 

@@ -14,12 +14,12 @@ import (
 	"slices"
 	"strings"
 
-	"kiln/oauth/smart"
 	"kiln/server/access"
 	"kiln/server/interaction"
 	"kiln/server/jobs"
 	"kiln/server/outcome"
 	"kiln/server/rest"
+	"kiln/server/smart"
 	"kiln/server/web"
 )
 

@@ -5,8 +5,8 @@ import (
 	"encoding/json"
 	"net/netip"
 
-	"kiln/oauth/smart"
 	"kiln/server/access"
+	"kiln/server/smart"
 )
 
 // owner is the principal of a job as it is stored: what its rights depend on.

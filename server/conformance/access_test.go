@@ -11,10 +11,10 @@ import (
 	"strings"
 	"testing"
 
-	"kiln/oauth/smart"
 	"kiln/server"
 	"kiln/server/access"
 	"kiln/server/outcome"
+	"kiln/server/smart"
 	"kiln/server/store/storetest"
 	"kiln/server/web"
 )

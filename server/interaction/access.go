@@ -5,12 +5,12 @@ import (
 	"log/slog"
 	"slices"
 
-	"kiln/oauth/smart"
 	"kiln/server/access"
 	"kiln/server/fhir"
 	"kiln/server/outcome"
 	"kiln/server/search"
 	"kiln/server/search/match"
+	"kiln/server/smart"
 	"kiln/server/store"
 )
 

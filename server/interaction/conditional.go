@@ -7,10 +7,10 @@ import (
 	"errors"
 	"net/url"
 
-	"kiln/oauth/smart"
 	"kiln/server/fhir"
 	"kiln/server/outcome"
 	"kiln/server/search"
+	"kiln/server/smart"
 	"kiln/server/store"
 )
 

@@ -8,11 +8,11 @@ import (
 	"strings"
 	"sync"
 
-	"kiln/oauth/smart"
 	"kiln/server/fhir"
 	"kiln/server/outcome"
 	"kiln/server/search"
 	"kiln/server/search/match"
+	"kiln/server/smart"
 )
 
 // Definition is a definition that is served without being stored: a built-in one, or the

@@ -3,11 +3,11 @@ package notify
 import (
 	"context"
 
-	"kiln/oauth/smart"
 	"kiln/server/access"
 	"kiln/server/fhir"
 	"kiln/server/search"
 	"kiln/server/search/match"
+	"kiln/server/smart"
 )
 
 // Decided are Rights by the decisions of package access.

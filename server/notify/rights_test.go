@@ -5,9 +5,9 @@ import (
 	"log/slog"
 	"testing"
 
-	"kiln/oauth/smart"
 	"kiln/server/access"
 	"kiln/server/fhir"
+	"kiln/server/smart"
 )
 
 // counted are Rights to see Observations. They count the questions.

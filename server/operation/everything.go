@@ -7,13 +7,13 @@ import (
 	"strconv"
 	"strings"
 
-	"kiln/oauth/smart"
 	"kiln/server/access"
 	"kiln/server/fhir"
 	"kiln/server/interaction"
 	"kiln/server/outcome"
 	"kiln/server/search"
 	"kiln/server/search/match"
+	"kiln/server/smart"
 )
 
 // everythingCount is the size of a page of $everything: most records are one.

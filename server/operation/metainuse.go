@@ -11,13 +11,13 @@ import (
 	"slices"
 
 	"kiln/gen/r4"
-	"kiln/oauth/smart"
 	"kiln/server/access"
 	"kiln/server/fhir"
 	"kiln/server/interaction"
 	"kiln/server/outcome"
 	"kiln/server/search"
 	"kiln/server/search/match"
+	"kiln/server/smart"
 )
 
 // metaPage is how many resources are read at a time for their tags.

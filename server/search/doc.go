@@ -13,7 +13,7 @@
 //	search/match       conditions on a resource: one file for each kind of match
 //	search/plan        the statements that find a page, its total and its includes
 //	search/strategy    chooses and runs a statement, over a small interface of a connection
-//	search/remembered  sets and columns in memory that follow the change log
+//	search/cache  sets and columns in memory that follow the change log
 //
 // # Query
 //

@@ -6,9 +6,9 @@ import (
 	"regexp"
 	"testing"
 
+	"kiln/server/search/cache"
 	"kiln/server/search/match"
 	"kiln/server/search/plan"
-	"kiln/server/search/remembered"
 	"kiln/server/store"
 )
 
@@ -63,7 +63,7 @@ func (l lagging) ask(pairs ...string) (total int, hit bool) {
 // first 400 replace earlier ones.
 func (l lagging) burst(seed uint64) (want map[string]int) {
 	l.t.Helper()
-	c := newCorpus(seed, 40, remembered.MaxChanges+500)
+	c := newCorpus(seed, 40, cache.MaxChanges+500)
 	var all []*store.Write // in one transaction: it comes as a whole
 	for i := range c.observations {
 		all = append(all, objectWrite(l.t, c.observations[i].json()))
@@ -187,7 +187,7 @@ func TestCatchUpReadsEveryKind(t *testing.T) {
 		}
 		s.SearchSettled()
 	}
-	c = newCorpus(72, 500, remembered.MaxChanges+500)
+	c = newCorpus(72, 500, cache.MaxChanges+500)
 	var burst []*store.Write
 	for i := range c.patients {
 		burst = append(burst, objectWrite(t, c.patients[i].json()))

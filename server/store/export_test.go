@@ -4,7 +4,7 @@ import (
 	"context"
 	"runtime"
 
-	"kiln/server/search/remembered"
+	"kiln/server/search/cache"
 	"kiln/server/search/strategy"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -68,7 +68,7 @@ func (s *Store) HoldConnection(ctx context.Context) (release func(), err error) 
 func (s *Store) SearchSettled() { s.searcher.Settled() }
 
 // Remembered returns the statistics of the search cache.
-func (s *Store) Remembered() remembered.Stat { return s.searcher.Remembered() }
+func (s *Store) Remembered() cache.Stat { return s.searcher.Remembered() }
 
 // ReadAheadFrom is ReadAhead of smaller types.
 func (s *Store) ReadAheadFrom(n int64) { s.searcher.ReadAhead(n) }

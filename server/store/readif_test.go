@@ -15,11 +15,11 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"kiln/gen/db"
-	"kiln/oauth/smart"
 	"kiln/server/access"
 	"kiln/server/fhir"
 	"kiln/server/search"
 	"kiln/server/search/match"
+	"kiln/server/smart"
 )
 
 // ReadIf decides in the query of the read, match.Hold decides in memory, and both agree:

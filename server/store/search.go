@@ -6,8 +6,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"kiln/server/search"
+	"kiln/server/search/cache"
 	"kiln/server/search/match"
-	"kiln/server/search/remembered"
 	"kiln/server/search/strategy"
 )
 
@@ -80,7 +80,7 @@ func (s *Store) Searcher() *strategy.Searcher { return s.searcher }
 
 // noteWrite tells searches of a write that is about to be committed, in the order of the row of the change log
 // that it is in.
-func noteWrite(row *remembered.WritingRow, e *entry) {
+func noteWrite(row *cache.WritingRow, e *entry) {
 	switch {
 	case row == nil || e.w.Unlogged || e.action == nothing:
 	case e.action == deleted:

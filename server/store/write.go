@@ -13,7 +13,7 @@ import (
 	"kiln/gen/db"
 	"kiln/server/fhir"
 	"kiln/server/outcome"
-	"kiln/server/search/remembered"
+	"kiln/server/search/cache"
 )
 
 // Write is one change of one resource.
@@ -137,7 +137,7 @@ type Tx struct {
 	parametersVersion int64
 	renew             bool            // make the indexes of writes anew
 	hooks             map[string]bool // to tell of the commit
-	written           *remembered.Writing
+	written           *cache.Writing
 }
 
 // CommitEarly lets the transaction end before it is durable: a crash of PostgreSQL may undo

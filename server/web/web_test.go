@@ -17,9 +17,9 @@ import (
 	"testing"
 	"time"
 
-	"kiln/oauth/smart"
 	"kiln/server/access"
 	"kiln/server/outcome"
+	"kiln/server/smart"
 )
 
 // verifier knows three tokens.

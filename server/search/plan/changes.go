@@ -8,18 +8,18 @@ import (
 
 	"kiln/server/fhir"
 	"kiln/server/search"
+	"kiln/server/search/cache"
 	"kiln/server/search/match"
-	"kiln/server/search/remembered"
 )
 
-// Changes is the statement that reads the changes since a position, in one row: remembered.Changes.Rows (null
+// Changes is the statement that reads the changes since a position, in one row: cache.Changes.Rows (null
 // for no change, "" if that cannot be determined) and the present state.
-func Changes(since remembered.Position) match.Statement {
-	return MostChanges(since, remembered.MaxChanges)
+func Changes(since cache.Position) match.Statement {
+	return MostChanges(since, cache.MaxChanges)
 }
 
 // MostChanges is Changes of most resources at most that others have written: more cannot be told, and are not read.
-func MostChanges(since remembered.Position, most int) match.Statement {
+func MostChanges(since cache.Position, most int) match.Statement {
 	w := newWriter(nil)
 	w.Write("SELECT ")
 	w.changes(since, most)
@@ -28,7 +28,7 @@ func MostChanges(since remembered.Position, most int) match.Statement {
 
 // changes writes the columns of Changes. The function is not called where nothing has changed: that
 // is seen in an index of the change log.
-func (w *writer) changes(since remembered.Position, most int) {
+func (w *writer) changes(since cache.Position, most int) {
 	epoch, at := w.snapshot(since.State)
 	written, versions := make([]int64, len(since.Written)), make([]int32, len(since.Written))
 	for i, r := range since.Written {
@@ -76,7 +76,7 @@ const changesRead = 4
 // Stored returns the statements that read some resources and their index entries, in one snapshot. The first
 // returns a row for each present resource: rid, id, version, last update in microseconds, terms and targets.
 // The others return one row of arrays for each table of entries: rids and keys, then the arguments of the methods of
-// remembered.Stored.
+// cache.Stored.
 func Stored(rids []int64) (resources, dates, numbers, quantities, strings match.Statement) {
 	of := func(columns, from string) match.Statement {
 		w := newWriter(nil)
@@ -99,10 +99,10 @@ type Texts struct{ Keys, Values []int64 }
 
 // RowsChanged is Rows with the row of Changes in the first columns of a first row, which
 // has no resource, and whether the dictionary has these texts and no others; they are null in all other rows.
-func (p *Plan) RowsChanged(rids []int64, since remembered.Position, texts Texts) match.Statement {
+func (p *Plan) RowsChanged(rids []int64, since cache.Position, texts Texts) match.Statement {
 	w := newWriter(p.env)
 	w.Write("SELECT ")
-	w.changes(since, remembered.MaxChanges)
+	w.changes(since, cache.MaxChanges)
 	if len(texts.Keys) > 0 {
 		w.Write(", ARRAY(SELECT d.value FROM token_text d WHERE d.key = ANY (")
 		w.Bind(texts.Keys)
@@ -134,16 +134,16 @@ func (p *Plan) Members() match.Statement {
 }
 
 // columnTables are the tables of the kinds of columns.
-var columnTables = [...]string{remembered.Dates: "index_date", remembered.Numbers: "index_number", remembered.Quantities: "index_quantity"}
+var columnTables = [...]string{cache.Dates: "index_date", cache.Numbers: "index_number", cache.Quantities: "index_quantity"}
 
 // updatedColumn names the column of the last updates.
-var updatedColumn = remembered.KeysOf([]fhir.Key{match.UpdatedKey})
+var updatedColumn = cache.KeysOf([]fhir.Key{match.UpdatedKey})
 
 // Column is the statement that reads the entries of a column: rid, whether any of them is
 // a range of numbers, and low and high end of a date, or the number as text and its unit; by
 // unit, then by value and rid. It reads nothing but an index, in its order, of several keys merged;
 // references are read from the resources, and sorted.
-func Column(c remembered.ColumnKey, env *match.Env) match.Statement {
+func Column(c cache.ColumnKey, env *match.Env) match.Statement {
 	w := newWriter(env)
 	if c.Keys == updatedColumn {
 		w.Write("SELECT x.rid, false, x.at, x.at + 1, NULL::text, 0::bigint FROM (SELECT r.rid, (extract(epoch FROM r.last_updated) * 1000000)::bigint AS at FROM resource r WHERE r.typ = ")
@@ -151,7 +151,7 @@ func Column(c remembered.ColumnKey, env *match.Env) match.Statement {
 		w.Write("::smallint ORDER BY r.last_updated, r.rid) x")
 		return w.Statement()
 	}
-	if c.Kind == remembered.References {
+	if c.Kind == cache.References {
 		w.Write("SELECT r.rid, false, t.ref, t.ref, NULL::text, 0::bigint FROM resource r CROSS JOIN LATERAL ")
 		if len(c.Keys) == 0 {
 			w.Write("(SELECT r.ref) t(ref) WHERE ")
@@ -166,14 +166,14 @@ func Column(c remembered.ColumnKey, env *match.Env) match.Statement {
 	}
 	keys, columns, order := storedKeys(c, c.List(), env), "x.rid, x.low", "x.low, x.rid"
 	switch c.Kind {
-	case remembered.Dates:
+	case cache.Dates:
 		w.Write("SELECT x.rid, false, x.low, x.high, NULL::text, 0::bigint")
 		columns, order = "x.rid, x.low, x.high", "x.low, x.high, x.rid"
-	case remembered.Numbers:
+	case cache.Numbers:
 		w.Write("SELECT x.rid, ")
 		w.anyRange(c.Kind, keys)
 		w.Write(", 0::bigint, 0::bigint, x.low::text, 0::bigint")
-	case remembered.Quantities:
+	case cache.Quantities:
 		w.Write("SELECT x.rid, ")
 		w.anyRange(c.Kind, keys)
 		w.Write(", 0::bigint, 0::bigint, x.low::text, x.unit")
@@ -241,13 +241,13 @@ func AllTerms(typ int16) match.Statement {
 // Columns splits the clauses into comparisons, each of the one entry that a resource has
 // under a key at most, and the rest. ok is false for a query that memory does not answer:
 // of several types, or by more than the rows of the resource itself.
-func (p *Plan) Columns() (compared []remembered.Comparison, rest []match.Clause, ok bool) {
+func (p *Plan) Columns() (compared []cache.Comparison, rest []match.Clause, ok bool) {
 	if len(p.types) != 1 || p.Empty || !match.ByRows(p.clauses) {
 		return nil, nil, false
 	}
 	for _, pr := range p.where.Preds {
 		if key, ok := columnOf(p.types[0], pr.Only()); ok {
-			compared = append(compared, remembered.Comparison{Column: key, Match: pr.Only()})
+			compared = append(compared, cache.Comparison{Column: key, Match: pr.Only()})
 		}
 	}
 	if len(compared) == 0 {
@@ -267,7 +267,7 @@ func (p *Plan) Columns() (compared []remembered.Comparison, rest []match.Clause,
 
 // A Link is a clause about resources of one type that one reference leads to.
 type Link struct {
-	References, Own remembered.ColumnKey // as in remembered.Link
+	References, Own cache.ColumnKey // as in cache.Link
 	Back            bool
 	Others          *Plan // of those resources
 }
@@ -314,36 +314,36 @@ func (p *Plan) link(c *match.Clause) (l Link, ok bool) {
 	if l.Back {
 		from, to = to, from
 	}
-	l.References, l.Own = referencesColumn(from, m.Keys), remembered.OwnRefs(to)
+	l.References, l.Own = referencesColumn(from, m.Keys), cache.OwnRefs(to)
 	return l, !l.Others.Empty
 }
 
-func referencesColumn(typ int16, keys []fhir.Key) remembered.ColumnKey {
-	return remembered.ColumnKey{Type: typ, Kind: remembered.References, Keys: remembered.KeysOf(keys)}
+func referencesColumn(typ int16, keys []fhir.Key) cache.ColumnKey {
+	return cache.ColumnKey{Type: typ, Kind: cache.References, Keys: cache.KeysOf(keys)}
 }
 
 // Terms returns the clauses on terms beside so many comparisons. It returns nil if the clauses contain something
 // else, or nothing but comparisons.
-func (p *Plan) Terms(comparisons int) *remembered.Terms {
+func (p *Plan) Terms(comparisons int) *cache.Terms {
 	c := &p.where
 	switch {
 	case c.ByID, len(c.Preds) != comparisons:
 		return nil
 	case len(c.All)+len(c.Any) > 0:
-		return &remembered.Terms{All: c.All, Any: c.Any, None: c.None}
+		return &cache.Terms{All: c.All, Any: c.Any, None: c.None}
 	case len(c.None) > 0, comparisons == 0:
-		return &remembered.Terms{All: []int64{remembered.Every}, None: c.None}
+		return &cache.Terms{All: []int64{cache.Every}, None: c.None}
 	}
 	return nil
 }
 
 // columnOf is the column that a match is a comparison of.
-func columnOf(typ int16, m match.Match) (key remembered.ColumnKey, ok bool) {
+func columnOf(typ int16, m match.Match) (key cache.ColumnKey, ok bool) {
 	c, ok := match.ComparisonOf(m)
 	if !ok || !c.Single || len(c.Keys) == 0 {
-		return remembered.ColumnKey{Type: typ}, false
+		return cache.ColumnKey{Type: typ}, false
 	}
-	return remembered.ColumnKey{Type: typ, Kind: c.Table, Keys: remembered.KeysOf(c.Keys)}, true
+	return cache.ColumnKey{Type: typ, Kind: c.Table, Keys: cache.KeysOf(c.Keys)}, true
 }
 
 // WithTerm is the statement that reads the rids of the resources of a type that have a term, at
@@ -351,7 +351,7 @@ func columnOf(typ int16, m match.Match) (key remembered.ColumnKey, ok bool) {
 func WithTerm(typ int16, term int64, most int) match.Statement {
 	w := newWriter(nil)
 	w.Write("SELECT r.rid FROM resource r WHERE ")
-	if term == remembered.Every { // its index has all there are
+	if term == cache.Every { // its index has all there are
 		w.Typed("r", []int16{typ})
 	} else {
 		w.Write("r.terms && ")
@@ -365,11 +365,11 @@ func WithTerm(typ int16, term int64, most int) match.Statement {
 }
 
 // ColumnsOf are the columns that comparisons with parameters of a type are answered by.
-func ColumnsOf(typ int16, params []*fhir.Parameter) []remembered.ColumnKey {
-	var out []remembered.ColumnKey
+func ColumnsOf(typ int16, params []*fhir.Parameter) []cache.ColumnKey {
+	var out []cache.ColumnKey
 	for _, p := range params {
 		kind, ok := kindOf(p)
-		if key := (remembered.ColumnKey{Type: typ, Kind: kind, Keys: remembered.KeysOf(p.Keys)}); ok && !slices.Contains(out, key) {
+		if key := (cache.ColumnKey{Type: typ, Kind: kind, Keys: cache.KeysOf(p.Keys)}); ok && !slices.Contains(out, key) {
 			out = append(out, key)
 		}
 	}
@@ -378,14 +378,14 @@ func ColumnsOf(typ int16, params []*fhir.Parameter) []remembered.ColumnKey {
 
 // kindOf is the kind of the column of a parameter; false where it has no order or a resource may have
 // several of its values.
-func kindOf(p *fhir.Parameter) (kind remembered.Kind, ok bool) {
+func kindOf(p *fhir.Parameter) (kind cache.Kind, ok bool) {
 	switch p.Type {
 	case fhir.SearchDate:
-		kind = remembered.Dates
+		kind = cache.Dates
 	case fhir.SearchNumber:
-		kind = remembered.Numbers
+		kind = cache.Numbers
 	case fhir.SearchQuantity:
-		kind = remembered.Quantities
+		kind = cache.Quantities
 	default:
 		return kind, false
 	}
@@ -394,9 +394,9 @@ func kindOf(p *fhir.Parameter) (kind remembered.Kind, ok bool) {
 
 // CodedColumns are the columns that answer comparisons of a composite of code and value, for each of some terms
 // of the code.
-func CodedColumns(typ int16, params []*fhir.Parameter, terms []int64) []remembered.ColumnKey {
+func CodedColumns(typ int16, params []*fhir.Parameter, terms []int64) []cache.ColumnKey {
 	type rows struct { // of values with codes, which several composites may share
-		kind        remembered.Kind
+		kind        cache.Kind
 		coded, code fhir.Key
 	}
 	var all []rows
@@ -413,18 +413,18 @@ func CodedColumns(typ int16, params []*fhir.Parameter, terms []int64) []remember
 			}
 		}
 	}
-	var out []remembered.ColumnKey
+	var out []cache.ColumnKey
 	for _, r := range all {
 		for _, term := range terms {
 			key := fhir.CompositeKey(r.coded, r.code.ValueOf(term))
-			out = append(out, remembered.ColumnKey{Type: typ, Kind: r.kind, Keys: remembered.KeysOf([]fhir.Key{key})})
+			out = append(out, cache.ColumnKey{Type: typ, Kind: r.kind, Keys: cache.KeysOf([]fhir.Key{key})})
 		}
 	}
 	return out
 }
 
 // valueKind is kindOf the part of a composite that has an order.
-func valueKind(c fhir.Composite, params []*fhir.Parameter) (kind remembered.Kind, ok bool) {
+func valueKind(c fhir.Composite, params []*fhir.Parameter) (kind cache.Kind, ok bool) {
 	for _, part := range c.Parts {
 		i := slices.IndexFunc(params, func(p *fhir.Parameter) bool { return p.Code == part.Code })
 		if i < 0 {
@@ -449,7 +449,7 @@ func codeKeys(c fhir.Composite) (keys []fhir.Key) {
 
 // WithEntries is the statement that reads the positions of those columns that have entries, among some of
 // a kind and a type.
-func WithEntries(columns []remembered.ColumnKey, env *match.Env) match.Statement {
+func WithEntries(columns []cache.ColumnKey, env *match.Env) match.Statement {
 	w := newWriter(env)
 	var keys, at []int64
 	for i, c := range columns {
@@ -466,8 +466,8 @@ func WithEntries(columns []remembered.ColumnKey, env *match.Env) match.Statement
 }
 
 // storedKeys are the keys that the entries of a column have.
-func storedKeys(c remembered.ColumnKey, keys []fhir.Key, env *match.Env) []fhir.Key {
-	if c.Kind == remembered.Numbers {
+func storedKeys(c cache.ColumnKey, keys []fhir.Key, env *match.Env) []fhir.Key {
+	if c.Kind == cache.Numbers {
 		return keys
 	}
 	return env.Parts.Stored(keys, []int16{c.Type})
@@ -475,7 +475,7 @@ func storedKeys(c remembered.ColumnKey, keys []fhir.Key, env *match.Env) []fhir.
 
 // A Reference is a parameter that leads to one resource type alone.
 type Reference struct {
-	References remembered.ColumnKey
+	References cache.ColumnKey
 	Target     string
 }
 
@@ -491,8 +491,8 @@ func LinksOf(typ int16, params []*fhir.Parameter) []Reference {
 }
 
 // UpdatedColumn is the column of the last updates of a type.
-func UpdatedColumn(typ int16) remembered.ColumnKey {
-	return remembered.ColumnKey{Type: typ, Kind: remembered.Dates, Keys: updatedColumn}
+func UpdatedColumn(typ int16) cache.ColumnKey {
+	return cache.ColumnKey{Type: typ, Kind: cache.Dates, Keys: updatedColumn}
 }
 
 // TypeSizes is the statement that reads the approximate number of resources of each large type from
@@ -552,16 +552,16 @@ func (p *Plan) Clauses() []match.Clause { return p.clauses }
 
 // RememberedPage is the page, in the order of surrogates or of a column; ok is false for a cursor
 // of another type. A search for the total alone has an empty one, and one in another order.
-func (p *Plan) RememberedPage() (page remembered.Page, ok bool, err error) {
+func (p *Plan) RememberedPage() (page cache.Page, ok bool, err error) {
 	order := p.rememberedOrder()
 	if p.q.Count == 0 || len(p.q.Sort) > 0 && order == nil {
-		return remembered.Page{}, true, nil
+		return cache.Page{}, true, nil
 	}
 	g, err := p.page()
 	if err != nil {
 		return page, false, err
 	}
-	page = remembered.Page{Order: order, Backwards: g.reverse, Offset: g.offset, Limit: g.limit}
+	page = cache.Page{Order: order, Backwards: g.reverse, Offset: g.offset, Limit: g.limit}
 	if g.cursor != nil {
 		n := g.cursor.RID & (1<<48 - 1)
 		if n>>32 != 0 || g.cursor.RID>>48 != int64(p.types[0]) {
@@ -577,7 +577,7 @@ func (p *Plan) RememberedPage() (page remembered.Page, ok bool, err error) {
 
 // rememberedOrder is the order asked for where a column has it: of one date that a resource has
 // one of at most, or of the last update. nil for others.
-func (p *Plan) rememberedOrder() *remembered.ColumnOrder {
+func (p *Plan) rememberedOrder() *cache.ColumnOrder {
 	if len(p.q.Sort) != 1 || len(p.types) != 1 {
 		return nil
 	}
@@ -595,7 +595,7 @@ func (p *Plan) rememberedOrder() *remembered.ColumnOrder {
 	if !ok {
 		return nil
 	}
-	return &remembered.ColumnOrder{Column: column, Descending: k.Descending}
+	return &cache.ColumnOrder{Column: column, Descending: k.Descending}
 }
 
 // lowOf is the argument of a cursor's date; false for none.

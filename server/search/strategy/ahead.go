@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"kiln/server/fhir"
+	"kiln/server/search/cache"
 	"kiln/server/search/match"
 	"kiln/server/search/plan"
-	"kiln/server/search/remembered"
 
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
@@ -144,27 +144,27 @@ func (s *Searcher) nextAhead(ctx context.Context, a *ahead) (next []finding) {
 	if now.Before(a.next) {
 		return nil
 	}
-	generation, unasked := s.remembered.Generation()
+	generation, unasked := s.cache.Generation()
 	if len(a.queue) == 0 {
 		if !unasked {
 			a.queue, _ = s.unread(ctx, a, generation)
 		}
 		if len(a.queue) == 0 {
 			a.next, a.rested = now.Add(aheadEvery), 0
-			if s.remembered.Writes() {
+			if s.cache.Writes() {
 				a.next = now.Add(busyFor)
 			}
 		}
 		return nil
 	}
-	if s.remembered.AheadLeft() <= 0 {
+	if s.cache.AheadLeft() <= 0 {
 		a.queue = nil
 		return nil
 	}
-	if soon := s.remembered.Writes() && a.soonFirst(); !soon {
+	if soon := s.cache.Writes() && a.soonFirst(); !soon {
 		if rests, err := s.databaseRests(ctx); err != nil || !rests {
 			a.rested, a.next = 0, now.Add(busyFor)
-			if s.remembered.Writes() { // other types have grown meanwhile
+			if s.cache.Writes() { // other types have grown meanwhile
 				more, _ := s.unread(ctx, a, generation)
 				a.add(more)
 			}
@@ -221,7 +221,7 @@ const linksFrom = 6
 // come last, because few searches need them. The column of the largest type, whose searches are slowest without
 // it, comes behind the columns of values if it is small.
 func (s *Searcher) unread(ctx context.Context, a *ahead, generation int) ([]finding, error) {
-	if s.store.Resources() == nil || s.remembered.AheadLeft() <= 0 {
+	if s.store.Resources() == nil || s.cache.AheadLeft() <= 0 {
 		return nil, nil
 	}
 	registry := s.store.Resources().Current()
@@ -257,7 +257,7 @@ func (s *Searcher) unread(ctx context.Context, a *ahead, generation int) ([]find
 	slices.SortFunc(numbers, func(a, b int16) int { return cmp.Compare(sizes[b], sizes[a]) })
 	r := &reading{names: names, types: numbers, sizes: sizes, soon: a.from * soonPart, parameters: registry.Parameters, missing: func(f finding) bool {
 		last, tried := a.tried[f.key()]
-		return !s.remembered.Has(f.key()) && (!tried || last != generation)
+		return !s.cache.Has(f.key()) && (!tried || last != generation)
 	}}
 	for _, n := range numbers {
 		r.all(n)
@@ -272,7 +272,7 @@ func (s *Searcher) unread(ctx context.Context, a *ahead, generation int) ([]find
 			return r.list, nil
 		}
 		if last, tried := a.coded[n]; !tried || last != generation {
-			coded, err := s.withEntries(ctx, conn, plan.CodedColumns(n, registry.Parameters(names[n]), s.remembered.CommonTerms(n)))
+			coded, err := s.withEntries(ctx, conn, plan.CodedColumns(n, registry.Parameters(names[n]), s.cache.CommonTerms(n)))
 			if err != nil {
 				return nil, err
 			}
@@ -284,7 +284,7 @@ func (s *Searcher) unread(ctx context.Context, a *ahead, generation int) ([]find
 		for _, ref := range r.links(n) {
 			r.column(n, ref.References)
 			to := r.number(ref.Target)
-			if r.column(to, remembered.OwnRefs(to)); small(to) { // it takes little time and room
+			if r.column(to, cache.OwnRefs(to)); small(to) { // it takes little time and room
 				r.all(to)
 			}
 		}
@@ -296,7 +296,7 @@ func (s *Searcher) unread(ctx context.Context, a *ahead, generation int) ([]find
 }
 
 // withEntries returns the columns of a type that have entries.
-func (s *Searcher) withEntries(ctx context.Context, conn Conn, columns []remembered.ColumnKey) ([]remembered.ColumnKey, error) {
+func (s *Searcher) withEntries(ctx context.Context, conn Conn, columns []cache.ColumnKey) ([]cache.ColumnKey, error) {
 	if len(columns) == 0 {
 		return nil, nil
 	}
@@ -304,9 +304,9 @@ func (s *Searcher) withEntries(ctx context.Context, conn Conn, columns []remembe
 	if err != nil {
 		return nil, err
 	}
-	var out []remembered.ColumnKey
-	for _, kind := range []remembered.Kind{remembered.Dates, remembered.Numbers, remembered.Quantities} {
-		of := slices.DeleteFunc(slices.Clone(columns), func(c remembered.ColumnKey) bool { return c.Kind != kind })
+	var out []cache.ColumnKey
+	for _, kind := range []cache.Kind{cache.Dates, cache.Numbers, cache.Quantities} {
+		of := slices.DeleteFunc(slices.Clone(columns), func(c cache.ColumnKey) bool { return c.Kind != kind })
 		if len(of) == 0 {
 			continue
 		}
@@ -346,7 +346,7 @@ func (r *reading) add(n int16, f finding) {
 	}
 }
 
-func (r *reading) column(n int16, key remembered.ColumnKey) { r.add(n, finding{column: &key}) }
+func (r *reading) column(n int16, key cache.ColumnKey) { r.add(n, finding{column: &key}) }
 
 // all adds the common terms of a type, and each column of values.
 func (r *reading) all(n int16) {

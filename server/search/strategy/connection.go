@@ -412,7 +412,7 @@ func (x *searching) becomeDearUnlessFound(ctx context.Context) (p *pageRows, wai
 	}
 	found := func() (bool, <-chan struct{}) {
 		again := x.s.finder.newWork()
-		_, yes := x.s.remembered.Ask(q)
+		_, yes := x.s.cache.Ask(q)
 		return yes, again
 	}
 	for range maxAsked {

@@ -8,14 +8,14 @@
 //	connection.go  the connection of a search, and the limits of running searches
 //	total.go       the number of matches: from the cache while it is valid, else counted
 //	memory.go      the drivers that found too much; limits of cached totals and orders
-//	remembered.go  reads and fills the cache of package remembered
+//	fromcache.go   reads and fills the cache of package cache
 //	ahead.go       fills the cache before the first search
 //	order.go       matches in an order without an index; estimate.go, _total=estimate
 //	include.go     _include and _revinclude; canonical.go, along canonical URLs
 //
 // # The steps of a search
 //
-//  1. The cache (package remembered). It contains matches of earlier clauses, sets of
+//  1. The cache (package cache). It contains matches of earlier clauses, sets of
 //     common terms, and columns of values. A column answers every comparison of its
 //     parameter, and has its order. Chains and `_has` follow cached
 //     references to the cached sets of the other type.
@@ -31,7 +31,7 @@
 // expensive searches admits one at a time for each key, and later searches check the cache first.
 //
 // The server fills the cache in the background, on a connection of its own, after the second miss
-// within a minute, or the first miss of an expensive search. Package remembered then follows the
+// within a minute, or the first miss of an expensive search. The cache then follows the
 // change log. After an expensive search by terms it reads all common terms of the type
 // at once: conditions on terms are then intersections of their sets. While the database
 // is idle, the server reads the same for large types ahead, with their references to

@@ -9,9 +9,9 @@ import (
 	"slices"
 
 	"kiln/server/search"
+	"kiln/server/search/cache"
 	"kiln/server/search/match"
 	"kiln/server/search/plan"
-	"kiln/server/search/remembered"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -24,7 +24,7 @@ const setMemberBytes = 2
 
 // readSet reads the members of a set; it is left without a state where there are too
 // many.
-func (s *Searcher) readSet(ctx context.Context, tx pgx.Tx, f finding, out *remembered.Found, rest func()) error {
+func (s *Searcher) readSet(ctx context.Context, tx pgx.Tx, f finding, out *cache.Found, rest func()) error {
 	parts, err := s.store.Parts(ctx)
 	if err != nil {
 		return err
@@ -44,7 +44,7 @@ func (s *Searcher) readSet(ctx context.Context, tx pgx.Tx, f finding, out *remem
 		return nil
 	}
 	st := p.Members()
-	most := int(s.remembered.Most() / setMemberBytes)
+	most := int(s.cache.Most() / setMemberBytes)
 	if f.few {
 		most = min(most, maxFew)
 		st = st.AtMost(maxFew + 1)
@@ -61,7 +61,7 @@ func (s *Searcher) readSet(ctx context.Context, tx pgx.Tx, f finding, out *remem
 		}
 		out.RIDs = append(out.RIDs, rawInt8(v))
 		if len(out.RIDs) > most {
-			s.remembered.Refuse(f.set)
+			s.cache.Refuse(f.set)
 			out.State = ""
 			return nil
 		}
@@ -82,12 +82,12 @@ const (
 )
 
 // readTerms reads which resources of a type have the terms that are common there.
-func (s *Searcher) readTerms(ctx context.Context, tx pgx.Tx, typ int16, out *remembered.Found, rest func()) error {
+func (s *Searcher) readTerms(ctx context.Context, tx pgx.Tx, typ int16, out *cache.Found, rest func()) error {
 	common, err := s.commonTerms(ctx, tx, typ)
 	if err != nil {
 		return err
 	}
-	terms := remembered.NewTerms(common)
+	terms := cache.NewTerms(common)
 	st := plan.AllTerms(typ)
 	all, err := tx.Query(ctx, st.SQL, st.Args...)
 	if err != nil {
@@ -100,7 +100,7 @@ func (s *Searcher) readTerms(ctx context.Context, tx pgx.Tx, typ int16, out *rem
 		if len(v[0]) != 8 {
 			return errNotBinary
 		}
-		has = append(has[:0], remembered.Every)
+		has = append(has[:0], cache.Every)
 		if err := eachInt8(v[1], func(term int64) { has = append(has, term) }); err != nil {
 			return err
 		}
@@ -121,8 +121,8 @@ const rareTerm = 20_000
 
 // readSomeTerms reads which resources of a type have each of some terms. Of those that are not known
 // to be common, those that too many have are left out.
-func (s *Searcher) readSomeTerms(ctx context.Context, tx pgx.Tx, f finding, out *remembered.Found, rest func()) error {
-	out.Terms = remembered.NewSomeTerms(f.some)
+func (s *Searcher) readSomeTerms(ctx context.Context, tx pgx.Tx, f finding, out *cache.Found, rest func()) error {
+	out.Terms = cache.NewSomeTerms(f.some)
 	most := rareTerm + 1
 	if f.again {
 		most = math.MaxInt32
@@ -151,7 +151,7 @@ func (s *Searcher) readSomeTerms(ctx context.Context, tx pgx.Tx, f finding, out 
 			return err
 		}
 		if n == most {
-			s.remembered.Common(f.typ, term)
+			s.cache.Common(f.typ, term)
 			out.Terms.Drop(term)
 		}
 	}
@@ -234,13 +234,13 @@ func eachInt8(array []byte, f func(int64)) error {
 
 // readColumn reads the entries of a column; it is left without a state where there are
 // too many, or ranges of numbers.
-func (s *Searcher) readColumn(ctx context.Context, tx pgx.Tx, key remembered.ColumnKey, out *remembered.Found, rest func()) error {
-	most := s.remembered.Most()
+func (s *Searcher) readColumn(ctx context.Context, tx pgx.Tx, key cache.ColumnKey, out *cache.Found, rest func()) error {
+	most := s.cache.Most()
 	if out.Ahead {
-		most = min(most, s.remembered.AheadLeft())
+		most = min(most, s.cache.AheadLeft())
 	}
 	var units map[int64]*match.Unit
-	if key.Kind == remembered.Quantities {
+	if key.Kind == cache.Quantities {
 		var err error
 		if units, err = readUnits(ctx, tx); err != nil {
 			return err
@@ -250,7 +250,7 @@ func (s *Searcher) readColumn(ctx context.Context, tx pgx.Tx, key remembered.Col
 	if err != nil {
 		return err
 	}
-	out.Column = remembered.NewColumn(key, units)
+	out.Column = cache.NewColumn(key, units)
 	st := plan.Column(key, &match.Env{Parts: parts})
 	rows, err := tx.Query(ctx, st.SQL, st.Args...)
 	if err != nil {
@@ -264,11 +264,11 @@ func (s *Searcher) readColumn(ctx context.Context, tx pgx.Tx, key remembered.Col
 				return errNotBinary
 			}
 		}
-		e := remembered.Entry{RID: rawInt8(v[0]), Low: rawInt8(v[2]), High: rawInt8(v[3]), Number: string(v[4]), Unit: rawInt8(v[5])}
+		e := cache.Entry{RID: rawInt8(v[0]), Low: rawInt8(v[2]), High: rawInt8(v[3]), Number: string(v[4]), Unit: rawInt8(v[5])}
 		full := n%readAtOnce == 0 && out.Column.Bytes() > most
 		if full || v[1][0] != 0 || int16(e.RID>>48) != key.Type || !out.Column.Add(e) {
 			if !full || !out.Ahead { // there may be room when it is asked for
-				s.remembered.Refuse(key)
+				s.cache.Refuse(key)
 			}
 			out.State = ""
 			return nil

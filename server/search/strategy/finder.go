@@ -8,9 +8,9 @@ import (
 	"sync"
 	"time"
 
+	"kiln/server/search/cache"
 	"kiln/server/search/match"
 	"kiln/server/search/plan"
-	"kiln/server/search/remembered"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -19,9 +19,9 @@ import (
 type finding struct {
 	typ     int16
 	name    string // of the type
-	set     remembered.Key
+	set     cache.Key
 	clauses []match.Clause
-	column  *remembered.ColumnKey
+	column  *cache.ColumnKey
 	terms   bool    // the common terms of the type
 	some    []int64 // some terms alone
 	again   bool    // they are common, and not remembered
@@ -46,7 +46,7 @@ func (f finding) key() any {
 	case f.column != nil:
 		return *f.column
 	case f.terms:
-		return remembered.TypeKey(f.typ)
+		return cache.TypeKey(f.typ)
 	case f.some != nil:
 		return someKey{f.typ, fmt.Sprint(f.some)}
 	}
@@ -141,7 +141,7 @@ const maxFindings = 64
 // addFinding queues a finding that is wanted and not there.
 func (s *Searcher) addFinding(f finding) {
 	key := f.key()
-	if s.remembered.Has(key) && !f.again || !s.remembered.Wants(key, f.dear) {
+	if s.cache.Has(key) && !f.again || !s.cache.Wants(key, f.dear) {
 		return
 	}
 	w := &s.finder
@@ -173,7 +173,7 @@ func (s *Searcher) findAll(ctx context.Context) {
 		}
 		w.mu.Unlock()
 		if some {
-			if f.again || !s.remembered.Has(f.key()) {
+			if f.again || !s.cache.Has(f.key()) {
 				// What cannot be found now is wanted again.
 				_ = s.runFinding(ctx, f)
 			}
@@ -206,7 +206,7 @@ func (s *Searcher) Settled() {
 	w := &s.finder
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for w.now != nil || len(w.queue) > 0 || w.early || s.remembered.Stat().Lags {
+	for w.now != nil || len(w.queue) > 0 || w.early || s.cache.Stat().Lags {
 		w.idle.Wait()
 	}
 }
@@ -268,7 +268,7 @@ func (s *Searcher) runFinding(ctx context.Context, f finding) error {
 		return err
 	}
 	defer conn.Release()
-	out := remembered.Found{Type: f.typ, Name: f.name, Set: f.set, Clauses: f.clauses, Ahead: f.ahead, Behind: f.behind}
+	out := cache.Found{Type: f.typ, Name: f.name, Set: f.set, Clauses: f.clauses, Ahead: f.ahead, Behind: f.behind}
 	begin := time.Now()
 	var rested time.Duration
 	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
@@ -304,13 +304,13 @@ func (s *Searcher) runFinding(ctx context.Context, f finding) error {
 		if err != nil || n < 0 {
 			return err
 		}
-		if n < remembered.MaxChanges/4 || n > last/10*9 { // few are left, or they do not become fewer
+		if n < cache.MaxChanges/4 || n > last/10*9 { // few are left, or they do not become fewer
 			break
 		}
 		last = n
 	}
 	for range 10 {
-		since, ok := s.remembered.Since(out.State, f.typ, f.name)
+		since, ok := s.cache.Since(out.State, f.typ, f.name)
 		if !ok {
 			return nil
 		}
@@ -319,9 +319,9 @@ func (s *Searcher) runFinding(ctx context.Context, f finding) error {
 		if err := conn.QueryRow(ctx, st.SQL, st.Args...).Scan(c.into()...); err != nil {
 			return err
 		}
-		if kept, again := s.remembered.Add(&out, c.since(since)); kept || !again {
+		if kept, again := s.cache.Add(&out, c.since(since)); kept || !again {
 			if !kept && f.column != nil && !f.ahead {
-				s.remembered.Refuse(*f.column)
+				s.cache.Refuse(*f.column)
 			}
 			return nil
 		}

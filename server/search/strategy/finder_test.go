@@ -8,13 +8,13 @@ import (
 	"testing/synctest"
 	"time"
 
-	"kiln/server/search/remembered"
+	"kiln/server/search/cache"
 )
 
 // Work that reads a part of a type goes before work that reads all of it, but not for ever.
 func TestShortFindingsFirst(t *testing.T) {
 	t.Parallel()
-	terms, column, set := finding{typ: 1, terms: true, queued: time.Now()}, finding{typ: 1, column: &remembered.ColumnKey{Type: 1}}, finding{typ: 1}
+	terms, column, set := finding{typ: 1, terms: true, queued: time.Now()}, finding{typ: 1, column: &cache.ColumnKey{Type: 1}}, finding{typ: 1}
 	w := finder{queue: []finding{terms, column, set}}
 	for _, want := range []finding{column, set, terms} {
 		if got := w.take(); got.key() != want.key() || w.now != want.key() {
@@ -36,7 +36,7 @@ func TestShortFindingsFirst(t *testing.T) {
 // once somebody asks.
 func TestLooks(t *testing.T) {
 	t.Parallel()
-	const calm, busy, most = remembered.MaxChanges / calmPart, remembered.MaxChanges, 10 * remembered.MaxChanges
+	const calm, busy, most = cache.MaxChanges / calmPart, cache.MaxChanges, 10 * cache.MaxChanges
 	times := func(n, changed int) []int { return slices.Repeat([]int{changed}, n) }
 	for _, tt := range []struct {
 		name    string
@@ -128,7 +128,7 @@ func TestReadAheadIsAwaited(t *testing.T) {
 	t.Parallel()
 	s := New(Config{Store: &servingStore{}, MaxConns: 8, Now: time.Now})
 	s.finder.ended = true // it finds nothing here
-	column, other := finding{typ: 1, column: &remembered.ColumnKey{Type: 1}, dear: true}, finding{typ: 2, terms: true}
+	column, other := finding{typ: 1, column: &cache.ColumnKey{Type: 1}, dear: true}, finding{typ: 2, terms: true}
 	w := &s.finder
 	w.readsAhead([]finding{column, other}, 0)
 	if w.isAwaited() {
@@ -149,7 +149,7 @@ func TestReadAheadIsAwaited(t *testing.T) {
 // if it is small. Waiting work stays.
 func TestSmallTypesGoFirst(t *testing.T) {
 	t.Parallel()
-	coded := finding{typ: 1, column: &remembered.ColumnKey{Type: 1, Keys: "coded"}, coded: true}
+	coded := finding{typ: 1, column: &cache.ColumnKey{Type: 1, Keys: "coded"}, coded: true}
 	large, small := finding{typ: 1, terms: true}, finding{typ: 2, terms: true, soon: true}
 	a := ahead{queue: []finding{coded}}
 	if a.soonFirst() {

@@ -6,9 +6,9 @@ import (
 	"slices"
 	"time"
 
+	"kiln/server/search/cache"
 	"kiln/server/search/match"
 	"kiln/server/search/plan"
-	"kiln/server/search/remembered"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -29,11 +29,11 @@ func (s *Searcher) followAll(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-s.remembered.ManyWritten():
+		case <-s.cache.ManyWritten():
 		case <-tick.C:
 		}
 		s.follow(ctx)
-		if now := s.remembered.Bytes(); s.remembers != nil && max(now-told, told-now) >= tellFrom {
+		if now := s.cache.Bytes(); s.remembers != nil && max(now-told, told-now) >= tellFrom {
 			told = now
 			s.remembers(now)
 		}
@@ -45,11 +45,11 @@ func (s *Searcher) followAll(ctx context.Context) {
 
 // follow applies the changes up to the present.
 func (s *Searcher) follow(ctx context.Context) {
-	if behind, ok := s.remembered.CatchUp(); ok {
+	if behind, ok := s.cache.CatchUp(); ok {
 		s.catchUpWhereCalm(ctx, behind)
 		return
 	}
-	if _, _, ok := s.remembered.Following(); !ok {
+	if _, _, ok := s.cache.Following(); !ok {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
@@ -59,7 +59,7 @@ func (s *Searcher) follow(ctx context.Context) {
 		return
 	}
 	defer conn.Release()
-	since, most, ok := s.remembered.Following() // includes this server's own writes, which are not read
+	since, most, ok := s.cache.Following() // includes this server's own writes, which are not read
 	if !ok {
 		return
 	}
@@ -69,7 +69,7 @@ func (s *Searcher) follow(ctx context.Context) {
 	err = conn.QueryRow(ctx, st.SQL, st.Args...).Scan(c.into()...)
 	s.finder.looking.Unlock()
 	if err == nil {
-		s.remembered.Bring(c.since(since))
+		s.cache.Bring(c.since(since))
 	}
 }
 
@@ -88,7 +88,7 @@ const defaultChangeTakes = 50 * time.Microsecond
 
 // catchUpWhereCalm catches up with what memory lags behind when little has changed since the last look.
 // Where finding everything anew takes less it is forgotten.
-func (s *Searcher) catchUpWhereCalm(ctx context.Context, behind remembered.CatchUp) {
+func (s *Searcher) catchUpWhereCalm(ctx context.Context, behind cache.CatchUp) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
 	conn, err := s.store.Acquire(ctx)
@@ -97,20 +97,20 @@ func (s *Searcher) catchUpWhereCalm(ctx context.Context, behind remembered.Catch
 	}
 	defer conn.Release()
 	w := &s.finder
-	st := plan.ChangedSince(cmp.Or(w.looked, behind.State), behind.Types, remembered.MaxChanges/calmPart)
+	st := plan.ChangedSince(cmp.Or(w.looked, behind.State), behind.Types, cache.MaxChanges/calmPart)
 	var followed bool
 	var rids []int64
 	if err := conn.QueryRow(ctx, st.SQL, st.Args...).Scan(&followed, &rids, &w.looked); err != nil {
 		return
 	}
-	most := min(remembered.MaxBrought, int(behind.Cost/s.changeTakes))
+	most := min(cache.MaxBrought, int(behind.Cost/s.changeTakes))
 	most, ready := w.looks.look(len(rids), most, behind.Asked)
 	if !ready {
 		return
 	}
 	w.looked, w.looks = "", looks{}
 	if !s.catchUpInSteps(ctx, conn, behind, most) {
-		s.remembered.Forget()
+		s.cache.Forget()
 	}
 }
 
@@ -126,7 +126,7 @@ const defaultStepTakes = time.Second
 
 // catchUpInSteps applies missed changes to a cache that has fallen behind. It returns false if the changes cannot be
 // read, or are more than most. It stops between two steps if writers are no longer calm and no search waits.
-func (s *Searcher) catchUpInSteps(ctx context.Context, conn *pgxpool.Conn, behind remembered.CatchUp, most int) bool {
+func (s *Searcher) catchUpInSteps(ctx context.Context, conn *pgxpool.Conn, behind cache.CatchUp, most int) bool {
 	w := &s.finder
 	if w.left.generation != behind.Generation || w.left.state == "" {
 		w.left = left{generation: behind.Generation, state: behind.State}
@@ -140,7 +140,7 @@ func (s *Searcher) catchUpInSteps(ctx context.Context, conn *pgxpool.Conn, behin
 				followed = err != nil
 				return err
 			}
-			if busy = !first && !behind.Asked && len(rids) > remembered.MaxChanges; busy {
+			if busy = !first && !behind.Asked && len(rids) > cache.MaxChanges; busy {
 				return nil
 			}
 			rids = append(rids, w.left.rids...)
@@ -184,7 +184,7 @@ type looks struct{ calm, busy int }
 // calm and somebody asks, everything is forgotten.
 func (l *looks) look(changed, most int, asked bool) (atMost int, ready bool) {
 	switch {
-	case changed <= remembered.MaxChanges/calmPart:
+	case changed <= cache.MaxChanges/calmPart:
 		l.calm++
 		return most, asked || l.calm >= calmLooks
 	case changed >= most:
@@ -201,17 +201,17 @@ const broughtAtOnce = 500
 
 // behind applies changed resources to a cache, some at a time.
 type behind interface {
-	Stored(rids []int64) *remembered.Stored
-	Bring(s *remembered.Stored) bool
+	Stored(rids []int64) *cache.Stored
+	Bring(s *cache.Stored) bool
 	Brought(now string) bool
 }
 
 // catchUp brings into something of a state the resources of a type that have changed since, and
-// returns their number; below 0 where they cannot be followed, or are more than remembered.MaxBrought.
+// returns their number; below 0 where they cannot be followed, or are more than cache.MaxBrought.
 func (s *Searcher) catchUp(ctx context.Context, conn *pgxpool.Conn, state string, typ int16, to behind) (n int, err error) {
 	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		n = -1
-		rids, now, ok, err := changedSince(ctx, tx, state, []int16{typ}, remembered.MaxBrought)
+		rids, now, ok, err := changedSince(ctx, tx, state, []int16{typ}, cache.MaxBrought)
 		if err != nil || !ok {
 			return err
 		}

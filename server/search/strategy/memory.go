@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// memory is a server's cache beside package remembered: totals and orders, each valid as long as nothing has
+// memory is a server's cache beside package cache: totals and orders, each valid as long as nothing has
 // changed; the drivers that overflowed; and the units in use. The database has all of it too.
 type memory struct {
 	mu      sync.Mutex

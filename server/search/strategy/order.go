@@ -176,7 +176,7 @@ func (x *searching) sortedPage(ctx context.Context) (*pageRows, error) {
 	if p, err := x.byKeptOrder(ctx, key); p != nil || err != nil {
 		return p, err
 	}
-	if !x.s.remembered.Wants(key, false) {
+	if !x.s.cache.Wants(key, false) {
 		return x.gatherPage(ctx)
 	}
 	total, err := x.totalToSort(ctx)

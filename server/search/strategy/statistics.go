@@ -43,7 +43,7 @@ func (s *Searcher) Queries() telemetry.CacheState {
 	m.mu.Unlock()
 	m.orders.mu.Lock()
 	defer m.orders.mu.Unlock()
-	r := s.remembered.Stat()
+	r := s.cache.Stat()
 	c.Hits += uint64(r.Hits)
 	c.Size += len(m.orders.kept) + r.Sets + r.Columns
 	c.Bytes += uint64(m.orders.bytes) + uint64(r.Bytes)
@@ -59,7 +59,7 @@ func (s *Searcher) ForgetTotals() {
 
 // ForgetQueries clears the other caches of queries.
 func (s *Searcher) ForgetQueries() {
-	s.remembered.Forget()
+	s.cache.Forget()
 	m := &s.memory
 	m.mu.Lock()
 	m.drivers = nil

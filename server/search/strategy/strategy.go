@@ -15,9 +15,9 @@ import (
 	"kiln/server/fhir"
 	"kiln/server/outcome"
 	"kiln/server/search"
+	"kiln/server/search/cache"
 	"kiln/server/search/match"
 	"kiln/server/search/plan"
-	"kiln/server/search/remembered"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -142,7 +142,7 @@ type Searcher struct {
 	memoryBytes atomic.Int64
 	admission   *admission
 	underWay    underWay // counts of types
-	remembered  *remembered.Memory
+	cache       *cache.Memory
 	finder      finder
 	remembers   func(bytes int64) // may be nil
 	walkMost    int
@@ -160,7 +160,7 @@ func New(c Config) *Searcher {
 	if s.now == nil {
 		s.now = time.Now
 	}
-	s.remembered = remembered.New(0, s.now)
+	s.cache = cache.New(0, s.now)
 	s.SetMemory(c.MemoryBytes)
 	s.finder.idle = sync.NewCond(&s.finder.mu)
 	s.remembers = c.Remembers
@@ -177,7 +177,7 @@ func (s *Searcher) SetMemory(bytes int64) {
 
 // shareMemory gives matches and values the memory that orders do not take.
 func (s *Searcher) shareMemory() {
-	s.remembered.SetLimit(s.memoryBytes.Load() - int64(s.memory.orders.takenBytes()))
+	s.cache.SetLimit(s.memoryBytes.Load() - int64(s.memory.orders.takenBytes()))
 }
 
 // keepOrder keeps an order, nil for none, by its key.
@@ -228,7 +228,7 @@ type searching struct {
 
 	assumed map[fhir.Key]keyTexts // that the plan was made with, and the database was not asked for
 
-	asks       *remembered.Question // nil until asksKnown, and where memory is not asked
+	asks       *cache.Question // nil until asksKnown, and where memory is not asked
 	asksKnown  bool
 	learned    bool // missing items were requested
 	inSnapshot bool // conn is a transaction that sees one snapshot

@@ -7,9 +7,9 @@ import (
 	"fmt"
 	"time"
 
+	"kiln/server/search/cache"
 	"kiln/server/search/match"
 	"kiln/server/search/plan"
-	"kiln/server/search/remembered"
 )
 
 // knownTotal is a cached total: its scope, and the statement that makes it exact while it is valid.
@@ -53,8 +53,8 @@ func (x *searching) bySet() (*knownTotal, error) {
 		return nil, err
 	}
 	total := *q
-	total.Page, total.Exactly = remembered.Page{}, true
-	a, ok := x.s.remembered.Ask(&total)
+	total.Page, total.Exactly = cache.Page{}, true
+	a, ok := x.s.cache.Ask(&total)
 	if !ok {
 		return nil, nil
 	}
@@ -62,7 +62,7 @@ func (x *searching) bySet() (*knownTotal, error) {
 	r.scan = func() ([]any, func() (int64, bool)) {
 		var c changes
 		return c.into(), func() (int64, bool) {
-			b, ok := x.s.remembered.Settle(a, c.since(a.Position))
+			b, ok := x.s.cache.Settle(a, c.since(a.Position))
 			return b.Total, ok
 		}
 	}
@@ -207,7 +207,7 @@ const manyOfType = 50_000
 // PostgreSQL's statistics tell where they tell of many.
 func (x *searching) sizeOfType(ctx context.Context, count match.Statement) (n int64, err error) {
 	if len(x.q.Types) == 1 {
-		if n, ok := x.s.remembered.All(x.plan.OnlyType()); ok {
+		if n, ok := x.s.cache.All(x.plan.OnlyType()); ok {
 			return n, nil
 		}
 		x.noteStatement("size of the types", plan.TypeSizes())

@@ -1,4 +1,4 @@
-package remembered
+package cache
 
 import "encoding/binary"
 

@@ -7,14 +7,14 @@ import (
 	"slices"
 	"strconv"
 
+	"kiln/server/search/cache"
 	"kiln/server/search/match"
 	"kiln/server/search/plan"
-	"kiln/server/search/remembered"
 )
 
 // cacheQuestion is the search as package remembered reads it; nil for one that it does not
 // answer.
-func (x *searching) cacheQuestion() (*remembered.Question, error) {
+func (x *searching) cacheQuestion() (*cache.Question, error) {
 	if x.asksKnown || !x.usesCache() {
 		return x.asks, nil
 	}
@@ -34,7 +34,7 @@ func (x *searching) cacheQuestion() (*remembered.Question, error) {
 
 // questionOf returns the matches of a plan, without a page, as a question to package remembered; nil if that package
 // cannot answer it.
-func questionOf(p *plan.Plan) (*remembered.Question, error) {
+func questionOf(p *plan.Plan) (*cache.Question, error) {
 	typ, ok := p.OneType()
 	if !ok || slices.Contains(unlogged, typ) {
 		return nil, nil
@@ -46,7 +46,7 @@ func questionOf(p *plan.Plan) (*remembered.Question, error) {
 	if !ok {
 		return nil, nil
 	}
-	q := &remembered.Question{Type: p.OnlyType(), Name: typ, Clauses: p.Clauses(), Columns: remembered.Together(compared), Others: others, Terms: p.Terms(len(compared))}
+	q := &cache.Question{Type: p.OnlyType(), Name: typ, Clauses: p.Clauses(), Columns: cache.Together(compared), Others: others, Terms: p.Terms(len(compared))}
 	var err error
 	if q.Whole, err = clausesKey(q.Type, q.Clauses); err != nil {
 		return nil, err
@@ -58,9 +58,9 @@ func questionOf(p *plan.Plan) (*remembered.Question, error) {
 }
 
 // linkedQuestion is questionOf a plan with links.
-func linkedQuestion(p *plan.Plan, links []plan.Link, beside *plan.Plan) (*remembered.Question, error) {
+func linkedQuestion(p *plan.Plan, links []plan.Link, beside *plan.Plan) (*cache.Question, error) {
 	typ, _ := p.OneType()
-	q := &remembered.Question{Type: p.OnlyType(), Name: typ}
+	q := &cache.Question{Type: p.OnlyType(), Name: typ}
 	var err error
 	if beside != nil {
 		if q.Beside, err = questionOf(beside); q.Beside == nil || err != nil {
@@ -72,13 +72,13 @@ func linkedQuestion(p *plan.Plan, links []plan.Link, beside *plan.Plan) (*rememb
 		if others == nil || err != nil {
 			return nil, err
 		}
-		q.Links = append(q.Links, remembered.Link{References: l.References, Own: l.Own, Back: l.Back, Others: others})
+		q.Links = append(q.Links, cache.Link{References: l.References, Own: l.Own, Back: l.Back, Others: others})
 	}
 	return q, nil
 }
 
 // clausesKey names clauses that match.ByRows: they are told apart by their fields.
-func clausesKey(typ int16, clauses []match.Clause) (k remembered.Key, err error) {
+func clausesKey(typ int16, clauses []match.Clause) (k cache.Key, err error) {
 	type clause struct {
 		Any []match.Match
 		Not bool
@@ -104,8 +104,8 @@ type changes struct{ rows, now *string }
 
 func (c *changes) into() []any { return []any{&c.rows, &c.now} }
 
-func (c *changes) since(p remembered.Position) remembered.Changes {
-	out := remembered.Changes{Position: p}
+func (c *changes) since(p cache.Position) cache.Changes {
+	out := cache.Changes{Position: p}
 	if c.now != nil {
 		out.Now, out.Followed = *c.now, plan.Lasting(*c.now)
 	}
@@ -128,7 +128,7 @@ func (x *searching) byMemory(ctx context.Context) (*pageRows, error) {
 	if len(x.q.Sort) > 0 && q.Page.Order == nil && x.q.Count > 0 {
 		return nil, nil
 	}
-	memory := x.s.remembered
+	memory := x.s.cache
 	for range maxAsked {
 		a, ok := memory.Ask(q)
 		if !ok {
@@ -190,7 +190,7 @@ func (x *searching) linksRemembered() bool {
 		return false
 	}
 	for i := range q.Links {
-		if l := &q.Links[i]; !x.s.remembered.Has(l.References) || !x.s.remembered.Has(l.Own) {
+		if l := &q.Links[i]; !x.s.cache.Has(l.References) || !x.s.cache.Has(l.Own) {
 			return false
 		}
 	}
@@ -200,7 +200,7 @@ func (x *searching) linksRemembered() bool {
 // byLinks is byMemory for cached links. The few resources at the other end, such as the patients of a name, are found
 // at once, and the cache has the resources linked to them. A count in the database would read each of those.
 func (x *searching) byLinks(ctx context.Context) (*pageRows, error) {
-	q, memory := x.asks, x.s.remembered
+	q, memory := x.asks, x.s.cache
 	for i := range q.Links {
 		others := q.Links[i].Others
 		if _, ok := memory.Ask(others); ok {
@@ -222,7 +222,7 @@ func (x *searching) byLinks(ctx context.Context) (*pageRows, error) {
 }
 
 // sortKey is the text of a place for a cursor, nil for no value.
-func sortKey(p remembered.Place) *string {
+func sortKey(p cache.Place) *string {
 	if !p.Valued {
 		return nil
 	}
@@ -241,17 +241,17 @@ func (x *searching) fillCache(dear bool) {
 	x.s.fillCache(x.asks, dear)
 }
 
-func (s *Searcher) fillCache(q *remembered.Question, dear bool) {
+func (s *Searcher) fillCache(q *cache.Question, dear bool) {
 	if len(q.Links) > 0 {
 		s.learnLinks(q, dear)
 		return
 	}
-	memory := s.remembered
+	memory := s.cache
 	find := func(f finding) {
 		f.typ, f.name = q.Type, q.Name
 		s.addFinding(f)
 	}
-	known := memory.Has(remembered.TypeKey(q.Type))
+	known := memory.Has(cache.TypeKey(q.Type))
 	terms := false            // all that are common
 	var lost, unknown []int64 // of those that are common, and beside them
 	if dear && q.Terms != nil {
@@ -291,7 +291,7 @@ func (s *Searcher) fillCache(q *remembered.Question, dear bool) {
 }
 
 // learnLinks is learn for a question with links: what these lead along, and both of their ends.
-func (s *Searcher) learnLinks(q *remembered.Question, dear bool) {
+func (s *Searcher) learnLinks(q *cache.Question, dear bool) {
 	if q.Beside != nil {
 		s.fillCache(q.Beside, dear)
 	}
@@ -329,7 +329,7 @@ func (x *searching) usesCache() bool {
 }
 
 // Writing begins the record of a transaction's writes by this server: the cache follows them without reading them.
-func (s *Searcher) Writing() *remembered.Writing { return s.remembered.Writing() }
+func (s *Searcher) Writing() *cache.Writing { return s.cache.Writing() }
 
 // Remembered returns the state of the cache of matches and values.
-func (s *Searcher) Remembered() remembered.Stat { return s.remembered.Stat() }
+func (s *Searcher) Remembered() cache.Stat { return s.cache.Stat() }

@@ -1,14 +1,15 @@
-package remembered
+package cache
 
 import (
 	"cmp"
 	"encoding/binary"
 	"fmt"
-	"github.com/cockroachdb/apd/v3"
 	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/cockroachdb/apd/v3"
 
 	"kiln/server/fhir"
 	"kiln/server/search/match"

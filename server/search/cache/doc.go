@@ -1,4 +1,4 @@
-// Package remembered is the search cache: sets of matches, columns of the values of
+// Package cache is the search cache: sets of matches, columns of the values of
 // ordered parameters, and references, in memory. It follows the change log, so
 // that its answers equal the result of a statement in one snapshot.
 //
@@ -55,4 +55,4 @@
 // entries of a resource do not decide (match.ByRows) are not cached.
 //
 // All contents share one budget. The item that saved least time for its size is evicted first.
-package remembered
+package cache
