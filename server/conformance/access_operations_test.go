@@ -98,7 +98,7 @@ var tokenPaths = []struct{ method, path, body string }{
 	{"POST", "/Patient/$validate", `{"resourceType":"Patient"}`},
 }
 
-// Contract, Authorization 1: /metrics and /admin/* an admin token; Authorization 4: admin
+// Contract, Authorization 1: /metrics a token with metrics or admin, /admin/* an admin token; Authorization 4: admin
 // is the scope of management endpoints, App, SearchParameter writes, $reindex, packages;
 // operations: $validate, terminology, App operations.
 func TestAccessMatrixOfOperations(t *testing.T) {
@@ -157,7 +157,11 @@ func TestAccessMatrixOfOperations(t *testing.T) {
 				case !admin && a.status != 403:
 					t.Errorf("%s: %d, want 403 %s", a.what, a.status, clip(a.body))
 				case !admin:
-					a.has("WWW-Authenticate", `Bearer error="insufficient_scope", scope="admin"`)
+					scope := "admin"
+					if p.path == "!/metrics" {
+						scope = "metrics"
+					}
+					a.has("WWW-Authenticate", `Bearer error="insufficient_scope", scope="`+scope+`"`)
 				}
 			}
 			for _, p := range tokenPaths {

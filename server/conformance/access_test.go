@@ -505,7 +505,7 @@ func TestAccessOfWrites(t *testing.T) {
 		a.same(a.post("/", b("secret-b")), a.post("/", b("secret-z")), "secret-b", "secret-z")
 	})
 	t.Run("without r a patch reads nothing out", func(t *testing.T) {
-		const tells = "does not allow to read why"
+		const tells = "does not allow to read the reason"
 		all := s.in(t).as(systemClient("system/*.cruds"))
 		all.put("/Observation/sealed", `{"resourceType":"Observation","id":"sealed","meta":{"tag":[{"code":"sealed-tag"}]},"status":"final","code":{"text":"c"},"subject":{"reference":"Patient/a"},"valueString":"sealed"}`).want(201)
 		path := func(expression string) string {

@@ -72,7 +72,7 @@ func TestRedeliveryInError(t *testing.T) {
 	s.awaitStatus(id, "active")
 	soon(t, "delivered", func() bool { return s.deliveryOf(id)["status"] == "delivered" })
 	s.do("DELETE", "/Subscription/"+id, "").want(204)
-	s.do("POST", s.server()+"/admin/notifications/deliveries/"+d["id"].(string)+"/redeliver", "").issue(409, "conflict", "no more")
+	s.do("POST", s.server()+"/admin/notifications/deliveries/"+d["id"].(string)+"/redeliver", "").issue(409, "conflict", "is deleted")
 	if got := s.deliveryOf(id)["status"]; got != "delivered" {
 		t.Errorf("it is %v now", got)
 	}

@@ -102,10 +102,10 @@ func TestCostlyCriteria(t *testing.T) {
 	if st := s.do("GET", "/Subscription/"+costlyID, "").str("status"); st != "active" {
 		t.Logf("the costly one is %s after %s: this machine is slow, and nothing is said about who waits", st, alone)
 	}
-	if m := s.awaitStatus(costlyID, "off"); !strings.Contains(fmt.Sprint(m["error"]), "cost more than") {
+	if m := s.awaitStatus(costlyID, "off"); !strings.Contains(fmt.Sprint(m["error"]), "took more than") {
 		t.Errorf("the reason is %v", m["error"])
 	}
-	if st := s.do("GET", "/Subscription/"+costlyID+"/$status", "").want(200); st.str("status") != "off" || !strings.Contains(st.str("error"), "cost more than") {
+	if st := s.do("GET", "/Subscription/"+costlyID+"/$status", "").want(200); st.str("status") != "off" || !strings.Contains(st.str("error"), "took more than") {
 		t.Errorf("$status: %s", st.body)
 	}
 	for {

@@ -85,7 +85,7 @@ func TestEveryKeyAndFlag(t *testing.T) {
 			continue
 		}
 		if slices.Contains([]string{"database.url", "database.data_dir", "database.wait_seconds"}, e.Key) {
-			a.put(a.root(path(e.Key)), to).issue(400, "invalid", "where the database is")
+			a.put(a.root(path(e.Key)), to).issue(400, "invalid", "leads to the database")
 			continue
 		}
 		put := a.put(a.root(path(e.Key)), `{"value":`+to+`}`)

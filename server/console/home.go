@@ -21,6 +21,13 @@ func (c *Console) HasPage(path string) bool {
 	return first[0] == '_' || first[0] == '$' || c.Service.Model.Resources[first] != nil
 }
 
+// HasContent reports whether a path is that of a Binary: FHIR gives a browser its content
+// (R4 binary.html, section RESTful interaction).
+func (c *Console) HasContent(path string) bool {
+	parts := strings.Split(strings.TrimPrefix(path, "/"), "/")
+	return parts[0] == "Binary" && isResourcePath(parts) && len(parts) != 3
+}
+
 // ServePage answers a browser that opens a FHIR address.
 func (c *Console) ServePage(x *web.Exchange, r *http.Request) {
 	query := r.URL.Query()

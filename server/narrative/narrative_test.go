@@ -21,7 +21,7 @@ func TestCheck(t *testing.T) {
 		{"white space around", "\n " + div("a") + "\n", ""},
 		{"a link", div(`<a href="https://x.org/?a=b&amp;c">a</a>`), ""},
 		{"no namespace", "<div>a</div>", "does not name the XHTML namespace"},
-		{"another namespace", `<div xmlns="urn:x">a</div>`, "not that of XHTML"},
+		{"another namespace", `<div xmlns="urn:x">a</div>`, "not XHTML"},
 		{"another root", `<p xmlns="http://www.w3.org/1999/xhtml">a</p>`, "one div element"},
 		{"two roots", div("a") + div("b"), "one div element"},
 		{"text before", "a" + div("b"), "one div element"},

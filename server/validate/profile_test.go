@@ -112,7 +112,7 @@ func TestProfiles(t *testing.T) {
 			"Observation.effective: expected 2020-01-02 or more, found 2020-01-01", "Observation.value: expected 10 or less, found 11"}},
 		{"what is in no slice at the end", "atend", `{"resourceType":"Patient","identifier":[{"system":"urn:mrn"},{"system":"urn:x"}]}`, nil},
 		{"what is in no slice before the end", "atend", `{"resourceType":"Patient","identifier":[{"system":"urn:x"},{"system":"urn:mrn"}]}`, []string{
-			"Patient.identifier[1]: expected slice mrn before what is in no slice"}},
+			"Patient.identifier[1]: expected slice mrn before items in no slice"}},
 		{"a slice of a slice", "again", `{"resourceType":"Patient","identifier":[{"system":"urn:mrn","use":"official"},{"system":"urn:mrn","use":"old"}]}`, nil},
 		{"a slice of a slice is missing", "again", `{"resourceType":"Patient","identifier":[{"system":"urn:mrn","use":"old"},{"system":"urn:x","use":"official"}]}`, []string{
 			"Patient: identifier:mrn/official is required: expected at least 1, found none"}},
@@ -223,8 +223,8 @@ func TestProfileThatCannotBeDecided(t *testing.T) {
 		{"strange", false, "error Patient: profile http://example.org/strange cannot be used: http://hl7.org/fhir/StructureDefinition/Patient has no element Patient.nickname"},
 		{"named", true, "warning Patient.name[0]: profile http://example.org/none is not known here; it was not checked"},
 		{"pointing", true, "warning Patient.managingOrganization: profile http://example.org/none is not known here; the target was not checked against it"},
-		{"vague", true, "warning Patient: slice a of Patient.identifier was not told from others: it fixes no value at system,"},
-		{"nowhere", true, "warning Patient: slice a of Patient.identifier was not told from others: it fixes no value at nothing,"},
+		{"vague", true, "warning Patient: slice a of Patient.identifier could not be distinguished: it fixes no value at system,"},
+		{"nowhere", true, "warning Patient: slice a of Patient.identifier could not be distinguished: it fixes no value at nothing,"},
 	} {
 		got := issues(t, v, patient, validate.Options{Profiles: []string{"http://example.org/" + c.profile}, Warnings: c.warnings})
 		if len(got) != 1 || !strings.HasPrefix(got[0], c.want) {

@@ -29,6 +29,9 @@ func fromInside(ctx context.Context) (*access.Principal, bool) {
 type Pages interface {
 	// HasPage reports whether a path has a page.
 	HasPage(path string) bool
+	// HasContent reports whether a path has content of its own, which a browser shows unless
+	// the request forces HTML.
+	HasContent(path string) bool
 	// ServePage answers a request that prefers HTML.
 	ServePage(x *Exchange, r *http.Request)
 }
@@ -43,7 +46,7 @@ func (m *Mux) servePage(x *Exchange, r *http.Request) bool {
 	}
 	header := x.Header()
 	header["Vary"] = append(header["Vary"], "Accept")
-	if len(r.Header["Authorization"]) > 0 || !prefersHTML(r) {
+	if len(r.Header["Authorization"]) > 0 || !prefersHTML(r) || m.Pages.HasContent(r.URL.Path) && !forcesHTML(r) {
 		return false
 	}
 	m.Pages.ServePage(x, r)
@@ -53,10 +56,8 @@ func (m *Mux) servePage(x *Exchange, r *http.Request) bool {
 // prefersHTML reports whether a request names text/html with a higher quality than every FHIR type that it names.
 // Wildcards do not count. _format overrides Accept. RFC 9110 §12.5.1.
 func prefersHTML(r *http.Request) bool {
-	if strings.Contains(r.URL.RawQuery, "_format") {
-		if format := r.URL.Query()["_format"]; len(format) > 0 && format[0] != "" {
-			return format[0] == "html" || format[0] == "text/html"
-		}
+	if formatOf(r) != "" {
+		return forcesHTML(r)
 	}
 	accept := strings.Join(r.Header["Accept"], ",")
 	if !strings.Contains(strings.ToLower(accept), "text/html") {
@@ -83,4 +84,18 @@ func prefersHTML(r *http.Request) bool {
 		}
 	}
 	return page > 0 && page > other
+}
+
+// forcesHTML reports whether _format names HTML.
+func forcesHTML(r *http.Request) bool {
+	format := formatOf(r)
+	return format == "html" || format == "text/html"
+}
+
+// formatOf returns the first _format of a request, "" for none.
+func formatOf(r *http.Request) string {
+	if !strings.Contains(r.URL.RawQuery, "_format") {
+		return ""
+	}
+	return r.URL.Query().Get("_format")
 }
