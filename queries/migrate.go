@@ -129,8 +129,7 @@ func tablesAt(version int64) []string {
 		if err != nil {
 			continue
 		}
-		up, _, _ := strings.Cut(string(text), "-- +goose Down")
-		for _, m := range tableStatement.FindAllStringSubmatch(up, -1) {
+		for _, m := range tableStatement.FindAllStringSubmatch(string(text), -1) {
 			switch {
 			case m[1] != "":
 				tables[m[2]] = true

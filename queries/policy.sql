@@ -1,4 +1,4 @@
--- Access policies, see schema/0025_policy.sql.
+-- Access policies, see schema/0005_administration.sql.
 
 -- name: ReadPolicyVersion :one
 SELECT v.version

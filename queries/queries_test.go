@@ -2,11 +2,10 @@ package queries_test
 
 import (
 	"context"
-	"database/sql"
+	"errors"
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -14,7 +13,6 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/pressly/goose/v3"
 
 	"kiln/gen/db"
 	"kiln/queries"
@@ -72,99 +70,67 @@ func TestQueriesPrepare(t *testing.T) {
 	}
 }
 
-// migrations returns the migrations of a database; p moves it down and up.
-func migrations(t *testing.T, url string) (p *goose.Provider, db *sql.DB) {
-	t.Helper()
-	db, err := sql.Open("pgx", url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { db.Close() })
-	files, err := fs.Sub(queries.FS, "schema")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if p, err = goose.NewProvider(goose.DialectPostgres, db, files); err != nil {
-		t.Fatal(err)
-	}
-	return p, db
-}
-
-// The migrations lead to an empty schema and back.
-func TestMigrateDownAndUp(t *testing.T) {
+// TestMigrateEmptyDatabase: an empty database gets every migration, one after another, and a second run finds nothing to do.
+func TestMigrateEmptyDatabase(t *testing.T) {
 	ctx := context.Background()
 	url := storetest.New(t)
-	p, db := migrations(t, url)
-	if _, err := p.DownTo(ctx, 0); err != nil {
-		t.Fatal(err)
-	}
-	var left string
-	err := db.QueryRowContext(ctx, `SELECT coalesce(string_agg(relname, ' '), '') FROM pg_class
-		WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'v') AND relname NOT LIKE 'goose%'`).Scan(&left)
-	if err != nil || left != "" {
-		t.Errorf("left behind: %q, %v", left, err)
-	}
-	if done, err := queries.Migrate(ctx, url); err != nil || len(done) == 0 {
-		t.Errorf("migrated %v, %v", done, err)
-	}
-	status, err := queries.Status(ctx, url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, m := range status {
-		if text, err := queries.Text(m); m.Applied.IsZero() || err != nil || !strings.Contains(text, "-- +goose Up") {
-			t.Errorf("migration %+v: %v", m, err)
-		}
-	}
-}
-
-// The surrogates of a type begin behind those that were given out before types had their own, and
-// behind those that a server of before gives out while it still runs beside; it is refused one more.
-func TestSurrogatesBehindThoseOfBefore(t *testing.T) {
-	ctx := context.Background()
-	url := storetest.New(t)
-	p, _ := migrations(t, url)
 	conn, err := pgx.Connect(ctx, url)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close(ctx)
-	before := func(count int64) error {
-		_, err := conn.Exec(ctx, "UPDATE rid_block SET next = next + $1", count)
-		return err
+	if _, err := conn.Exec(ctx, "DROP SCHEMA public CASCADE; CREATE SCHEMA public"); err != nil {
+		t.Fatal(err)
 	}
-	reserve := func(typ int16) int64 {
-		t.Helper()
-		r, err := db.New(conn).ReserveRIDs(ctx, db.ReserveRIDsParams{Typ: typ, Count: 100})
-		if err != nil {
-			t.Fatal(err)
+	done, err := queries.Migrate(ctx, url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	status, err := queries.Status(ctx, url)
+	if err != nil || len(status) != len(done) {
+		t.Fatalf("%d migrations were applied, the status has %d: %v", len(done), len(status), err)
+	}
+	for i, m := range status {
+		if m.Version != int64(i+1) {
+			t.Errorf("migration %d follows %d", m.Version, i)
 		}
-		return r.First
+		text, err := queries.Text(m)
+		if m.Applied.IsZero() || err != nil || !strings.HasPrefix(text, "-- +goose Up") || strings.Contains(text, "-- +goose Down") {
+			t.Errorf("migration %+v: %v", m, err)
+		}
 	}
-	if _, err := conn.Exec(ctx, "UPDATE rid_block SET first_of_type = 1"); err != nil { // storetest's begin elsewhere
+	if again, err := queries.Migrate(ctx, url); err != nil || len(again) != 0 {
+		t.Errorf("a second run: %v, %v", again, err)
+	}
+	if err := queries.Check(ctx, url); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestReserveRIDs: surrogates of each resource type begin at 1 and are given out once.
+func TestReserveRIDs(t *testing.T) {
+	ctx := context.Background()
+	conn, err := pgx.Connect(ctx, storetest.New(t))
+	if err != nil {
 		t.Fatal(err)
 	}
-	if a, b, c := reserve(1), reserve(2), reserve(1); a != 1 || b != 1 || c != 101 {
-		t.Errorf("in an empty database blocks begin at %d, %d and %d", a, b, c)
-	}
-	if _, err := p.DownTo(ctx, 172); err != nil {
+	defer conn.Close(ctx)
+	if _, err := conn.Exec(ctx, "DELETE FROM rid_next"); err != nil { // those of storetest begin elsewhere
 		t.Fatal(err)
 	}
-	if err := before(4096); err != nil {
-		t.Fatal(err)
+	reserve := func(typ int16, count int64) (int64, error) {
+		r, err := db.New(conn).ReserveRIDs(ctx, db.ReserveRIDsParams{Typ: typ, Count: count})
+		return r.First, err
 	}
-	if _, err := p.Up(ctx); err != nil {
-		t.Fatal(err)
+	for _, c := range []struct {
+		typ         int16
+		count, want int64
+	}{{1, 100, 1}, {2, 100, 1}, {1, 100, 101}, {1, 1 << 19, 201}} {
+		if got, err := reserve(c.typ, c.count); err != nil || got != c.want {
+			t.Errorf("%d of type %d begin at %d, %v; want %d", c.count, c.typ, got, err, c.want)
+		}
 	}
-	const room = 1 << 20
-	first := int64(201 + 4096 + room)
-	if a, b, c := reserve(1), reserve(2), reserve(1); a != first || b != first || c != first+100 {
-		t.Errorf("blocks begin at %d, %d and %d, want from %d on", a, b, c, first)
-	}
-	if err := before(room); err != nil {
-		t.Errorf("a server of before gets none of its numbers: %v", err)
-	}
-	if err := before(1); err == nil || !strings.Contains(err.Error(), "replace_servers_of_earlier_builds") {
-		t.Errorf("a server of before that wants numbers a type may have is told %v", err)
+	if got, err := reserve(1, 1<<19); !errors.Is(err, pgx.ErrNoRows) {
+		t.Errorf("numbers of a part that is not announced: %d, %v", got, err)
 	}
 }

@@ -68,8 +68,7 @@ ON CONFLICT DO NOTHING;
 -- they are not usable yet.
 -- name: ReserveRIDs :one
 INSERT INTO rid_next (typ, next, usable, announced)
-SELECT @typ::smallint, b.first_of_type + sqlc.arg(count)::bigint, p.parts << 20, p.parts << 20
-FROM rid_block b CROSS JOIN parts_of_new_types() AS p(parts)
+VALUES (@typ::smallint, 1 + sqlc.arg(count)::bigint, 1048576, 1048576)
 ON CONFLICT (typ) DO UPDATE SET next = rid_next.next + sqlc.arg(count)::bigint
     WHERE rid_next.next + sqlc.arg(count)::bigint <= rid_next.usable
 RETURNING (next - sqlc.arg(count)::bigint)::bigint AS first, (announced - next)::bigint AS announced;

@@ -80,30 +80,30 @@ type BodyDictionary struct {
 type Change struct {
 	Xid      pgtype.Uint64
 	Written  time.Time
+	Epoch    int64
 	Shard    int16
 	Rids     []int64
 	Refs     []int64
 	Versions []int32
 	Methods  string
 	Traces   []string
-	Epoch    int64
 }
 
 type ChangeReader struct {
 	Name        string
+	Epoch       int64
 	Xid         pgtype.Uint64
 	Rid         int64
 	Version     int32
 	Holder      string
 	LeasedUntil time.Time
-	Epoch       int64
 }
 
 type ChangeTrim struct {
 	One     bool
+	Epoch   int64
 	Xid     pgtype.Uint64
 	Written time.Time
-	Epoch   int64
 }
 
 type ConsoleKey struct {
@@ -276,8 +276,8 @@ type JobPart struct {
 	NotBefore   time.Time
 	Attempts    int32
 	Done        int64
-	Result      []byte
 	Progress    []byte
+	Result      []byte
 }
 
 type NotificationBinding struct {
@@ -291,6 +291,7 @@ type NotificationDelivery struct {
 	ID           pgtype.UUID
 	Subscriber   string
 	Number       int64
+	Epoch        int64
 	Xid          int64
 	Rid          int64
 	Ref          int64
@@ -303,20 +304,19 @@ type NotificationDelivery struct {
 	Status       fhir.Method
 	Attempts     int32
 	NextAttempt  time.Time
-	Log          []byte
 	NotBefore    pgtype.Timestamptz
 	Trace        string
-	Epoch        int64
+	Log          []byte
 }
 
 type NotificationMessage struct {
 	ID        pgtype.UUID
+	Epoch     int64
 	Xid       pgtype.Uint64
 	Recipient string
 	Created   time.Time
 	Body      string
 	Delivered pgtype.Timestamptz
-	Epoch     int64
 }
 
 type NotificationPace struct {
@@ -339,16 +339,16 @@ type NotificationSubscription struct {
 	ID             string
 	Status         string
 	Owner          []byte
+	OwnedFrom      int32
 	Secret         []byte
 	PreviousSecret []byte
 	SecretChanged  pgtype.Timestamptz
 	Started        bool
+	StartedAt      time.Time
 	Failing        pgtype.Timestamptz
 	Error          string
 	Attempts       int32
 	Due            pgtype.Timestamptz
-	OwnedFrom      int32
-	StartedAt      time.Time
 }
 
 type OauthApikey struct {
@@ -519,6 +519,7 @@ type ReindexJob struct {
 	Registry     int64
 	Created      time.Time
 	Horizon      pgtype.Uint64
+	HorizonEpoch int64
 	Planned      pgtype.Timestamptz
 	Finished     pgtype.Timestamptz
 	Total        int64
@@ -529,13 +530,13 @@ type ReindexJob struct {
 	FailedKeys   []int64
 	Cancelled    bool
 	Reason       string
-	HorizonEpoch int64
 }
 
 type Resource struct {
 	Rid         int64
 	Ref         int64
 	LastUpdated time.Time
+	Ranges      int64
 	Version     int32
 	Typ         int16
 	Shard       int16
@@ -544,7 +545,6 @@ type Resource struct {
 	Terms       []int64
 	Targets     []int64
 	Body        []byte
-	Ranges      int64
 }
 
 type ResourceHistory struct {
@@ -570,12 +570,6 @@ type ResourceJson struct {
 type ResourceType struct {
 	Typ  int16
 	Name string
-}
-
-type RidBlock struct {
-	One         bool
-	Next        int64
-	FirstOfType int64
 }
 
 type RidNext struct {

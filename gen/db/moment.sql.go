@@ -413,7 +413,7 @@ WITH wanted AS MATERIALIZED (
     SELECT r.rid, r.ref, r.id, r.version, r.last_updated, r.method, r.body, r.terms, r.targets
     FROM wanted w
     CROSS JOIN LATERAL (
-        SELECT rid, ref, last_updated, version, typ, shard, method, id, terms, targets, body, ranges
+        SELECT rid, ref, last_updated, ranges, version, typ, shard, method, id, terms, targets, body
         FROM resource r
         WHERE r.ref = w.ref AND r.shard = (w.ref & 255)::smallint AND r.last_updated <= $2::timestamptz
         OFFSET 0

@@ -457,12 +457,12 @@ func (q *Queries) LockResourceTypes(ctx context.Context) error {
 
 const ParametersState = `-- name: ParametersState :one
 
-SELECT g.version, g.progress, g.definitions, g.fingerprint, g.epoch, g.moment, p.parts::bigint AS usual_parts, ARRAY(
+SELECT g.version, g.progress, g.definitions, g.fingerprint, g.epoch, g.moment, ARRAY(
     SELECT (n.typ::bigint << 48) | (n.announced >> 20)
     FROM rid_next n
-    WHERE n.announced >> 20 > p.parts
+    WHERE n.announced >> 20 > 1
 )::bigint[] AS more_parts
-FROM search_registry g CROSS JOIN parts_of_new_types() AS p(parts)
+FROM search_registry g
 `
 
 type ParametersStateRow struct {
@@ -472,13 +472,12 @@ type ParametersStateRow struct {
 	Fingerprint int64
 	Epoch       int64
 	Moment      time.Time
-	UsualParts  int64
 	MoreParts   []int64
 }
 
 // The search parameters in force, and the jobs that bring the index up to them.
-// ParametersState is the row of search_registry, with the number of parts of a new type, and those of the
-// types that have more, as type << 48 | parts.
+// ParametersState is the row of search_registry, with the parts of the types that have more than one, as
+// type << 48 | parts.
 func (q *Queries) ParametersState(ctx context.Context) (ParametersStateRow, error) {
 	row := q.db.QueryRow(ctx, ParametersState)
 	var i ParametersStateRow
@@ -489,7 +488,6 @@ func (q *Queries) ParametersState(ctx context.Context) (ParametersStateRow, erro
 		&i.Fingerprint,
 		&i.Epoch,
 		&i.Moment,
-		&i.UsualParts,
 		&i.MoreParts,
 	)
 	return i, err

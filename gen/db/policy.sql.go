@@ -108,7 +108,7 @@ SELECT v.version
 FROM policy_version v
 `
 
-// Access policies, see schema/0025_policy.sql.
+// Access policies, see schema/0005_administration.sql.
 func (q *Queries) ReadPolicyVersion(ctx context.Context) (int64, error) {
 	row := q.db.QueryRow(ctx, ReadPolicyVersion)
 	var version int64

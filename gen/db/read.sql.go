@@ -350,8 +350,7 @@ func (q *Queries) ReadVersion(ctx context.Context, arg ReadVersionParams) (ReadV
 
 const ReserveRIDs = `-- name: ReserveRIDs :one
 INSERT INTO rid_next (typ, next, usable, announced)
-SELECT $1::smallint, b.first_of_type + $2::bigint, p.parts << 20, p.parts << 20
-FROM rid_block b CROSS JOIN parts_of_new_types() AS p(parts)
+VALUES ($1::smallint, 1 + $2::bigint, 1048576, 1048576)
 ON CONFLICT (typ) DO UPDATE SET next = rid_next.next + $2::bigint
     WHERE rid_next.next + $2::bigint <= rid_next.usable
 RETURNING (next - $2::bigint)::bigint AS first, (announced - next)::bigint AS announced

@@ -47,8 +47,10 @@ func TestRefreshOfBeforeAWrite(t *testing.T) {
 		}
 	}
 	// The statement of ParametersState waits when it has its snapshot.
-	run(`CREATE OR REPLACE FUNCTION parts_of_new_types() RETURNS bigint LANGUAGE plpgsql AS
+	run(`CREATE FUNCTION wait_for_test() RETURNS bigint LANGUAGE plpgsql AS
 		$$ BEGIN PERFORM pg_advisory_xact_lock_shared(7); RETURN 1; END $$`)
+	run("ALTER TABLE rid_next RENAME TO rid_next_of_test")
+	run("CREATE VIEW rid_next AS SELECT n.* FROM (SELECT wait_for_test() OFFSET 0) w CROSS JOIN rid_next_of_test n")
 	run("SELECT pg_advisory_lock(7)")
 	run("UPDATE search_registry SET progress = progress + 1")
 	var refreshing sync.WaitGroup

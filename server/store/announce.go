@@ -41,8 +41,8 @@ type partsAt struct {
 }
 
 // storeParts stores a list that was read.
-func (k *announcedParts) storeParts(asked time.Time, usual int64, more []int64) {
-	parts := &match.Parts{Usual: int(usual), Of: make(map[int16]int, len(more))}
+func (k *announcedParts) storeParts(asked time.Time, more []int64) {
+	parts := &match.Parts{Of: make(map[int16]int, len(more))}
 	for _, m := range more {
 		parts.Of[int16(m>>48)] = int(m & (1<<48 - 1))
 	}

@@ -76,8 +76,7 @@
 // After an update the old row is in resource_history, with its rid, ref, version and body
 // and without terms. After a delete there is a second row with method D and no body, and no
 // row in resource and the index tables. rid_next has the next free surrogate of each type
-// and its parts; rid_block has the number from which on parts are given out;
-// body_dictionary has the dictionaries that compress bodies (body.go).
+// and its parts; body_dictionary has the dictionaries that compress bodies (body.go).
 //
 // search_registry has one row: the version of the search parameters, with which every write
 // of index rows is checked, and the fingerprint of the build that made the index.

@@ -168,7 +168,7 @@ func (s *Store) ParametersState(ctx context.Context) (ParametersState, error) {
 	}
 	if m := s.memory.Load(); m.epoch == EpochID(r.Epoch) {
 		s.raiseFloor(r.Moment)
-		m.announced.storeParts(asked, r.UsualParts, r.MoreParts)
+		m.announced.storeParts(asked, r.MoreParts)
 	}
 	return ParametersState{Version: r.Version, Progress: r.Progress, Definitions: r.Definitions, Fingerprint: r.Fingerprint, Epoch: EpochID(r.Epoch)}, nil
 }

@@ -924,7 +924,7 @@ func TestChangesOfOthers(t *testing.T) {
 		{"none of a type", 10, 1, typ + 1, "", nil, "NULL"},
 	} {
 		var rows *string
-		if err := conn.QueryRow(t.Context(), "SELECT changes_of_others($1::text::pg_snapshot, $2, $3, $4, $5)",
+		if err := conn.QueryRow(t.Context(), "SELECT changes_of_others(4294967296, $1::text::pg_snapshot, $2, $3, $4, $5)",
 			since, []int16{c.typ}, c.most, []int64{a}, []int32{int32(c.version)}).Scan(&rows); err != nil {
 			t.Fatal(err)
 		}

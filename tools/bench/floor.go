@@ -268,7 +268,7 @@ func (f *Floor) remove(ctx context.Context, r *row) error {
 
 // readTypes reads the numbers of the resource types, and their parts.
 func (f *Floor) readTypes() error {
-	rows, err := f.Data.Query(context.Background(), `SELECT t.name, t.typ, coalesce(n.announced >> 20, parts_of_new_types()) FROM resource_type t LEFT JOIN rid_next n ON n.typ = t.typ`)
+	rows, err := f.Data.Query(context.Background(), `SELECT t.name, t.typ, coalesce(n.announced >> 20, 1) FROM resource_type t LEFT JOIN rid_next n ON n.typ = t.typ`)
 	if err != nil {
 		return err
 	}
@@ -409,7 +409,7 @@ type condition struct {
 // counts is that as many rows are touched.
 func floorQuery(path string, parts map[string]int) (condition, error) {
 	typ, query, _ := strings.Cut(path, "?")
-	c, err := floorCondition(typ, query, &match.Parts{Usual: max(1, parts[typ])})
+	c, err := floorCondition(typ, query, &match.Parts{Of: map[int16]int{0: parts[typ]}})
 	c.typ = typ
 	return c, err
 }

@@ -35,8 +35,7 @@ func EntryKey(stored, rid int64) fhir.Key { return fhir.Key(stored - part(rid)) 
 
 // Parts are how many parts the resource types have. More than there are do no harm. They are not changed.
 type Parts struct {
-	Usual int           // of the types that are not in Of
-	Of    map[int16]int // more than Usual
+	Of map[int16]int // of the types that have more than one
 }
 
 // most is the largest number of parts of some types, nil for all; 1 for nil Parts.
@@ -44,7 +43,7 @@ func (p *Parts) most(types []int16) int {
 	if p == nil {
 		return 1
 	}
-	n := p.Usual
+	n := 1
 	for typ, of := range p.Of {
 		if len(types) == 0 || slices.Contains(types, typ) {
 			n = max(n, of)
@@ -55,7 +54,7 @@ func (p *Parts) most(types []int16) int {
 
 // Equal reports whether p and o are the same numbers.
 func (p *Parts) Equal(o *Parts) bool {
-	return p == o || p != nil && o != nil && p.Usual == o.Usual && maps.Equal(p.Of, o.Of)
+	return p == o || p != nil && o != nil && maps.Equal(p.Of, o.Of)
 }
 
 // Stored are the keys under which resources of some types, nil for all, have entries of keys.

@@ -90,7 +90,7 @@ func TestGolden(t *testing.T) {
 func goldenEnv(file string) *match.Env {
 	env := *testEnv
 	if filepath.Base(file) == "parts.txt" {
-		env.Parts = &match.Parts{Usual: 1, Of: map[int16]int{2: 3}}
+		env.Parts = &match.Parts{Of: map[int16]int{2: 3}}
 	}
 	return &env
 }

@@ -72,9 +72,10 @@ func New(t testing.TB) string {
 
 var counter atomic.Int64
 
-// nearPart has the surrogates of each type begin shortly before the second part of index_date and
-// index_quantity (match.PartSize): what tests store lies in two.
-const nearPart = "UPDATE rid_block SET first_of_type = (1 << 20) - 40"
+// nearPart makes the surrogates of each type begin shortly before the second part of index_date and
+// index_quantity (match.PartSize): the resources of a test lie in two.
+const nearPart = `INSERT INTO rid_next (typ, next, usable, announced)
+	SELECT typ, (1 << 20) - 40, 2 << 20, 2 << 20 FROM generate_series(1, 400) AS typ`
 
 // makeTemplate returns the name of a migrated database, made under a lock by
 // whichever test process comes first. The name follows the migrations.

@@ -1,8 +1,8 @@
 -- +goose Up
 
--- The authorization server's state. Every key begins with what a row is found by, so
--- that it can distribute the table too. Times come from the server that writes, but
--- oauth_revocation.recorded: readers look for what is new by the database's clock.
+-- The authorization server's state. Every key begins with the column that rows are looked up by, so that it can
+-- distribute the table too. Times come from the server that writes, but for oauth_revocation.recorded: readers look
+-- for new rows by the database's clock.
 -- Secrets are hashes: tokens, codes, cookies by SHA-256, passwords by argon2id.
 
 CREATE TABLE oauth_client (
@@ -17,13 +17,13 @@ CREATE TABLE oauth_client (
 CREATE TABLE oauth_user (
     username text PRIMARY KEY,
     password text NOT NULL DEFAULT '', -- argon2id; '' cannot sign in by password
-    profile jsonb NOT NULL,
+    profile jsonb NOT NULL,            -- federation: the roles and the fhirUser that another OpenID provider gave
     active boolean NOT NULL,
     created timestamptz NOT NULL,
     updated timestamptz NOT NULL
 );
 
--- Who of another OpenID provider is which user here.
+-- Users of other OpenID providers, each with the user here.
 CREATE TABLE oauth_identity (
     issuer text NOT NULL,
     subject text NOT NULL,
@@ -32,7 +32,8 @@ CREATE TABLE oauth_identity (
 );
 
 -- A key signs from signs_from until the next key of its algorithm does, and is
--- published until published_until.
+-- published until published_until. It stays published until the last token that it has signed is over
+-- (tokens_until), whatever lifetimes are configured by then.
 CREATE TABLE oauth_key (
     kid text PRIMARY KEY,
     algorithm text NOT NULL,
@@ -40,7 +41,8 @@ CREATE TABLE oauth_key (
     sealed boolean NOT NULL,
     created timestamptz NOT NULL,
     signs_from timestamptz NOT NULL,
-    published_until timestamptz NOT NULL
+    published_until timestamptz NOT NULL,
+    tokens_until timestamptz NOT NULL DEFAULT 'epoch'
 );
 
 CREATE TABLE oauth_code (
@@ -52,8 +54,9 @@ CREATE TABLE oauth_code (
     expires timestamptz NOT NULL
 );
 
--- What one authorization gave: the family of its refresh tokens, and the access
--- tokens whose sid it is.
+-- One authorization: the family of its refresh tokens, and the access tokens whose sid it is. used is the time of its
+-- last token, for the people and administrators who decide whether it goes on. context is the launch context of its
+-- token answers, for introspection (SMART App Launch 2.2), without the parts that are in the access token itself.
 CREATE TABLE oauth_grant (
     id text PRIMARY KEY,
     client_id text NOT NULL,
@@ -62,9 +65,11 @@ CREATE TABLE oauth_grant (
     scope text NOT NULL,
     created timestamptz NOT NULL,
     expires timestamptz NOT NULL,
-    revoked boolean NOT NULL DEFAULT false
+    revoked boolean NOT NULL DEFAULT false,
+    context jsonb NOT NULL DEFAULT '{}',
+    used timestamptz NOT NULL DEFAULT 'epoch'
 );
--- Serves revoking all of a user, and all that ends with a sign-in.
+-- Serves revoking all of a user, and everything that ends with a sign-in.
 CREATE INDEX oauth_grant_username ON oauth_grant (username);
 CREATE INDEX oauth_grant_login ON oauth_grant (login) WHERE login <> '';
 
@@ -80,9 +85,8 @@ CREATE TABLE oauth_refresh (
 -- Serves revoking a family.
 CREATE INDEX oauth_refresh_grant ON oauth_refresh (grant_id);
 
--- What is no longer good: an access token (kind token, id its jti), all of a grant
--- (grant), an API key (apikey), what a client got before (client). Servers read what
--- was recorded since they last looked.
+-- Revocations: of an access token (kind token, id its jti), of a grant as a whole (grant), of an API key (apikey), of
+-- the tokens that a client got before (client). Servers read the rows recorded since they last looked.
 CREATE TABLE oauth_revocation (
     kind text NOT NULL,
     id text NOT NULL,
@@ -153,13 +157,39 @@ CREATE TABLE oauth_apikey (
     revoked boolean NOT NULL DEFAULT false
 );
 
--- Serve the sweep of what is over.
+-- Serve deleting expired rows.
 CREATE INDEX oauth_code_expires ON oauth_code (expires);
 CREATE INDEX oauth_refresh_expires ON oauth_refresh (expires);
 CREATE INDEX oauth_assertion_expires ON oauth_assertion (expires);
 CREATE INDEX oauth_login_expires ON oauth_login (expires);
 CREATE INDEX oauth_flow_expires ON oauth_flow (expires);
 
--- +goose Down
-DROP TABLE oauth_client, oauth_user, oauth_identity, oauth_key, oauth_code, oauth_grant, oauth_refresh,
-    oauth_revocation, oauth_assertion, oauth_login, oauth_flow, oauth_launch, oauth_consent, oauth_failure, oauth_apikey;
+-- The console: its sessions are good on every server, and its key seals addresses and
+-- forms on every server.
+CREATE TABLE console_key (
+    one boolean PRIMARY KEY DEFAULT true CHECK (one),
+    key bytea NOT NULL
+);
+
+-- A browser that has signed in to the console: id is the hash of its cookie. The rights are
+-- those of the grant.
+CREATE TABLE console_session (
+    id text PRIMARY KEY,
+    grant_id text NOT NULL UNIQUE,
+    username text NOT NULL,
+    started timestamptz NOT NULL,
+    last_active timestamptz NOT NULL,
+    address text NOT NULL
+);
+-- Serves the sessions of one user.
+CREATE INDEX console_session_username ON console_session (username);
+
+-- Requests that a session has sent from the page Requests, and their answers.
+CREATE TABLE console_request (
+    id text PRIMARY KEY,
+    session text NOT NULL,
+    at timestamptz NOT NULL,
+    request jsonb NOT NULL
+);
+CREATE INDEX console_request_session ON console_request (session, at);
+CREATE INDEX console_request_at ON console_request (at);

@@ -9,8 +9,8 @@
 --   principal  on whose behalf the job runs, as JSON
 --   request    URL of the kick-off
 --   base       URL that the links of answers begin with
---   spec       what the job does, as its type writes it
---   shared     what parts have found out for later ones
+--   spec       the work of the job, as its type writes it
+--   shared     results of parts that later ones need
 --   expires    when the results go; null before the end
 --   code       issue code of a failure, '' for none
 --   removed    when the files of the job were removed
@@ -45,6 +45,8 @@ CREATE INDEX job_unfinished ON job (created) WHERE finished IS NULL;
 --   state     waiting, running or done
 --   attempts  how often the part failed or lost its lease
 --   done      resources so far
+--   progress  how far the part is, as its type writes it; kept when the part changes hands. An import stores lines and
+--             its position in one transaction, so that a line is stored once.
 CREATE TABLE job_part (
     job          text        NOT NULL COLLATE "C" REFERENCES job ON DELETE CASCADE,
     number       integer     NOT NULL,
@@ -57,6 +59,7 @@ CREATE TABLE job_part (
     not_before   timestamptz NOT NULL DEFAULT 'epoch',
     attempts     integer     NOT NULL DEFAULT 0,
     done         bigint      NOT NULL DEFAULT 0,
+    progress     jsonb       NOT NULL DEFAULT '{}',
     result       jsonb,
     PRIMARY KEY (job, number)
 );
@@ -66,7 +69,7 @@ CREATE INDEX job_part_unfinished ON job_part (job, stage) WHERE state <> 'done';
 --   name   as in its URL: Patient.1.ndjson
 --   kind   output, deleted or error
 --   path   where the file is stored, relative to the storage
---   input  what an import's file of errors is about; '' for nothing
+--   input  the input that a file of errors is about; '' for other files
 CREATE TABLE job_file (
     job      text    NOT NULL COLLATE "C" REFERENCES job ON DELETE CASCADE,
     name     text    NOT NULL COLLATE "C",
@@ -86,5 +89,14 @@ CREATE TABLE job_directory (
     mark text    NOT NULL
 );
 
--- +goose Down
-DROP TABLE job_directory, job_file, job_part, job;
+-- Lines of an import that could not be stored, until the files of errors are written.
+--   input  number of the input, from 0
+--   line   number of the line in the input, 0 for the input as a whole
+--   body   an OperationOutcome
+CREATE TABLE job_error (
+    job   text   NOT NULL COLLATE "C" REFERENCES job ON DELETE CASCADE,
+    input integer NOT NULL,
+    line  bigint NOT NULL,
+    body  text   NOT NULL,
+    PRIMARY KEY (job, input, line)
+);
