@@ -13,7 +13,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"kiln/gen/db"
 	"kiln/server"
+	"kiln/server/notify"
 	"kiln/server/settings"
 	"kiln/server/store"
 )
@@ -183,6 +185,7 @@ func (f *findings) checkDatabase(ctx context.Context, url string) {
 	}
 	if f.add("schema", good, err) && len(plan) == 0 {
 		f.checkEpochs(ctx, url)
+		f.checkSubscriptions(ctx, conn)
 	}
 }
 
@@ -242,6 +245,16 @@ func (f *findings) checkEpochs(ctx context.Context, url string) {
 		err = fmt.Errorf("ahead of the database: %s: new changes do not reach them; run kiln admin epoch new", strings.Join(ahead, ", "))
 	}
 	f.add("readers", "every reader of the change log is within the history of the database", err)
+}
+
+// checkSubscriptions looks for Subscriptions that are off because they have no owner.
+func (f *findings) checkSubscriptions(ctx context.Context, conn *pgx.Conn) {
+	const shown = 20
+	ids, err := db.New(conn).EndedSubscriptions(ctx, db.EndedSubscriptionsParams{Reason: notify.NoOwner, Count: shown})
+	if err == nil && len(ids) > 0 {
+		err = fmt.Errorf("off: Subscription/%s: %s", strings.Join(ids, ", Subscription/"), notify.NoOwner)
+	}
+	f.add("subscriptions", "every subscription in force has an owner, or needs none", err)
 }
 
 // checkSettings checks that acknowledged writes survive a crash.

@@ -21,6 +21,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"kiln/queries"
+	"kiln/server/notify"
 	"kiln/server/store/storetest"
 )
 
@@ -37,6 +38,7 @@ func TestDoctor(t *testing.T) {
 		{name: "synchronous_commit off", sql: "ALTER DATABASE %s SET synchronous_commit = off", what: "durability", says: "synchronous_commit is off"},
 		{name: "a read-only database", sql: "ALTER DATABASE %s SET default_transaction_read_only = on", what: "writes", says: "read-only"},
 		{name: "a missing table", sql: "DROP TABLE index_string", what: "schema", says: "index_string"},
+		{name: "a Subscription without an owner", sql: "INSERT INTO notification_subscription (id, status, owner, error) VALUES ('x', 'off', '{}', '" + notify.NoOwner + "')", what: "subscriptions", says: "Subscription/x: it has no owner"},
 		{name: "a later schema", sql: "INSERT INTO goose_db_version (version_id, is_applied) VALUES (9999, true)", what: "schema", says: "9999"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -328,7 +328,7 @@ WHERE s.id = ANY (@ids::text[]);
 -- name: DistinctOwners :many
 SELECT DISTINCT s.owner
 FROM notification_subscription s
-WHERE s.status <> 'off' AND s.owner <> '{}'::jsonb;
+WHERE s.status <> 'off';
 
 -- name: SubscriptionsOf :many
 SELECT s.id
@@ -496,6 +496,14 @@ SELECT r.id
 FROM resource r
 JOIN resource_type t ON t.typ = r.typ
 WHERE t.name = 'Subscription' AND NOT EXISTS (SELECT FROM notification_subscription s WHERE s.id = r.id)
+LIMIT @count;
+
+-- EndedSubscriptions returns ids of Subscriptions that are off for a reason.
+-- name: EndedSubscriptions :many
+SELECT s.id
+FROM notification_subscription s
+WHERE s.status = 'off' AND s.error = @reason
+ORDER BY s.id
 LIMIT @count;
 
 -- EventCounts returns how many events Subscriptions have had, and their states.

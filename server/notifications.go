@@ -17,7 +17,7 @@ func (s *Server) notifications(handler *rest.Handler) *notify.Service {
 		Flag:     func(ctx context.Context, feature string) bool { return s.enabled(ctx, "notifications."+feature) },
 		Store:    s.Store, Service: s.Service, Streams: s.Streams, Base: handler.Base, Format: rest.Format,
 		Log: s.Logger, Metrics: s.Metrics, Tracing: &s.tracing,
-		Rights: notify.Decided{Decider: s.Service.Access, Stands: s.ownerStands}, Audit: s.audit,
+		Rights: notify.Decided{Decider: s.Service.Access, Authorized: s.Config.Auth.Enabled, Stands: s.ownerStands}, Audit: s.audit,
 		Refresh: s.Parameters.Refresh,
 	}
 }

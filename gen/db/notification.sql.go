@@ -540,7 +540,7 @@ func (q *Queries) Delivery(ctx context.Context, id pgtype.UUID) (DeliveryRow, er
 const DistinctOwners = `-- name: DistinctOwners :many
 SELECT DISTINCT s.owner
 FROM notification_subscription s
-WHERE s.status <> 'off' AND s.owner <> '{}'::jsonb
+WHERE s.status <> 'off'
 `
 
 func (q *Queries) DistinctOwners(ctx context.Context) ([][]byte, error) {
@@ -571,6 +571,40 @@ WHERE d.subscriber = $1 AND d.status IN ('p', 'i')
 func (q *Queries) DropPending(ctx context.Context, subscriber string) error {
 	_, err := q.db.Exec(ctx, DropPending, subscriber)
 	return err
+}
+
+const EndedSubscriptions = `-- name: EndedSubscriptions :many
+SELECT s.id
+FROM notification_subscription s
+WHERE s.status = 'off' AND s.error = $1
+ORDER BY s.id
+LIMIT $2
+`
+
+type EndedSubscriptionsParams struct {
+	Reason string
+	Count  int32
+}
+
+// EndedSubscriptions returns ids of Subscriptions that are off for a reason.
+func (q *Queries) EndedSubscriptions(ctx context.Context, arg EndedSubscriptionsParams) ([]string, error) {
+	rows, err := q.db.Query(ctx, EndedSubscriptions, arg.Reason, arg.Count)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var id string
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		items = append(items, id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const EventCounts = `-- name: EventCounts :many

@@ -345,8 +345,36 @@ func TestSubscriptionsOfAnOlderRelease(t *testing.T) {
 	}
 	s.stop()
 	forget()
+	broken := func() { // one that cannot be read does not keep the others
+		sql(t, conn, `UPDATE resource SET body = convert_to('{"resourceType":"Subscription","nonsense":1}', 'UTF8') WHERE id = '`+off+`' AND typ = (SELECT typ FROM resource_type WHERE name = 'Subscription')`)
+	}
+	broken()
 	guarded := authorizedOn(t, url, notifying).as(claims{Subject: "one", Client: "one", Scope: "system/*.cruds"})
-	if m := guarded.awaitStatus(id, "off"); !strings.Contains(fmt.Sprint(m["error"]), "write it again") {
+	if m := guarded.awaitStatus(id, "off"); !strings.Contains(fmt.Sprint(m["error"]), "no owner") {
 		t.Errorf("%v", m)
 	}
+}
+
+// Contract, Notifications 3: a Subscription that was written without authorization has no owner. A server with
+// authorization sends it nothing, and sets it off with the reason.
+func TestSubscriptionsWithoutAnOwner(t *testing.T) {
+	t.Parallel()
+	url := storetest.New(t)
+	open, r := startOn(t, url, quick), newReceiver(t)
+	id := open.subscribe(subscription("Encounter?", r.url))
+	open.stop()
+	guarded := authorizedOn(t, url, notifying).as(claims{Subject: "one", Client: "one", Scope: "system/*.cruds"})
+	own := guarded.subscribe(subscription("Encounter?", r.url))
+	if m := guarded.awaitStatus(id, "off"); !strings.Contains(fmt.Sprint(m["error"]), "no owner") {
+		t.Errorf("%v", m)
+	}
+	for i := range 2 {
+		guarded.put(fmt.Sprintf("/Encounter/e%d", i), encounter(fmt.Sprintf("e%d", i), "a", "planned")).want(201)
+		if d := r.next(); d.header.Get("X-Subscription-Id") != "Subscription/"+own {
+			t.Errorf("the event went to %s, want %s alone", d.header.Get("X-Subscription-Id"), own)
+		}
+	}
+	// The next author becomes the owner.
+	guarded.putSubscription(id, func(m map[string]any) { m["status"] = "requested"; delete(m, "error") })
+	guarded.awaitStatus(id, "active")
 }

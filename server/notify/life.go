@@ -31,11 +31,9 @@ func (l *life) wakeUp() {
 	}
 }
 
-// ownerUnknown is the reason for which a Subscription is off that an older release stored.
-const ownerUnknown = "it was stored by a release that did not carry out subscriptions, and whose it is was not kept: write it again"
-
-// adopt makes Subscriptions effective that a release stored which did not carry them out: they begin
-// with a handshake. With authorization they go off, as it is not known whose rights they have.
+// adopt carries out the Subscriptions of a release that stored them without carrying them out. They
+// begin with a handshake. With authorization they go off, because their owner is unknown. A
+// Subscription that cannot be read stays as it is, and does not keep the others from their handshakes.
 func (l *life) adopt(ctx context.Context) error {
 	s := l.s
 	for {
@@ -47,13 +45,17 @@ func (l *life) adopt(ctx context.Context) error {
 		for _, id := range ids {
 			status, reason := "requested", ""
 			if s.Settings().Authorized {
-				status, reason = "off", ownerUnknown
+				status, reason = "off", NoOwner
 			}
-			if err := s.changeStatus(ctx, id, []string{"requested", "active", "error"}, status, reason); err != nil {
+			err := s.changeStatus(ctx, id, []string{"requested", "active", "error"}, status, reason)
+			if outcome.Ours(err) {
 				return err
 			}
+			if err != nil {
+				s.Log.Warn("a subscription of an older release cannot be carried out", "subscription", id, "error", err)
+			}
 		}
-		// A Subscription that was off has no row yet.
+		// A Subscription that was off, and one that cannot be read, has no row yet.
 		if err := s.db().AddSubscriptionsThatAreOff(ctx, ids); err != nil {
 			return err
 		}
@@ -185,11 +187,20 @@ func (l *life) attend(ctx context.Context, row dueSubscription) error {
 func (s *Service) ownerStands(ctx context.Context, id string, o Owner) (bool, error) {
 	if _, err := s.Rights.Principal(ctx, o); err != nil {
 		if isRevoked(err) {
-			return false, s.changeStatus(ctx, id, []string{"active", "error", "requested"}, "off", "the owner's access was revoked")
+			return false, s.endRevoked(ctx, id, err)
 		}
 		return false, err
 	}
 	return true, nil
+}
+
+// endRevoked sets a subscription off whose owner has no rights.
+func (s *Service) endRevoked(ctx context.Context, id string, why error) error {
+	reason := "the owner's access was revoked"
+	if o, ok := outcome.From(why); ok && o == errNoOwner {
+		reason = NoOwner
+	}
+	return s.changeStatus(ctx, id, []string{"active", "error", "requested"}, "off", reason)
 }
 
 func (l *life) postpone(ctx context.Context, id string, wait time.Duration, tried int32) error {

@@ -568,7 +568,7 @@ func (s *Service) mayStillSee(ctx context.Context, id string, o Owner, e *Event)
 	p, err := s.Rights.Principal(ctx, o)
 	if err != nil {
 		if isRevoked(err) {
-			return false, s.changeStatus(ctx, id, []string{"active", "error", "requested"}, "off", "the owner's access was revoked")
+			return false, s.endRevoked(ctx, id, err)
 		}
 		return false, err
 	}

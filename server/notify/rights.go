@@ -5,6 +5,7 @@ import (
 
 	"kiln/server/access"
 	"kiln/server/fhir"
+	"kiln/server/outcome"
 	"kiln/server/search"
 	"kiln/server/search/match"
 	"kiln/server/smart"
@@ -13,14 +14,25 @@ import (
 // Decided are Rights by the decisions of package access.
 type Decided struct {
 	Decider *access.Decider
+	// Authorized says that the server has authorization. An owner is then required: a Subscription
+	// without one has no rights.
+	Authorized bool
 	// Stands fails with login, 401, where the client of an owner is revoked or the user
 	// disabled; nil never asks.
 	Stands func(ctx context.Context, o Owner) error
 }
 
+// NoOwner is the reason for which a Subscription without an owner is off on a server with authorization.
+const NoOwner = "it has no owner: it was stored without authorization, or by a release that did not keep its owner; write it again"
+
+var errNoOwner = outcome.New(outcome.CodeLogin, NoOwner)
+
 // Principal implements Rights.
 func (d Decided) Principal(ctx context.Context, o Owner) (*access.Principal, error) {
 	if o.Subject == "" && o.Client == "" {
+		if d.Authorized {
+			return nil, errNoOwner
+		}
 		return access.Open, nil // written without authorization
 	}
 	if d.Stands != nil {
