@@ -10,7 +10,7 @@ import (
 
 	"kiln/gen/r4"
 	"kiln/oauth"
-	"kiln/server/fhir"
+	"kiln/server/target"
 	"kiln/server/web"
 )
 
@@ -75,9 +75,8 @@ func accessEvent(e oauth.Event, event object) {
 	}
 	event["source"] = object{"observer": object{"display": "Kiln"}}
 	what := object{"display": e.Object}
-	parts := strings.Split(strings.Trim(strings.TrimPrefix(e.Object, "/fhir"), "/"), "/")
-	if len(parts) > 1 && r4.Model.Resources[parts[0]] != nil && fhir.ValidID(parts[1]) {
-		what["reference"] = parts[0] + "/" + parts[1]
+	if t, err := target.Read(r4.Model, strings.TrimPrefix(e.Object, "/fhir")); err == nil && t.Resource() != "" {
+		what["reference"] = t.Resource()
 	}
 	event["entity"] = []object{{"what": what}}
 }

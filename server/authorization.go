@@ -83,7 +83,8 @@ func (s *Server) authInForce() oauth.Config {
 // explain says what allows or denies a principal a request, or, without one, what its
 // scopes give.
 func (s *Server) explain(ctx context.Context, p *access.Principal, method, path string) (any, error) {
-	e, err := s.Service.Access.RightsOf(access.WithPrincipal(ctx, p), p).Explain(method, path)
+	ctx = access.WithPrincipal(ctx, p)
+	e, err := s.Service.Explain(ctx, s.Service.Access.RightsOf(ctx, p), method, path)
 	if err != nil {
 		return nil, err
 	}

@@ -31,18 +31,12 @@ type Decider struct {
 	Patients func(ctx context.Context, id string) ([]string, error)
 	// Policies are those in force, in their order; nil has none.
 	Policies func(ctx context.Context) (*Policies, error)
-	// Operation returns the rights that an operation of an App needs, none for a built-in
-	// one. known is false if the type, "" for the system, has no operation of that name. It
-	// and Exists serve explanations; nil leaves their questions open.
-	Operation func(typ, name string) (needs []Interaction, known bool)
 	// PatientsSeeAudit reports whether patients' tokens see AuditEvents (audit.visible_to_patients);
 	// nil is no.
 	PatientsSeeAudit func() bool
 	// Related reports whether one of the targets of m has one of its types and meets its
 	// clauses. nil finds none.
 	Related func(ctx context.Context, m match.Related) (bool, error)
-	// Exists reports whether there is a resource.
-	Exists func(ctx context.Context, typ, id string) (bool, error)
 }
 
 // Rights are the rights of one principal: the one predicate that every path asks. A value

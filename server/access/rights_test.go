@@ -3,6 +3,7 @@ package access
 import (
 	"context"
 	"net/url"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -262,43 +263,41 @@ func TestExplain(t *testing.T) {
 	backend := principal(t, "system/*.rs", func(p *Principal) { p.Subject = p.ClientID })
 	key := principal(t, "system/Patient.rs", func(p *Principal) { p.Subject, p.ClientID, p.APIKey = "feed", "apikey:feed", true })
 	for _, tt := range []struct {
-		name         string
-		who          *Principal
-		method, path string
-		want         []Decision
+		name        string
+		who         *Principal
+		interaction string
+		permission  smart.Permissions
+		typ         string
+		want        Decision
 	}{
-		{"conditional", app, "get", "Observation/1", []Decision{{Interaction: "read", ResourceType: "Observation", Decision: "conditional",
-			Condition: "Patient/1/Observation and Observation?category=laboratory", By: []string{"patient/Observation.rs?category=laboratory"}}}},
-		{"allowed", app, "GET", "/fhir/Practitioner/dr", []Decision{{Interaction: "read", ResourceType: "Practitioner", Decision: "allow", By: []string{"patient/Practitioner.r"}}}},
-		{"lacking", app, "DELETE", "/Observation/1", []Decision{{Interaction: "delete", ResourceType: "Observation", Decision: "deny",
-			Scope: "patient/Observation.d", Reason: "the scope patient/Observation.d is lacking"}}},
-		{"lacking of an API key", key, "GET", "/Observation", []Decision{{Interaction: "search", ResourceType: "Observation", Decision: "deny",
-			Scope: "system/Observation.s", Reason: "the scope system/Observation.s is lacking"}}},
-		{"update or create", app, "PUT", "Observation/1", []Decision{
-			{Interaction: "update", ResourceType: "Observation", Decision: "deny", Scope: "patient/Observation.u", Reason: "the scope patient/Observation.u is lacking"},
-			{Interaction: "create", ResourceType: "Observation", Decision: "deny", Scope: "patient/Observation.c", Reason: "the scope patient/Observation.c is lacking"}}},
-		{"a policy", backend, "GET", "/Condition?code=x", []Decision{{Interaction: "search", ResourceType: "Condition", Decision: "conditional",
-			Condition: "not Condition?code=x", By: []string{"system/*.rs", "deny by p"}}}},
-		{"a compartment", backend, "GET", "/Patient/1/Observation", []Decision{{Interaction: "search", ResourceType: "Observation", Decision: "allow", By: []string{"system/*.rs"}}}},
-		{"nothing in reach is found", everyType, "GET", "/Bundle", []Decision{{Interaction: "search", ResourceType: "Bundle", Decision: "conditional",
-			Condition: "nothing", By: []string{"patient/*.rs"}, Reason: "no resource of this type is within reach of the token"}}},
-		{"administration", backend, "GET", "/admin/policies", []Decision{{Interaction: "GET /admin/policies", Decision: "deny", Scope: "admin", Reason: "the scope admin is lacking"}}},
+		{"conditional", app, "read", smart.Read, "Observation", Decision{Interaction: "read", ResourceType: "Observation", Decision: "conditional",
+			Condition: "Patient/1/Observation and Observation?category=laboratory", By: []string{"patient/Observation.rs?category=laboratory"}}},
+		{"allowed", app, "read", smart.Read, "Practitioner", Decision{Interaction: "read", ResourceType: "Practitioner", Decision: "allow", By: []string{"patient/Practitioner.r"}}},
+		{"lacking", app, "delete", smart.Delete, "Observation", Decision{Interaction: "delete", ResourceType: "Observation", Decision: "deny",
+			Scope: "patient/Observation.d", Reason: "the scope patient/Observation.d is lacking"}},
+		{"lacking of an API key", key, "search", smart.Search, "Observation", Decision{Interaction: "search", ResourceType: "Observation", Decision: "deny",
+			Scope: "system/Observation.s", Reason: "the scope system/Observation.s is lacking"}},
+		{"a policy", backend, "search", smart.Search, "Condition", Decision{Interaction: "search", ResourceType: "Condition", Decision: "conditional",
+			Condition: "not Condition?code=x", By: []string{"system/*.rs", "deny by p"}}},
+		{"a compartment", backend, "search", smart.Search, "Observation", Decision{Interaction: "search", ResourceType: "Observation", Decision: "allow", By: []string{"system/*.rs"}}},
+		{"nothing in reach is found", everyType, "search", smart.Search, "Bundle", Decision{Interaction: "search", ResourceType: "Bundle", Decision: "conditional",
+			Condition: "nothing", By: []string{"patient/*.rs"}, Reason: "no resource of this type is within reach of the token"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := d.RightsOf(context.Background(), tt.who).Explain(tt.method, tt.path)
-			if err != nil || !slices.EqualFunc(got.Decisions, tt.want, func(a, b Decision) bool {
-				return slices.Equal(a.By, b.By) && a.Interaction == b.Interaction && a.ResourceType == b.ResourceType && a.Decision == b.Decision &&
-					a.Condition == b.Condition && a.Reason == b.Reason && a.Scope == b.Scope
-			}) {
-				t.Errorf("got %+v, %v, want %+v", got, err, tt.want)
+			got := d.RightsOf(context.Background(), tt.who).ExplainType(tt.interaction, tt.permission, tt.typ)
+			if !slices.Equal(tt.want.By, got.By) {
+				t.Errorf("by %q, want %q", got.By, tt.want.By)
+			}
+			if tt.want.By, got.By = nil, nil; !reflect.DeepEqual(tt.want, got) {
+				t.Errorf("%+v, want %+v", got, tt.want)
 			}
 		})
 	}
-	if _, err := d.RightsOf(context.Background(), app).Explain("GET", "/Patiens/1"); !outcome.Is(err, outcome.CodeNotSupported) {
-		t.Errorf("an unknown type: %v", err)
+	if list := d.RightsOf(context.Background(), app).ExplainScopes(); len(list.Decisions) != 3 || list.Allowed != nil {
+		t.Errorf("without a request: %+v", list)
 	}
-	if list, err := d.RightsOf(context.Background(), app).Explain("", ""); err != nil || len(list.Decisions) != 3 || list.Allowed != nil {
-		t.Errorf("without a request: %+v, %v", list, err)
+	if d := d.RightsOf(context.Background(), backend).ExplainAdmin("administration"); d.Decision != "deny" || d.Scope != "admin" {
+		t.Errorf("administration: %+v", d)
 	}
 }
 

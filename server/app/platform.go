@@ -310,9 +310,25 @@ func (p *Platform) Listed(typ string) []interaction.OperationListing {
 		return out
 	}
 	for _, e := range p.latestSnapshot().byType[typ] {
-		out = append(out, interaction.OperationListing{Name: e.name[1:], Definition: definitionURL(e), Needs: e.rights()})
+		out = append(out, interaction.OperationListing{Name: e.name[1:], Definition: definitionURL(e)})
 	}
 	return out
+}
+
+// Needs implements interaction.Operations.
+func (p *Platform) Needs(q interaction.OperationParams) (needs []access.Interaction, known bool) {
+	if isLog(q) {
+		return []access.Interaction{access.Admin}, true
+	}
+	if needs, known = p.Own.Needs(q); known || !p.Config().Enabled {
+		return needs, known
+	}
+	for _, e := range p.latestSnapshot().byType[q.ResourceType] {
+		if e.name == q.Name {
+			return e.rights(), true
+		}
+	}
+	return nil, false
 }
 
 // Version differs when Listed does.

@@ -7,7 +7,9 @@ import (
 	"strings"
 	"time"
 
+	"kiln/gen/r4"
 	"kiln/server/fhir"
+	"kiln/server/target"
 )
 
 // Event is something that an AuditEvent tells of.
@@ -208,15 +210,17 @@ func patientOf(resource string, body []byte) string {
 // or by a parameter for the patient, "" where it names none or several.
 // Spec: https://profiles.ihe.net/ITI/BALP/StructureDefinition-IHE.BasicAudit.PatientQuery.html
 func patientOfSearch(query string) string {
-	path, parameters, _ := strings.Cut(query, "?")
-	values, err := url.ParseQuery(parameters)
+	t, err := target.Read(r4.Model, strings.TrimPrefix(strings.TrimPrefix(query, "/"), "fhir/"))
 	if err != nil {
 		return ""
 	}
-	segments := strings.Split(strings.TrimPrefix(strings.TrimPrefix(path, "/"), "fhir/"), "/")
+	values, err := url.ParseQuery(t.Query)
+	if err != nil {
+		return ""
+	}
 	of := make(map[string]bool)
-	if len(segments) >= 2 && segments[0] == "Patient" && segments[1] != "_search" {
-		of[segments[1]] = true
+	if t.Type == "Patient" && t.ID != "" {
+		of[t.ID] = true
 	}
 	for name, list := range values {
 		bare := false // the value may be an id alone
@@ -225,7 +229,7 @@ func patientOfSearch(query string) string {
 			bare = true
 		case "subject":
 		case "_id":
-			if segments[0] != "Patient" || len(segments) > 1 && segments[1] != "_search" {
+			if t.Type != "Patient" || t.ID != "" {
 				continue
 			}
 			bare = true

@@ -14,10 +14,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	"kiln/gen/r4"
 	"kiln/server/access"
 	"kiln/server/fhir"
 	"kiln/server/outcome"
 	"kiln/server/store"
+	"kiln/server/target"
 	"kiln/server/web"
 )
 
@@ -456,7 +458,11 @@ func (a *Recorder) WithApp(ctx context.Context, app, requestID string) context.C
 
 // reads reports whether a request changes nothing. A search may use POST.
 func reads(method, path string) bool {
-	return method == http.MethodGet || method == http.MethodHead || method == http.MethodPost && strings.HasSuffix("/"+path, "/_search")
+	t, err := target.Read(r4.Model, strings.TrimPrefix(strings.TrimPrefix(path, "/"), "fhir/"))
+	if err != nil {
+		t = target.Target{}
+	}
+	return t.Reads(method)
 }
 
 // EventOf returns an event with the facts of a request.

@@ -739,6 +739,11 @@ func TestExplainAsAnswered(t *testing.T) {
 		}
 		s.bearer(token).do(tt.method, tt.path, tt.body).want(tt.status)
 	}
+	for _, tt := range []struct{ method, path string }{
+		{"PATCH", "/Patient"}, {"POST", "/Patient/p1"}, {"GET", "/Patient/_search"}, {"DELETE", "/Patient/p1/_history"}, {"PUT", "/"},
+	} {
+		admin.post(s.origin()+"/admin/token/explain", `{"token":"`+s.backendToken("backend", "system/*.cruds")+`","method":"`+tt.method+`","path":"`+tt.path+`"}`, "Content-Type", "application/json").want(404)
+	}
 	token := s.backendToken("backend", "system/Patient.r")
 	for _, path := range []string{"/Patient/$nonsense", "/fhirPatient/p1", "/Patient/p1/nonsense"} {
 		admin.post(s.origin()+"/admin/token/explain", `{"token":"`+token+`","method":"GET","path":"`+path+`"}`, "Content-Type", "application/json").want(404)
@@ -746,6 +751,65 @@ func TestExplainAsAnswered(t *testing.T) {
 	}
 	admin.post(s.origin()+"/admin/token/explain", `{"token":"`+token+`"}`, "Content-Type", "application/json").want(200).
 		equal("decision.decisions.0.interaction", "read").equal("decision.decisions.0.decision", "allow").equal("decision.decisions.0.by.0", "system/Patient.r")
+}
+
+// Contract, Authorization 5: `POST /admin/token/explain` says what the request would answer: a hidden resource
+// answers as an absent one.
+func TestExplainSaysTheAnswer(t *testing.T) {
+	t.Parallel()
+	s := withAuthorization(t)
+	all, admin := s.bearer(s.backendToken("backend", "system/*.cruds")), s.bearer(s.backendToken("operator", "admin"))
+	all.do("DELETE", "/Condition/cond-a", "").want(204)
+	all.do("DELETE", "/Condition/cond-b", "").want(204)
+	all.put("/Patient/a", `{"resourceType":"Patient","id":"a"}`).want(200)
+	observation := func(id, patient string) string {
+		return `{"resourceType":"Observation","id":"` + id + `","status":"final","code":{"text":"x"},"subject":{"reference":"Patient/` + patient + `"}}`
+	}
+	p := s.person("anna")
+	p.visit("scope", "launch/patient patient/*.rs patient/Observation.cruds")
+	p.login()
+	p.allow()
+	token := p.tokens().str("access_token")
+	app := s.bearer(token)
+	for _, tt := range []struct {
+		method, path, body string
+		status             int
+		allowed            bool
+	}{
+		{"GET", "/Patient/a", "", 200, true},
+		{"GET", "/Patient/b", "", 404, false},
+		{"HEAD", "/Patient/b", "", 404, false},
+		{"GET", "/Patient/nowhere", "", 404, true},
+		{"GET", "/Observation/obs-b", "", 404, false},
+		{"GET", "/Patient/a/_history/1", "", 200, true},
+		{"GET", "/Patient/a/_history/9", "", 404, true},
+		{"GET", "/Patient/b/_history/1", "", 404, false},
+		{"GET", "/Patient/b/_history", "", 404, false},
+		{"GET", "/Condition/cond-a", "", 410, true},
+		{"GET", "/Condition/cond-b", "", 404, false},
+		{"GET", "/Patient/b/$everything", "", 404, false},
+		{"GET", "/Patient/b/$meta", "", 404, false},
+		{"GET", "/Organization/org", "", 200, true},
+		{"DELETE", "/Organization/org", "", 403, false},
+		{"DELETE", "/Observation/obs-b", "", 204, false},
+		{"PUT", "/Observation/obs-b", observation("obs-b", "a"), 403, false},
+		{"PATCH", "/Observation/obs-b", `[]`, 404, false},
+		{"DELETE", "/Observation/nowhere", "", 204, true},
+		{"PATCH", "/Observation/nowhere", `[]`, 404, true},
+		{"PUT", "/Observation/fresh", observation("fresh", "a"), 201, true},
+		{"PUT", "/Observation/obs-a", observation("obs-a", "a"), 200, true},
+		{"PATCH", "/Observation/obs-a", `[]`, 200, true},
+		{"DELETE", "/Observation/obs-a", "", 204, true},
+	} {
+		ask, _ := json.Marshal(map[string]string{"token": token, "method": tt.method, "path": tt.path})
+		admin.post(s.origin()+"/admin/token/explain", string(ask), "Content-Type", "application/json").want(200).
+			equal("decision.allowed", strconv.FormatBool(tt.allowed)).equal("decision.status", strconv.Itoa(tt.status))
+		var header []string
+		if tt.method == "PATCH" {
+			header = []string{"Content-Type", "application/json-patch+json"}
+		}
+		app.do(tt.method, tt.path, tt.body, header...).want(tt.status)
+	}
 }
 
 // Contract, Authorization 5: `auth.audit.*`: `log_successful_auth`, `log_failed_auth`,

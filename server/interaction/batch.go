@@ -33,7 +33,7 @@ func (s *Service) batch(ctx context.Context, p BundleParams, parts []part) (Resp
 			}
 			if err == nil {
 				n := batchPhase(j.method)
-				if j.to.search || j.to.operation != "" && !s.affectsState(j.to) {
+				if j.to.Search || j.to.Operation != "" && !s.affectsState(j.to) {
 					n = 3 // a POST that reads
 				}
 				phases[n] = append(phases[n], j)
@@ -90,7 +90,7 @@ func urns(parts []part) map[string]int {
 // are not known to it, and the reference would have no target.
 // Spec: https://hl7.org/fhir/R4/http.html#brules (no interdependencies).
 func independent(j *job, names map[string]int) error {
-	if len(names) == 0 || j.entry.Resource == nil || j.to.operation != "" || j.to.typ == "Bundle" || !bytes.Contains(j.entry.Resource.Header().Raw, []byte("urn:")) {
+	if len(names) == 0 || j.entry.Resource == nil || j.to.Operation != "" || j.to.Type == "Bundle" || !bytes.Contains(j.entry.Resource.Header().Raw, []byte("urn:")) {
 		return nil
 	}
 	var l linker
@@ -123,13 +123,13 @@ func bySubject(jobs []*job) [][]*job {
 	for _, j := range jobs {
 		subject := ""
 		switch {
-		case j.method == "GET" || j.method == "HEAD" || j.to.search:
-		case j.to.id != "":
-			subject = j.to.typ + "/" + j.to.id
+		case j.method == "GET" || j.method == "HEAD" || j.to.Search:
+		case j.to.ID != "":
+			subject = j.to.Type + "/" + j.to.ID
 		case j.entry.Request.IfNoneExist.Text != "":
-			subject = j.to.typ + "?" + j.ifNoneExist
-		case j.to.hasQuery:
-			subject = j.to.typ + "?" + j.to.query
+			subject = j.to.Type + "?" + j.ifNoneExist
+		case j.to.HasQuery:
+			subject = j.to.Type + "?" + j.to.Query
 		}
 		if subject == "" {
 			groups = append(groups, []*job{j})
@@ -149,25 +149,25 @@ func bySubject(jobs []*job) [][]*job {
 // runBatchEntry carries out an entry of a batch.
 func (s *Service) runBatchEntry(ctx context.Context, p BundleParams, j *job) (Response, error) {
 	q := j.entry.Request
-	if j.to.operation != "" || j.to.search {
+	if j.to.Operation != "" || j.to.Search {
 		return s.runReadEntry(ctx, s.Store, j, p)
 	}
 	switch j.method {
 	case "POST":
-		c := CreateParams{ResourceType: j.to.typ, IfNoneExist: q.IfNoneExist.Text, BaseURL: p.BaseURL}
+		c := CreateParams{ResourceType: j.to.Type, IfNoneExist: q.IfNoneExist.Text, BaseURL: p.BaseURL}
 		return s.create(ctx, c, j.entry.Resource)
 	case "PUT":
-		return s.update(ctx, UpdateParams{ResourceType: j.to.typ, ID: j.to.id, Criteria: j.to.query, BaseURL: p.BaseURL,
+		return s.update(ctx, UpdateParams{ResourceType: j.to.Type, ID: j.to.ID, Criteria: j.to.Query, BaseURL: p.BaseURL,
 			Preconditions: j.preconditions()}, j.entry.Resource)
 	case "PATCH":
 		contentType, patch, err := j.patch()
 		if err != nil {
 			return Response{}, err
 		}
-		return s.Patch(ctx, PatchParams{ResourceType: j.to.typ, ID: j.to.id, Criteria: j.to.query,
+		return s.Patch(ctx, PatchParams{ResourceType: j.to.Type, ID: j.to.ID, Criteria: j.to.Query,
 			ContentType: contentType, Patch: patch, BaseURL: p.BaseURL, Preconditions: j.preconditions()})
 	case "DELETE":
-		return s.Delete(ctx, DeleteParams{ResourceType: j.to.typ, ID: j.to.id, Criteria: j.to.query, Preconditions: j.preconditions()})
+		return s.Delete(ctx, DeleteParams{ResourceType: j.to.Type, ID: j.to.ID, Criteria: j.to.Query, Preconditions: j.preconditions()})
 	}
 	return s.runReadEntry(ctx, s.Store, j, p)
 }

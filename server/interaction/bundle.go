@@ -17,6 +17,7 @@ import (
 	"kiln/server/fhir"
 	"kiln/server/outcome"
 	"kiln/server/store"
+	"kiln/server/target"
 )
 
 // BundleParams are the inputs of a batch or transaction.
@@ -68,7 +69,7 @@ type Done struct {
 
 // doneOf is an entry with its answer.
 func (j *job) doneOf(r Response, status int) Done {
-	d := Done{Method: j.method, URL: j.entry.Request.URL.Text, Interaction: j.to.interaction(j.method), Resource: j.to.resource(), Status: status}
+	d := Done{Method: j.method, URL: j.entry.Request.URL.Text, Interaction: j.to.Interaction(j.method), Resource: j.to.Resource(), Status: status}
 	if (d.Interaction == "read" || d.Interaction == "vread") && r.Version.Body != nil {
 		d.Read = &r.Version
 	}
@@ -78,7 +79,7 @@ func (j *job) doneOf(r Response, status int) Done {
 // isWrite reports whether the entry is a write of a resource, of which the write itself
 // tells where there is one.
 func (j *job) isWrite() bool {
-	return j.to.operation == "" && !j.to.search && j.method != http.MethodGet && j.method != http.MethodHead
+	return j.to.Operation == "" && !j.to.Search && j.method != http.MethodGet && j.method != http.MethodHead
 }
 
 // wrote reports whether there is a new version.
@@ -251,7 +252,7 @@ type job struct {
 	i      int
 	entry  *r4.BundleEntry
 	method string
-	to     target
+	to     target.Target
 	// ifNoneExist is the search of a conditional create.
 	ifNoneExist string
 
@@ -286,23 +287,23 @@ func (s *Service) newJob(i int, e *r4.BundleEntry, base string) (*job, error) {
 		}
 		return nil, err
 	}
-	plain := !j.to.history && !j.to.search && j.to.compartment == "" && j.to.operation == ""
+	plain := !j.to.History && !j.to.Search && j.to.Compartment == "" && j.to.Operation == ""
 	switch j.method {
 	case "GET", "HEAD":
 		return j, nil
 	case "POST":
-		if j.to.operation != "" || j.to.search {
+		if j.to.Operation != "" || j.to.Search {
 			return j, nil
 		}
-		plain = plain && j.to.typ != "" && j.to.id == ""
-		if plain && j.to.hasQuery {
-			if err := NoCreateQuery(j.to.query); err != nil {
+		plain = plain && j.to.Type != "" && j.to.ID == ""
+		if plain && j.to.HasQuery {
+			if err := NoCreateQuery(j.to.Query); err != nil {
 				return nil, inEntry(i, err)
 			}
 		}
-		j.ifNoneExist = s.relativeCriteria(base, j.to.typ, e.Request.IfNoneExist.Text)
+		j.ifNoneExist = s.relativeCriteria(base, j.to.Type, e.Request.IfNoneExist.Text)
 	case "PUT", "PATCH", "DELETE":
-		plain = plain && j.to.typ != "" && (j.to.id != "" || j.to.hasQuery)
+		plain = plain && j.to.Type != "" && (j.to.ID != "" || j.to.HasQuery)
 	case "":
 		return nil, outcome.New(outcome.CodeRequired, "the entry's request has no method").At(entryPath(i) + ".request.method")
 	default:
@@ -315,8 +316,8 @@ func (s *Service) newJob(i int, e *r4.BundleEntry, base string) (*job, error) {
 		return nil, outcome.New(outcome.CodeRequired, "%s needs a resource", j.method).At(entryPath(i) + ".resource")
 	}
 	if j.method == "POST" || j.method == "PUT" {
-		if got := e.Resource.Type().Name; got != j.to.typ {
-			return nil, outcome.Invalid("the resource is of type %s, request.url names %s", got, j.to.typ).At(entryPath(i) + ".resource")
+		if got := e.Resource.Type().Name; got != j.to.Type {
+			return nil, outcome.Invalid("the resource is of type %s, request.url names %s", got, j.to.Type).At(entryPath(i) + ".resource")
 		}
 	}
 	return j, nil
@@ -372,7 +373,7 @@ func (s *Service) getOne(ctx context.Context, from Reader, j *job, p BundleParam
 		return Response{}, err
 	}
 	q := j.entry.Request
-	values, err := ParseQuery(j.to.query)
+	values, err := ParseQuery(j.to.Query)
 	if err != nil {
 		return Response{}, err
 	}
@@ -384,28 +385,28 @@ func (s *Service) getOne(ctx context.Context, from Reader, j *job, p BundleParam
 	}
 	t := j.to
 	switch {
-	case t.operation == "metadata":
+	case t.Operation == "metadata":
 		return s.Capabilities(ctx, CapabilitiesParams{Values: values, BaseURL: base})
-	case t.operation != "":
-		op := OperationParams{Name: t.operation, ResourceType: t.typ, ID: t.id, Values: values, Read: j.method != "POST", Bundled: true, From: from}
+	case t.Operation != "":
+		op := OperationParams{Name: t.Operation, ResourceType: t.Type, ID: t.ID, Values: values, Read: j.method != "POST", Bundled: true, From: from}
 		if j.entry.Resource != nil {
 			op.Body = j.entry.Resource.Header().Raw
 		}
 		return s.Operation(ctx, op)
-	case t.search && j.method != "POST":
+	case t.Search && j.method != "POST":
 		return Response{}, outcome.NotSupported("GET %s is not served: a search by GET has no _search", outcome.Clip(q.URL.Text))
-	case t.version != "":
-		r, err := s.vread(ctx, from, VReadParams{ResourceType: t.typ, ID: t.id, VersionID: t.version, IfNoneMatch: q.IfNoneMatch.Text, IfModifiedSince: since})
+	case t.Version != "":
+		r, err := s.vread(ctx, from, VReadParams{ResourceType: t.Type, ID: t.ID, VersionID: t.Version, IfNoneMatch: q.IfNoneMatch.Text, IfModifiedSince: since})
 		return s.cut(r, err, values)
-	case t.history:
-		return s.history(ctx, from, HistoryParams{ResourceType: t.typ, ID: t.id, Values: values})
-	case t.compartment != "":
-		return s.search(ctx, from, SearchParams{ResourceType: t.compartment, Compartment: t.typ, CompartmentID: t.id, Values: values, Lenient: lenient, BaseURL: base})
-	case t.id != "":
-		r, err := s.read(ctx, from, ReadParams{ResourceType: t.typ, ID: t.id, IfNoneMatch: q.IfNoneMatch.Text, IfModifiedSince: since})
+	case t.History:
+		return s.history(ctx, from, HistoryParams{ResourceType: t.Type, ID: t.ID, Values: values})
+	case t.Compartment != "":
+		return s.search(ctx, from, SearchParams{ResourceType: t.Compartment, Compartment: t.Type, CompartmentID: t.ID, Values: values, Lenient: lenient, BaseURL: base})
+	case t.ID != "":
+		r, err := s.read(ctx, from, ReadParams{ResourceType: t.Type, ID: t.ID, IfNoneMatch: q.IfNoneMatch.Text, IfModifiedSince: since})
 		return s.cut(r, err, values)
 	default:
-		return s.search(ctx, from, SearchParams{ResourceType: t.typ, Values: values, Lenient: lenient, BaseURL: base})
+		return s.search(ctx, from, SearchParams{ResourceType: t.Type, Values: values, Lenient: lenient, BaseURL: base})
 	}
 }
 

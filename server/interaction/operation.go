@@ -10,6 +10,7 @@ import (
 	"kiln/server/outcome"
 	"kiln/server/search"
 	"kiln/server/store"
+	"kiln/server/target"
 )
 
 // Operations carries out the $operations; server/operation has them.
@@ -21,6 +22,9 @@ type Operations interface {
 	Affects(p OperationParams) bool
 	// Listed are the operations of a resource type, or with "" of the system, by name.
 	Listed(typ string) []OperationListing
+	// Needs are the interactions that the caller must be allowed on the resource type of the
+	// operation that p calls, none where any caller may ask. known is false if there is no such operation.
+	Needs(p OperationParams) (needs []access.Interaction, known bool)
 	// Version differs when Listed does.
 	Version() int64
 	// Accepts are the content types of an operation's body, nil where it is a
@@ -35,8 +39,6 @@ type Operations interface {
 type OperationListing struct {
 	Name       string // without $
 	Definition string // canonical of its OperationDefinition
-	// Needs are the interactions that the caller must be allowed on the type, for an App's.
-	Needs []access.Interaction
 }
 
 // OperationParams are the inputs of an operation.
@@ -62,9 +64,9 @@ func (s *Service) operations() Operations {
 }
 
 // affectsState reports whether the operation of a Bundle entry changes something.
-func (s *Service) affectsState(t target) bool {
+func (s *Service) affectsState(t target.Target) bool {
 	o := s.operations()
-	return o != nil && t.operation != "metadata" && o.Affects(OperationParams{Name: t.operation, ResourceType: t.typ, ID: t.id})
+	return o != nil && t.Operation != "metadata" && o.Affects(OperationParams{Name: t.Operation, ResourceType: t.Type, ID: t.ID})
 }
 
 // Operation runs a $operation. One that there is not is not-supported, 404; one
@@ -123,17 +125,6 @@ func (s *Service) operationsVersion() int64 {
 // ServesOperation reports whether a type has an operation; name is without its $.
 func (s *Service) ServesOperation(typ, name string) bool {
 	return slices.ContainsFunc(s.listedOperations(typ), func(o OperationListing) bool { return o.Name == name })
-}
-
-// OperationNeeds are the interactions that an operation of an App asks for, none for one
-// of the server's own; known is false where the type has none of that name.
-func (s *Service) OperationNeeds(typ, name string) (needs []access.Interaction, known bool) {
-	list := s.listedOperations(typ)
-	i := slices.IndexFunc(list, func(o OperationListing) bool { return o.Name == name })
-	if i < 0 {
-		return nil, false
-	}
-	return list[i].Needs, true
 }
 
 // CheckAllowed asks access about an interaction, after making sure that the type is one of

@@ -149,10 +149,10 @@ func (s *Service) plan(ctx context.Context, b *r4.Bundle, base string) (*plan, e
 // before its condition is answered.
 func (t *plan) subject(ctx context.Context, j *job) error {
 	s, q := t.s, j.entry.Request
-	if j.to.operation != "" {
+	if j.to.Operation != "" {
 		return t.operation(j)
 	}
-	if j.to.search {
+	if j.to.Search {
 		return nil
 	}
 	var kind access.Interaction
@@ -160,25 +160,25 @@ func (t *plan) subject(ctx context.Context, j *job) error {
 	switch j.method {
 	case "POST":
 		kind, what, criteria = access.Create, "ifNoneExist", j.ifNoneExist
-		j.w = &store.Write{Method: fhir.POST, ResourceType: j.to.typ, ID: s.NewID()}
+		j.w = &store.Write{Method: fhir.POST, ResourceType: j.to.Type, ID: s.NewID()}
 	case "PUT":
-		kind, what, criteria = access.Update, "a conditional update", j.to.query
-		j.w = &store.Write{Method: fhir.PUT, ResourceType: j.to.typ, ID: j.to.id, MustExist: s.now().RefuseUpdateCreate}
-		if j.to.id != "" {
-			if err := checkID(j.to.id); err != nil {
+		kind, what, criteria = access.Update, "a conditional update", j.to.Query
+		j.w = &store.Write{Method: fhir.PUT, ResourceType: j.to.Type, ID: j.to.ID, MustExist: s.now().RefuseUpdateCreate}
+		if j.to.ID != "" {
+			if err := checkID(j.to.ID); err != nil {
 				return err
 			}
-			if err := checkBodyID(j.entry.Resource, j.to.id); err != nil {
+			if err := checkBodyID(j.entry.Resource, j.to.ID); err != nil {
 				return err
 			}
 		}
 	case "PATCH":
-		kind, what, criteria = access.Patch, "a conditional patch", j.to.query
-		j.w = &store.Write{Method: fhir.PATCH, ResourceType: j.to.typ, ID: j.to.id, MustExist: true}
+		kind, what, criteria = access.Patch, "a conditional patch", j.to.Query
+		j.w = &store.Write{Method: fhir.PATCH, ResourceType: j.to.Type, ID: j.to.ID, MustExist: true}
 	case "DELETE":
-		kind, what, criteria = access.Delete, "a conditional delete", j.to.query
-		j.w = &store.Write{Method: fhir.DELETE, ResourceType: j.to.typ, ID: j.to.id}
-		if err := t.s.checkDeletable(ctx, j.to.typ, j.to.id); err != nil {
+		kind, what, criteria = access.Delete, "a conditional delete", j.to.Query
+		j.w = &store.Write{Method: fhir.DELETE, ResourceType: j.to.Type, ID: j.to.ID}
+		if err := t.s.checkDeletable(ctx, j.to.Type, j.to.ID); err != nil {
 			return err
 		}
 	default:
@@ -187,9 +187,9 @@ func (t *plan) subject(ctx context.Context, j *job) error {
 	if err := j.preconditions().read(j.w); err != nil {
 		return err
 	}
-	err := s.checkAllowed(ctx, kind, j.to.typ, j.to.id)
+	err := s.checkAllowed(ctx, kind, j.to.Type, j.to.ID)
 	if j.method == "PUT" {
-		err = s.mayUpdate(ctx, j.to.typ, j.to.id)
+		err = s.mayUpdate(ctx, j.to.Type, j.to.ID)
 	}
 	if err != nil {
 		return err
@@ -207,8 +207,8 @@ func (t *plan) subject(ctx context.Context, j *job) error {
 			return err
 		}
 	}
-	if j.to.id == "" && (j.method != "POST" || q.IfNoneExist.Text != "") {
-		c, err := s.parseCondition(ctx, j.to.typ, criteria, what)
+	if j.to.ID == "" && (j.method != "POST" || q.IfNoneExist.Text != "") {
+		c, err := s.parseCondition(ctx, j.to.Type, criteria, what)
 		if err != nil {
 			return err
 		}
@@ -220,7 +220,7 @@ func (t *plan) subject(ctx context.Context, j *job) error {
 // operation refuses an operation that could not be undone with the transaction.
 func (t *plan) operation(j *job) error {
 	if t.s.affectsState(j.to) {
-		return outcome.NotSupported("%s changes something, or is an operation of an App, and is not served inside a transaction", j.to.operation)
+		return outcome.NotSupported("%s changes something, or is an operation of an App, and is not served inside a transaction", j.to.Operation)
 	}
 	return nil
 }
@@ -475,7 +475,7 @@ func (t *plan) patchLinks(ctx context.Context, j *job) error {
 	} else {
 		patch = t.linker.applyText(patch)
 	}
-	j.w.Modify, err = t.s.modify(ctx, PatchParams{ResourceType: j.to.typ, ContentType: contentType, Patch: patch})
+	j.w.Modify, err = t.s.modify(ctx, PatchParams{ResourceType: j.to.Type, ContentType: contentType, Patch: patch})
 	return err
 }
 

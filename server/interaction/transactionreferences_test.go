@@ -12,6 +12,7 @@ import (
 	"kiln/gen/r4"
 	"kiln/server/fhir"
 	"kiln/server/search"
+	"kiln/server/target"
 )
 
 var testTime = time.Date(2024, 5, 6, 7, 8, 9, 0, time.UTC)
@@ -133,34 +134,36 @@ func TestParseTarget(t *testing.T) {
 	s := &Service{Model: r4.Model, BaseURLs: []string{"http://kiln.test/fhir"}, Parameters: onlyTypes{types: search.NewRegistry(r4.Model, nil, nil)}}
 	for _, tt := range []struct {
 		in   string
-		want target
+		want target.Target
 	}{
-		{"Patient", target{typ: "Patient"}},
-		{"/Patient/", target{typ: "Patient"}},
-		{"Patient/1", target{typ: "Patient", id: "1"}},
-		{"http://kiln.test/fhir/Patient/1", target{typ: "Patient", id: "1"}},
-		{"http://kiln.test/fhir", target{}},
-		{"Patient?name=http://x|y", target{typ: "Patient", query: "name=http://x|y", hasQuery: true}},
-		{"Patient/1/_history", target{typ: "Patient", id: "1", history: true}},
-		{"Patient/1/_history/2", target{typ: "Patient", id: "1", history: true, version: "2"}},
-		{"Patient/_history?_count=1", target{typ: "Patient", history: true, query: "_count=1", hasQuery: true}},
-		{"_history", target{history: true}},
-		{"?_type=Patient", target{query: "_type=Patient", hasQuery: true}},
-		{"Patient/1/Observation", target{typ: "Patient", id: "1", compartment: "Observation"}},
-		{"Patient/1/*", target{typ: "Patient", id: "1", compartment: "*"}},
-		{"Patient/1/$everything", target{typ: "Patient", id: "1", operation: "$everything"}},
-		{"ValueSet/$expand?url=x", target{typ: "ValueSet", operation: "$expand", query: "url=x", hasQuery: true}},
-		{"$validate", target{operation: "$validate"}},
-		{"metadata", target{operation: "metadata"}},
-		{"Patient/_search", target{typ: "Patient", search: true}},
-		{"Patient/a%2Eb", target{typ: "Patient", id: "a.b"}},
+		{"Patient", target.Target{Type: "Patient"}},
+		{"/Patient/", target.Target{Type: "Patient"}},
+		{"Patient/1", target.Target{Type: "Patient", ID: "1"}},
+		{"http://kiln.test/fhir/Patient/1", target.Target{Type: "Patient", ID: "1"}},
+		{"http://kiln.test/fhir", target.Target{}},
+		{"Patient?name=http://x|y", target.Target{Type: "Patient", Query: "name=http://x|y", HasQuery: true}},
+		{"Patient/1/_history", target.Target{Type: "Patient", ID: "1", History: true}},
+		{"Patient/1/_history/2", target.Target{Type: "Patient", ID: "1", History: true, Version: "2"}},
+		{"Patient/_history?_count=1", target.Target{Type: "Patient", History: true, Query: "_count=1", HasQuery: true}},
+		{"_history", target.Target{History: true}},
+		{"?_type=Patient", target.Target{Query: "_type=Patient", HasQuery: true}},
+		{"Patient/1/Observation", target.Target{Type: "Patient", ID: "1", Compartment: "Observation"}},
+		{"Patient/1/*", target.Target{Type: "Patient", ID: "1", Compartment: "*"}},
+		{"Patient/1/$everything", target.Target{Type: "Patient", ID: "1", Operation: "$everything"}},
+		{"ValueSet/$expand?url=x", target.Target{Type: "ValueSet", Operation: "$expand", Query: "url=x", HasQuery: true}},
+		{"$validate", target.Target{Operation: "$validate"}},
+		{"_search", target.Target{Search: true}},
+		{"Patient/1/Observation/_search", target.Target{Type: "Patient", ID: "1", Compartment: "Observation", Search: true}},
+		{"metadata", target.Target{Operation: "metadata"}},
+		{"Patient/_search", target.Target{Type: "Patient", Search: true}},
+		{"Patient/a%2Eb", target.Target{Type: "Patient", ID: "a.b"}},
 	} {
 		got, err := s.parseTarget(tt.in, "")
 		if err != nil {
 			t.Errorf("%s: %v", tt.in, err)
 			continue
 		}
-		if diff := cmp.Diff(tt.want, got, cmp.AllowUnexported(target{})); diff != "" {
+		if diff := cmp.Diff(tt.want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tt.in, diff)
 		}
 	}

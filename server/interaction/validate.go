@@ -85,11 +85,11 @@ func (s *Service) entryErrors(ctx context.Context, in fhir.Reading, base string)
 			continue
 		}
 		to, err := s.parseTarget(q.URL.Text, base)
-		if err != nil || to.operation != "" || to.search {
+		if err != nil || to.Operation != "" || to.Search {
 			continue
 		}
 		stored[i] = true
-		will[to.typ+"/"+to.id] = true
+		will[to.Type+"/"+to.ID] = true
 	}
 	ctx = context.WithValue(ctx, promised{}, will)
 	var issues []outcome.Issue

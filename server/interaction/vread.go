@@ -32,11 +32,11 @@ func (s *Service) vread(ctx context.Context, from Reader, p VReadParams) (Respon
 	if err != nil {
 		return Response{}, err
 	}
-	n, err := strconv.ParseUint(p.VersionID, 10, 31)
-	if err != nil || n == 0 || p.VersionID[0] == '0' || !fhir.ValidID(p.ID) {
+	n, ok := readVersionID(p.VersionID)
+	if !ok || !fhir.ValidID(p.ID) {
 		return Response{}, outcome.New(outcome.CodeNotFound, "%s/%s has no version %q", p.ResourceType, outcome.Clip(p.ID), outcome.Clip(p.VersionID))
 	}
-	v, err := from.VRead(ctx, p.ResourceType, p.ID, int(n))
+	v, err := from.VRead(ctx, p.ResourceType, p.ID, n)
 	if err != nil {
 		return Response{}, err
 	}
@@ -46,4 +46,10 @@ func (s *Service) vread(ctx context.Context, from Reader, p VReadParams) (Respon
 		}
 	}
 	return readResponse(v, p.IfNoneMatch, p.IfModifiedSince), nil
+}
+
+// readVersionID reads a version id of this server.
+func readVersionID(text string) (int, bool) {
+	n, err := strconv.ParseUint(text, 10, 31)
+	return int(n), err == nil && n > 0 && text[0] != '0'
 }

@@ -21,22 +21,33 @@ const local = "http://kiln/fhir/OperationDefinition/"
 // entries of a Bundle.
 func (s *Service) Operations() []operation.Operation {
 	list := []operation.Operation{
-		{Definition: local + "subscription-status", Run: s.status},
-		{Definition: local + "subscription-events", Run: s.pastEventsOf},
-		{Definition: local + "subscription-get-ws-binding-token", Run: s.bindingToken},
+		{Definition: local + "subscription-status", Needs: allowed(access.Read), Run: s.status},
+		{Definition: local + "subscription-events", Needs: allowed(access.Read), Run: s.pastEventsOf},
+		{Definition: local + "subscription-get-ws-binding-token", Needs: allowed(access.Read), Run: s.bindingToken},
 	}
-	for name, what := range map[string]string{
-		"events": "$events is a stream", "events-history": "$events-history is paged by links of its own", "notify": "$notify takes JSON that is no resource",
-		"subscription-secret": "$secret answers with JSON that is no resource", "subscription-test": "$test waits for an endpoint",
+	for _, o := range []struct {
+		name, what string
+		needs      []access.Interaction
+	}{
+		{"events", "$events is a stream", []access.Interaction{access.Read, access.Search}},
+		{"events-history", "$events-history is paged by links of its own", []access.Interaction{access.Read, access.Search}},
+		{"notify", "$notify takes JSON that is no resource", []access.Interaction{access.Admin}},
+		{"subscription-secret", "$secret answers with JSON that is no resource", []access.Interaction{access.Update}},
+		{"subscription-test", "$test waits for an endpoint", []access.Interaction{access.Update}},
 	} {
-		list = append(list, operation.Operation{Definition: local + name, OwnBody: true, Run: func(_ context.Context, p operation.Request, _ *operation.Inputs) (interaction.Response, error) {
+		list = append(list, operation.Operation{Definition: local + o.name, OwnBody: true, Needs: allowed(o.needs...), Run: func(_ context.Context, p operation.Request, _ *operation.Inputs) (interaction.Response, error) {
 			if p.Bundled {
-				return interaction.Response{}, outcome.NotSupported("%s: it is a request of its own, and no entry of a Bundle", what)
+				return interaction.Response{}, outcome.NotSupported("%s: it is a request of its own, and no entry of a Bundle", o.what)
 			}
 			return interaction.Response{}, outcome.MethodNotAllowed("%s is called by GET", p.Name)
 		}})
 	}
 	return list
+}
+
+// allowed returns a function for operation.Operation.Needs.
+func allowed(list ...access.Interaction) func(operation.Request) []access.Interaction {
+	return func(operation.Request) []access.Interaction { return list }
 }
 
 // maxStatuses bounds the subscriptions of one $status on the type.

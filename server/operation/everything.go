@@ -23,14 +23,14 @@ const everythingCount = 1000
 // what these refer to.
 // Spec: https://hl7.org/fhir/R4/operation-patient-everything.html.
 func (s *Set) patientEverything() Operation {
-	return Operation{Definition: core + "Patient-everything", InstanceOnly: true, Further: pages, Run: s.everything}
+	return Operation{Definition: core + "Patient-everything", InstanceOnly: true, Needs: onType(access.Read, access.Search), Further: pages, Run: s.everything}
 }
 
 // encounterEverything is Encounter/$everything.
 // Spec: https://hl7.org/fhir/R4/encounter-operation-everything.html.
 func (s *Set) encounterEverything() Operation {
 	further := append([]fhir.OperationParameter{{Name: "start", Max: 1, Type: "date"}, {Name: "end", Max: 1, Type: "date"}}, pages...)
-	return Operation{Definition: core + "Encounter-everything", Further: further, Run: s.everything}
+	return Operation{Definition: core + "Encounter-everything", Needs: onType(access.Read, access.Search), Further: further, Run: s.everything}
 }
 
 // pages are the inputs that the links of a page have, and those that every search takes.

@@ -41,7 +41,7 @@ var errDryRun = errors.New("interaction: dry run")
 // itself.
 // Spec: https://hl7.org/fhir/packages.html.
 func (s *Set) installPackage() Operation {
-	return Operation{Definition: local + "install-package", Run: s.runInstallPackage,
+	return Operation{Definition: local + "install-package", Needs: onType(access.Admin), Run: s.runInstallPackage,
 		Accepts: []string{"application/gzip", "application/x-gzip", "application/x-gtar", "application/x-tgz", "application/octet-stream"}}
 }
 

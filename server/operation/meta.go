@@ -5,16 +5,25 @@ import (
 	"net/http"
 
 	"kiln/gen/r4"
+	"kiln/server/access"
 	"kiln/server/fhir"
 	"kiln/server/interaction"
 	"kiln/server/outcome"
 )
 
+// metaNeeds are the rights of $meta: it reads one resource, or finds all of a type.
+func metaNeeds(p Request) []access.Interaction {
+	if p.ID == "" {
+		return []access.Interaction{access.Search}
+	}
+	return []access.Interaction{access.Read}
+}
+
 // metaOperation is $meta: the profiles, tags and security labels of a resource; of a type
 // those that any resource of it has, of the system any at all.
 // Spec: https://hl7.org/fhir/R4/resource-operation-meta.html.
 func (s *Set) metaOperation() Operation {
-	return Operation{Definition: core + "Resource-meta", Run: func(ctx context.Context, p Request, _ *Inputs) (interaction.Response, error) {
+	return Operation{Definition: core + "Resource-meta", Needs: metaNeeds, Run: func(ctx context.Context, p Request, _ *Inputs) (interaction.Response, error) {
 		if p.ID == "" {
 			return s.metaInUse(ctx, p.From, p.ResourceType)
 		}
@@ -57,7 +66,7 @@ func (s *Set) metaDelete() Operation {
 }
 
 func (s *Set) metaChange(definition string, change func(to, by *r4.Meta)) Operation {
-	return Operation{Definition: core + definition, Writes: true, Run: func(ctx context.Context, p Request, in *Inputs) (interaction.Response, error) {
+	return Operation{Definition: core + definition, Writes: true, Needs: onType(access.Read, access.Update), Run: func(ctx context.Context, p Request, in *Inputs) (interaction.Response, error) {
 		e, err := in.Element("meta")
 		if err != nil {
 			return interaction.Response{}, err

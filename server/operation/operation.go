@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"kiln/server/access"
 	"kiln/server/fhir"
 	"kiln/server/interaction"
 	"kiln/server/outcome"
@@ -26,6 +27,10 @@ type Operation struct {
 	// Run runs the operation. The inputs have the definition's names, types and numbers;
 	// these have been checked.
 	Run func(ctx context.Context, p Request, in *Inputs) (interaction.Response, error)
+	// Needs are the interactions that the caller must be allowed on the resource type, by the level on
+	// which p calls the operation. nil is for operations that any caller may ask for: they decide on
+	// each resource by itself.
+	Needs func(p Request) []access.Interaction
 	// Writes says that it changes something, where the definition does not.
 	Writes bool
 	// System adds the level of the system; InstanceOnly takes the type's level away.
@@ -156,6 +161,27 @@ func (s *Set) Affects(p Request) bool {
 	return e != nil && e.affects()
 }
 
+// onType returns a function for Operation.Needs that does not depend on the level.
+func onType(list ...access.Interaction) func(Request) []access.Interaction {
+	return func(Request) []access.Interaction { return list }
+}
+
+// Needs are the interactions that the operation that p calls needs.
+func (s *Set) Needs(p Request) (needs []access.Interaction, known bool) {
+	e := s.find(p)
+	if e == nil {
+		return nil, false
+	}
+	return e.needs(p), true
+}
+
+func (e *entry) needs(p Request) []access.Interaction {
+	if e.Operation.Needs == nil {
+		return nil
+	}
+	return e.Operation.Needs(p)
+}
+
 // Version differs when Listed does.
 func (s *Set) Version() int64 { return s.current.Load().version }
 
@@ -200,6 +226,11 @@ func (s *Set) Run(ctx context.Context, p Request) (interaction.Response, error) 
 		return interaction.Response{}, outcome.MethodNotAllowed("%s is called by POST", p.Name)
 	case e.affects() && p.Read:
 		return interaction.Response{}, outcome.MethodNotAllowed("%s changes something and needs a POST", p.Name)
+	}
+	for _, i := range e.needs(p) {
+		if err := s.CheckAllowed(ctx, i, p.ResourceType, p.ID); err != nil {
+			return interaction.Response{}, err
+		}
 	}
 	in, err := e.readInputs(s.Model, p)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 // packagesOperation is GET /$packages: the packages that were installed on the running
 // service, by name, with the definitions that another version of the package has replaced.
 func (s *Set) packagesOperation() Operation {
-	return Operation{Definition: local + "packages", Run: func(ctx context.Context, _ Request, _ *Inputs) (interaction.Response, error) {
+	return Operation{Definition: local + "packages", Needs: onType(access.Admin), Run: func(ctx context.Context, _ Request, _ *Inputs) (interaction.Response, error) {
 		if err := s.CheckAllowed(ctx, access.Admin, "", ""); err != nil {
 			return interaction.Response{}, err
 		}
@@ -69,7 +69,7 @@ func reportInstalled(p store.InstalledPackage, replaced []store.ReplacedResource
 // keeps resources changed since, and those of other installed packages. A package that is not installed is
 // not-found, 404.
 func (s *Set) removePackage() Operation {
-	return Operation{Definition: local + "remove-package", Run: s.runRemovePackage}
+	return Operation{Definition: local + "remove-package", Needs: onType(access.Admin), Run: s.runRemovePackage}
 }
 
 func (s *Set) runRemovePackage(ctx context.Context, _ Request, in *Inputs) (interaction.Response, error) {

@@ -147,7 +147,7 @@ func (s *Set) withParameters(types, codes []string) ([]string, error) {
 
 // reindexOperation is $reindex: by POST reindex, by GET reindexState.
 func (s *Set) reindexOperation() Operation {
-	return Operation{Definition: local + "reindex", Run: func(ctx context.Context, p Request, in *Inputs) (interaction.Response, error) {
+	return Operation{Definition: local + "reindex", Needs: onType(access.Admin), Run: func(ctx context.Context, p Request, in *Inputs) (interaction.Response, error) {
 		if p.Read {
 			return s.reindexState(ctx)
 		}

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 
+	"kiln/server/access"
 	"kiln/server/fhir"
 	"kiln/server/interaction"
 	"kiln/server/outcome"
@@ -19,6 +20,12 @@ import (
 func (s *Set) RegisterValidate(definitions []fhir.OperationDefinition, v *validate.Validator, options validate.Options) error {
 	return s.Register(definitions, Operation{
 		Definition: core + "Resource-validate", System: true, OwnBody: true,
+		Needs: func(p Request) []access.Interaction {
+			if p.ID != "" && p.Read { // of a stored resource
+				return []access.Interaction{access.Read}
+			}
+			return nil
+		},
 		Run: func(ctx context.Context, p Request, in *Inputs) (interaction.Response, error) {
 			op := validate.Operation{Type: p.ResourceType, ID: p.ID, Mode: in.Text("mode"), Profiles: in.Texts("profile"), Body: p.Body}
 			if p.ID != "" {
