@@ -117,45 +117,6 @@ ORDER BY s.id;
 DELETE FROM index_suggestion s
 WHERE s.id = @id;
 
--- name: AddIndexBuild :exec
-INSERT INTO index_build (id, name, statement, reason, created)
-VALUES (@id, @name, @statement, @reason, @created);
-
--- name: IndexBuilds :many
-SELECT b.id, b.name, b.statement, b.reason, b.created, b.started, b.finished, b.cancel, b.failure
-FROM index_build b
-ORDER BY b.id;
-
--- name: WaitingIndexBuilds :many
-SELECT b.id, b.name, b.statement
-FROM index_build b
-WHERE b.finished IS NULL
-ORDER BY b.id;
-
--- name: StartIndexBuild :execrows
-UPDATE index_build b
-SET started = coalesce(b.started, @now::timestamptz)
-WHERE b.id = @id AND b.finished IS NULL;
-
--- name: IndexBuildCancelled :one
-SELECT b.cancel
-FROM index_build b
-WHERE b.id = @id;
-
--- name: FinishIndexBuild :exec
-UPDATE index_build b
-SET finished = @now::timestamptz, failure = @failure
-WHERE b.id = @id AND b.finished IS NULL;
-
--- name: CancelIndexBuild :execrows
-UPDATE index_build b
-SET cancel = true
-WHERE b.id = @id AND b.finished IS NULL;
-
--- name: TrimIndexBuilds :exec
-DELETE FROM index_build b
-WHERE b.finished < @before::timestamptz;
-
 -- CancelReindexJob ends a job where it is. What it was for stays known as not
 -- indexed, so that searches go on to warn of it.
 -- name: CancelReindexJob :execrows
@@ -165,10 +126,11 @@ WITH cancelled AS (
         cancelled = true, failed_keys = j.keys, failure = 'cancelled by an administrator'
     WHERE j.id = @id AND j.finished IS NULL
     RETURNING j.id
-), dropped AS (
-    DELETE FROM reindex_chunk c
-    USING cancelled x
-    WHERE c.job = x.id
+), ended AS (
+    UPDATE job w
+    SET state = 'cancelled', finished = clock_timestamp(), expires = clock_timestamp()
+    FROM cancelled x
+    WHERE w.id = x.id AND w.finished IS NULL
 )
 UPDATE search_registry g
 SET progress = g.progress + 1

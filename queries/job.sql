@@ -124,7 +124,7 @@ FROM job j
 WHERE j.id = @id;
 
 -- name: ListJobs :many
-SELECT j.id, j.type, j.state, j.client, j.username, j.request, j.reason, j.created, j.started, j.finished, j.expires,
+SELECT j.id, j.type, j.state, j.client, j.username, j.request, j.spec, j.reason, j.created, j.started, j.finished, j.expires,
     j.total, j.done, j.failed, j.code, j.failure,
     (SELECT count(*) FROM job_part p WHERE p.job = j.id) AS parts,
     (SELECT count(*) FROM job_part p WHERE p.job = j.id AND p.state = 'done') AS parts_done,
@@ -133,9 +133,14 @@ SELECT j.id, j.type, j.state, j.client, j.username, j.request, j.reason, j.creat
 FROM job j
 ORDER BY j.created DESC;
 
+-- CountJobs counts the jobs. Work on the search index that cannot begin yet is no job of the core before.
 -- name: CountJobs :many
 SELECT j.type, j.state, count(*) AS jobs
-FROM job j
+FROM (
+    SELECT k.type, k.state FROM job k
+    UNION ALL
+    SELECT 'reindex', 'waiting' FROM reindex_job r WHERE r.planned IS NULL
+) j
 GROUP BY j.type, j.state;
 
 -- name: JobFiles :many

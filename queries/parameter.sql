@@ -94,8 +94,12 @@ SELECT @id, @resource_type, @parameters::text[], @keys::bigint[], @ranges, @para
 
 -- name: ReindexJobs :many
 SELECT j.id, j.resource_type, j.parameters, j.keys, j.ranges, j.registry AS parameters_version, j.created, j.planned, j.finished,
-    j.total, j.done, j.changed, j.failed, j.failure, j.failed_keys, j.cancelled, j.reason
+    j.total, j.done, j.changed, j.failed, j.failure, j.failed_keys, j.cancelled, j.reason, coalesce(w.state, '') AS state,
+    (SELECT count(*) FROM job_part p WHERE p.job = j.id) AS parts,
+    (SELECT count(*) FROM job_part p WHERE p.job = j.id AND p.state = 'done') AS parts_done,
+    (SELECT coalesce(max(p.attempts), 0) FROM job_part p WHERE p.job = j.id)::integer AS attempts
 FROM reindex_job j
+LEFT JOIN job w ON w.id = j.id
 ORDER BY j.id;
 
 -- name: SetReindexHorizons :execrows
@@ -104,50 +108,58 @@ SET horizon = pg_snapshot_xmax(pg_current_snapshot()), horizon_epoch = g.epoch
 FROM search_registry g
 WHERE j.horizon IS NULL;
 
--- ClaimReindexPlan locks a job that has no chunks yet and could have them.
+-- ClaimReindexPlan locks a job whose work has not begun and could.
 -- name: ClaimReindexPlan :one
-SELECT j.id, j.resource_type
+SELECT j.id, j.resource_type, j.parameters, j.keys, j.reason
 FROM reindex_job j
 WHERE j.planned IS NULL AND (j.horizon_epoch, j.horizon) <= ((SELECT g.epoch FROM search_registry g), pg_snapshot_xmin(pg_current_snapshot()))
 ORDER BY j.id
 LIMIT 1
 FOR UPDATE SKIP LOCKED;
 
--- PlanReindex cuts the surrogates of a type into chunks.
+-- PlanReindex adds the work of a job to the core (job): each part is a range of surrogates of the type. A type
+-- without resources needs none.
 -- name: PlanReindex :one
 WITH numbered AS (
-    SELECT r.rid, (row_number() OVER (ORDER BY r.rid) - 1) / @size::bigint AS chunk
+    SELECT r.rid, (row_number() OVER (ORDER BY r.rid) - 1) / @size::bigint AS part
     FROM resource r
     WHERE r.rid >= @low::bigint AND r.rid <= @high::bigint
-), chunk AS (
-    SELECT min(n.rid) AS low, max(n.rid) AS high, count(*) AS resources
+), part AS (
+    SELECT n.part + 1 AS number, min(n.rid) AS low, max(n.rid) AS high, count(*) AS resources
     FROM numbered n
-    GROUP BY n.chunk
+    GROUP BY n.part
+), sum AS (
+    SELECT coalesce(sum(p.resources), 0)::bigint AS resources
+    FROM part p
+), job AS (
+    INSERT INTO job (id, type, state, client, username, principal, request, base, spec, reason, created, total)
+    SELECT sqlc.arg(job)::text, 'reindex', 'waiting', '', '', '{}', '', '', '{}', sqlc.arg(reason)::text, clock_timestamp(), s.resources
+    FROM sum s
+    WHERE s.resources > 0
 ), added AS (
-    INSERT INTO reindex_chunk (job, low, high)
-    SELECT sqlc.arg(job)::text, c.low, c.high
-    FROM chunk c
+    INSERT INTO job_part (job, number, stage, spec)
+    SELECT sqlc.arg(job)::text, p.number, 0, jsonb_build_object('low', p.low, 'high', p.high)
+    FROM part p
 )
-SELECT coalesce(sum(c.resources), 0)::bigint AS total
-FROM chunk c;
+SELECT s.resources AS total
+FROM sum s;
 
 -- name: SetReindexPlanned :exec
 UPDATE reindex_job j
 SET planned = @planned::timestamptz, total = @total
 WHERE j.id = @id;
 
--- name: ClaimReindexChunk :one
-SELECT c.job, c.low, c.high, j.ranges, j.registry AS parameters_version, j.keys
-FROM reindex_chunk c
-JOIN reindex_job j ON j.id = c.job
-ORDER BY c.job, c.low
-LIMIT 1
-FOR UPDATE OF c SKIP LOCKED;
+-- name: ReindexWork :one
+SELECT j.ranges, j.registry AS parameters_version, j.keys
+FROM reindex_job j
+WHERE j.id = @id;
 
 -- name: ReindexResources :many
 SELECT r.rid, r.ref, r.id, r.version, r.terms, r.targets, r.body
 FROM resource r
-WHERE r.rid >= @low::bigint AND r.rid <= @high::bigint;
+WHERE r.rid >= @low::bigint AND r.rid <= @high::bigint
+ORDER BY r.rid
+LIMIT @most::integer;
 
 -- UpdateTerms replaces what a resource is found by. It is no new version.
 -- name: UpdateTerms :exec
@@ -168,10 +180,6 @@ WHERE r.ref = u.ref AND r.shard = (u.ref & 255)::smallint;
 INSERT INTO change (shard, rids, refs, versions, methods)
 VALUES (0, '{}', '{}', '{}', '');
 
--- name: DeleteReindexChunk :exec
-DELETE FROM reindex_chunk c
-WHERE c.job = @job AND c.low = @low;
-
 -- name: AddReindexProgress :exec
 UPDATE reindex_job j
 SET done = j.done + @done, changed = j.changed + @changed, failed = j.failed + @failed,
@@ -179,13 +187,21 @@ SET done = j.done + @done, changed = j.changed + @changed, failed = j.failed + @
     failed_keys = ARRAY(SELECT DISTINCT unnest(j.failed_keys || sqlc.arg(failed_keys)::bigint[]))
 WHERE j.id = @id;
 
--- FinishReindexJobs ends the jobs that have nothing left to do, and lets every
--- server know when there was one.
+-- FinishReindexJobs ends the jobs whose work has ended, and lets every server know when there was one. Keys
+-- of work that was given up stay known as not indexed, so that searches go on to warn of it.
 -- name: FinishReindexJobs :execrows
 WITH finished AS (
     UPDATE reindex_job j
-    SET finished = @finished::timestamptz
-    WHERE j.finished IS NULL AND j.planned IS NOT NULL AND NOT EXISTS (SELECT FROM reindex_chunk c WHERE c.job = j.id)
+    SET finished = @finished::timestamptz, cancelled = j.cancelled OR e.state = 'cancelled',
+        failed_keys = CASE WHEN e.state = 'done' THEN j.failed_keys ELSE j.keys END,
+        failure = CASE WHEN e.failure = '' THEN j.failure ELSE e.failure END
+    FROM (
+        SELECT r.id, coalesce(w.state, 'done') AS state, coalesce(w.failure, '') AS failure
+        FROM reindex_job r
+        LEFT JOIN job w ON w.id = r.id
+        WHERE r.finished IS NULL AND r.planned IS NOT NULL AND (w.id IS NULL OR w.finished IS NOT NULL)
+    ) e
+    WHERE j.id = e.id AND j.finished IS NULL
     RETURNING j.id
 )
 UPDATE search_registry g

@@ -91,8 +91,8 @@ func TestMigrateEmptyDatabase(t *testing.T) {
 		t.Fatalf("%d migrations were applied, the status has %d: %v", len(done), len(status), err)
 	}
 	for i, m := range status {
-		if m.Version != int64(i+1) {
-			t.Errorf("migration %d follows %d", m.Version, i)
+		if i > 0 && m.Version <= status[i-1].Version {
+			t.Errorf("migration %d follows %d", m.Version, status[i-1].Version)
 		}
 		text, err := queries.Text(m)
 		if m.Applied.IsZero() || err != nil || !strings.HasPrefix(text, "-- +goose Up") || strings.Contains(text, "-- +goose Down") {

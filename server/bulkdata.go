@@ -5,11 +5,15 @@ import (
 	"crypto/rand"
 	"net/http"
 	"net/netip"
+	"slices"
 	"time"
 
 	"kiln/server/admin"
 	"kiln/server/bulk"
 	"kiln/server/jobs"
+	"kiln/server/searchparam"
+	"kiln/server/searchshape"
+	"kiln/server/store"
 )
 
 // bulkData builds Bulk Data and the jobs that it runs.
@@ -43,18 +47,41 @@ func (s *Server) bulkData() (*bulk.Service, error) {
 	return b, nil
 }
 
-// bulkJobs are the jobs that clients start.
-type bulkJobs struct{ core *jobs.Core }
+// coreJobs are the jobs of the core, but for those on the search index: reindexJobs lists those.
+type coreJobs struct {
+	core  *jobs.Core
+	store *store.Store
+}
 
-// Jobs lists them.
-func (b bulkJobs) Jobs(ctx context.Context) ([]admin.Job, error) {
-	list, err := b.core.List(ctx)
+// Jobs lists them. An index that is built has the progress that PostgreSQL shows, and its statement.
+func (c coreJobs) Jobs(ctx context.Context) ([]admin.Job, error) {
+	list, err := c.core.List(ctx)
 	if err != nil {
 		return nil, err
 	}
+	list = slices.DeleteFunc(list, func(j jobs.Job) bool { return j.Type == searchparam.ReindexType })
+	var progress map[string]store.BuildProgress
 	out := make([]admin.Job, len(list))
 	for i := range list {
-		out[i] = adminJob(&list[i])
+		j := &list[i]
+		out[i] = adminJob(j)
+		if j.Type != searchshape.BuildType {
+			continue
+		}
+		b, err := searchshape.ReadBuild(j)
+		if err != nil {
+			return nil, err
+		}
+		if out[i].Detail = b.Statement; j.State != jobs.Running {
+			continue
+		}
+		if progress == nil {
+			if progress, err = c.store.IndexProgress(ctx); err != nil {
+				return nil, err
+			}
+		}
+		out[i].Total, out[i].Done = progress[b.Name].Total, progress[b.Name].Done
+		out[i].Measure(time.Now())
 	}
 	return out, nil
 }
@@ -69,4 +96,4 @@ func adminJob(j *jobs.Job) admin.Job {
 }
 
 // Cancel ends a job.
-func (b bulkJobs) Cancel(ctx context.Context, id string) (bool, error) { return b.core.Cancel(ctx, id) }
+func (c coreJobs) Cancel(ctx context.Context, id string) (bool, error) { return c.core.Cancel(ctx, id) }

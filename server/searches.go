@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"kiln/server/admin"
-	"kiln/server/fhir"
+	"kiln/server/jobs"
 	"kiln/server/search"
 	"kiln/server/searchshape"
 	"kiln/server/store"
@@ -62,51 +62,13 @@ func (s *Server) trimStoredSearches(ctx context.Context) {
 type searchesPart struct {
 	*searchshape.Recorder
 	*searchshape.Advisor
-	built chan<- struct{}
 }
 
-// Apply makes this server build the index, unless another one does.
-func (p searchesPart) Apply(ctx context.Context, id string) (string, error) {
-	job, err := p.Advisor.Apply(ctx, id)
-	if err == nil {
-		select {
-		case p.built <- struct{}{}:
-		default: // it will look anyway
-		}
-	}
-	return job, err
-}
-
-// searches shows the counted searches, suggests indexes and builds them.
+// searches shows the counted searches and suggests indexes, which jobs of the core build.
 func (s *Server) searches() searchesPart {
-	wake := make(chan struct{}, 1)
-	s.runInBackground(func(ctx context.Context) { s.buildIndexes(ctx, wake) })
 	s.runInBackground(s.trimStoredSearches)
-	return searchesPart{s.recorder, &searchshape.Advisor{Recorder: s.recorder, Store: s.Store, Now: time.Now, NewID: fhir.NewID, Logger: s.Logger,
-		Registry: func() *search.Registry { return s.Parameters.Current() }}, wake}
-}
-
-// lookForBuilds is how often a server looks for indexes that nobody builds.
-const lookForBuilds = 5 * time.Second
-
-func (s *Server) buildIndexes(ctx context.Context, wake <-chan struct{}) {
-	tick := time.NewTicker(lookForBuilds)
-	defer tick.Stop()
-	for {
-		worked, err := s.Store.BuildIndex(ctx)
-		if err != nil && ctx.Err() == nil {
-			s.Logger.Warn("an index cannot be built now", slog.Any("error", err))
-		}
-		if worked && err == nil {
-			continue
-		}
-		select {
-		case <-wake:
-		case <-tick.C:
-		case <-ctx.Done():
-			return
-		}
-	}
+	return searchesPart{s.recorder, &searchshape.Advisor{Recorder: s.recorder, Store: s.Store, Jobs: s.bulk.Jobs, Now: time.Now, Logger: s.Logger,
+		Registry: func() *search.Registry { return s.Parameters.Current() }}}
 }
 
 // reindexJobs are the jobs on the search index.
@@ -121,13 +83,16 @@ func (r reindexJobs) Jobs(ctx context.Context) ([]admin.Job, error) {
 	out := make([]admin.Job, len(list))
 	for i, j := range list {
 		a := admin.Job{ID: j.ID, Type: "reindex", State: admin.JobRunning, ResourceType: j.ResourceType, Created: j.Created, Started: timeOrNil(j.Planned), Finished: timeOrNil(j.Finished),
-			Total: j.Total, Done: j.Done, Failed: j.Failed, Failure: j.Failure, Reason: j.ReasonText()}
+			Total: j.Total, Done: j.Done, Failed: j.Failed, Failure: j.Failure, Reason: j.ReasonText(),
+			Parts: j.Parts, PartsDone: j.PartsDone, Attempts: j.Attempts}
 		switch {
 		case j.Cancelled:
 			a.State = admin.JobCancelled
+		case !j.Finished.IsZero() && j.State == jobs.Failed:
+			a.State = admin.JobFailed
 		case !j.Finished.IsZero():
 			a.State = admin.JobDone
-		case j.Planned.IsZero():
+		case j.Planned.IsZero() || j.State == jobs.Waiting:
 			a.State = admin.JobWaiting
 		}
 		a.Measure(time.Now())
@@ -139,40 +104,6 @@ func (r reindexJobs) Jobs(ctx context.Context) ([]admin.Job, error) {
 // Cancel ends a job.
 func (r reindexJobs) Cancel(ctx context.Context, id string) (bool, error) {
 	return r.store.CancelReindexJob(ctx, id)
-}
-
-// indexBuilds are the indexes that are built.
-type indexBuilds struct{ store *store.Store }
-
-// Jobs lists them.
-func (b indexBuilds) Jobs(ctx context.Context) ([]admin.Job, error) {
-	list, err := b.store.IndexBuilds(ctx)
-	if err != nil {
-		return nil, err
-	}
-	out := make([]admin.Job, len(list))
-	for i, j := range list {
-		a := admin.Job{ID: j.ID, Type: "index-build", State: admin.JobWaiting, Reason: j.Reason, Created: j.Created, Started: timeOrNil(j.Started), Finished: timeOrNil(j.Finished),
-			Total: j.Total, Done: j.Done, Failure: j.Failure, Detail: j.Statement}
-		switch {
-		case !j.Finished.IsZero() && j.Cancelled && j.Failure != "":
-			a.State = admin.JobCancelled
-		case !j.Finished.IsZero() && j.Failure != "":
-			a.State = admin.JobFailed
-		case !j.Finished.IsZero():
-			a.State = admin.JobDone
-		case !j.Started.IsZero():
-			a.State = admin.JobRunning
-		}
-		a.Measure(time.Now())
-		out[i] = a
-	}
-	return out, nil
-}
-
-// Cancel ends a job.
-func (b indexBuilds) Cancel(ctx context.Context, id string) (bool, error) {
-	return b.store.CancelIndexBuild(ctx, id)
 }
 
 func timeOrNil(t time.Time) *time.Time {

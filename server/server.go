@@ -170,6 +170,8 @@ func New(ctx context.Context, c Config, o Options) (_ *Server, err error) {
 	}
 	s.views = s.viewOperations()
 	s.retention = s.retentionJobs()
+	s.bulk.Jobs.Kinds = append(s.bulk.Jobs.Kinds, searchshape.BuildKind(s.Store, s.Logger))
+	s.Parameters.ReindexOn(s.bulk.Jobs)
 	fhir := s.fhir()
 	s.notifier = s.notifications(fhir)
 	s.Apps = s.apps(o)
@@ -390,7 +392,7 @@ func (s *Server) administration() *admin.Part {
 	caches := s.caches()
 	s.registerStateMetrics(caches)
 	return &admin.Part{Instance: s.instance, Ready: s.ready, Health: s.databaseHealth, Metrics: s.Metrics, Pprof: func() bool { return s.now().Server.Pprof },
-		Searches: s.searches(), SortIndexes: s.Parameters, StartRetention: s.startRetention, Jobs: []admin.JobSource{reindexJobs{s.Store}, indexBuilds{s.Store}, bulkJobs{s.bulk.Jobs}},
+		Searches: s.searches(), SortIndexes: s.Parameters, StartRetention: s.startRetention, Jobs: []admin.JobSource{reindexJobs{s.Store}, coreJobs{s.bulk.Jobs, s.Store}},
 		Settings: s.Settings, Caches: caches, Pools: s.Store.Pools, Database: s.Store.Statistics,
 		ClearEverywhere: func(ctx context.Context, names string) error {
 			return s.Store.RaiseSignal(ctx, store.SignalCaches, names)

@@ -10,30 +10,6 @@ import (
 	"time"
 )
 
-const AddIndexBuild = `-- name: AddIndexBuild :exec
-INSERT INTO index_build (id, name, statement, reason, created)
-VALUES ($1, $2, $3, $4, $5)
-`
-
-type AddIndexBuildParams struct {
-	ID        string
-	Name      string
-	Statement string
-	Reason    string
-	Created   time.Time
-}
-
-func (q *Queries) AddIndexBuild(ctx context.Context, arg AddIndexBuildParams) error {
-	_, err := q.db.Exec(ctx, AddIndexBuild,
-		arg.ID,
-		arg.Name,
-		arg.Statement,
-		arg.Reason,
-		arg.Created,
-	)
-	return err
-}
-
 const AddRates = `-- name: AddRates :many
 INSERT INTO rate_window AS r (client, starts, expires, count)
 SELECT n.client, n.starts, n.expires, n.count
@@ -200,20 +176,6 @@ func (q *Queries) AwaitAuditOfWrites(ctx context.Context, arg AwaitAuditOfWrites
 	return items, nil
 }
 
-const CancelIndexBuild = `-- name: CancelIndexBuild :execrows
-UPDATE index_build b
-SET cancel = true
-WHERE b.id = $1 AND b.finished IS NULL
-`
-
-func (q *Queries) CancelIndexBuild(ctx context.Context, id string) (int64, error) {
-	result, err := q.db.Exec(ctx, CancelIndexBuild, id)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
-}
-
 const CancelReindexJob = `-- name: CancelReindexJob :execrows
 WITH cancelled AS (
     UPDATE reindex_job j
@@ -221,10 +183,11 @@ WITH cancelled AS (
         cancelled = true, failed_keys = j.keys, failure = 'cancelled by an administrator'
     WHERE j.id = $2 AND j.finished IS NULL
     RETURNING j.id
-), dropped AS (
-    DELETE FROM reindex_chunk c
-    USING cancelled x
-    WHERE c.job = x.id
+), ended AS (
+    UPDATE job w
+    SET state = 'cancelled', finished = clock_timestamp(), expires = clock_timestamp()
+    FROM cancelled x
+    WHERE w.id = x.id AND w.finished IS NULL
 )
 UPDATE search_registry g
 SET progress = g.progress + 1
@@ -290,23 +253,6 @@ func (q *Queries) DropSearchShapes(ctx context.Context, keep int32) error {
 	return err
 }
 
-const FinishIndexBuild = `-- name: FinishIndexBuild :exec
-UPDATE index_build b
-SET finished = $1::timestamptz, failure = $2
-WHERE b.id = $3 AND b.finished IS NULL
-`
-
-type FinishIndexBuildParams struct {
-	Now     time.Time
-	Failure string
-	ID      string
-}
-
-func (q *Queries) FinishIndexBuild(ctx context.Context, arg FinishIndexBuildParams) error {
-	_, err := q.db.Exec(ctx, FinishIndexBuild, arg.Now, arg.Failure, arg.ID)
-	return err
-}
-
 const ForgetServer = `-- name: ForgetServer :exec
 DELETE FROM server_instance i
 WHERE i.id = $1
@@ -340,55 +286,6 @@ func (q *Queries) HasServer(ctx context.Context, id string) (bool, error) {
 	var exists bool
 	err := row.Scan(&exists)
 	return exists, err
-}
-
-const IndexBuildCancelled = `-- name: IndexBuildCancelled :one
-SELECT b.cancel
-FROM index_build b
-WHERE b.id = $1
-`
-
-func (q *Queries) IndexBuildCancelled(ctx context.Context, id string) (bool, error) {
-	row := q.db.QueryRow(ctx, IndexBuildCancelled, id)
-	var cancel bool
-	err := row.Scan(&cancel)
-	return cancel, err
-}
-
-const IndexBuilds = `-- name: IndexBuilds :many
-SELECT b.id, b.name, b.statement, b.reason, b.created, b.started, b.finished, b.cancel, b.failure
-FROM index_build b
-ORDER BY b.id
-`
-
-func (q *Queries) IndexBuilds(ctx context.Context) ([]IndexBuild, error) {
-	rows, err := q.db.Query(ctx, IndexBuilds)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []IndexBuild
-	for rows.Next() {
-		var i IndexBuild
-		if err := rows.Scan(
-			&i.ID,
-			&i.Name,
-			&i.Statement,
-			&i.Reason,
-			&i.Created,
-			&i.Started,
-			&i.Finished,
-			&i.Cancel,
-			&i.Failure,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
 }
 
 const IndexSuggestions = `-- name: IndexSuggestions :many
@@ -742,25 +639,6 @@ func (q *Queries) Signals(ctx context.Context) ([]ServerSignal, error) {
 	return items, nil
 }
 
-const StartIndexBuild = `-- name: StartIndexBuild :execrows
-UPDATE index_build b
-SET started = coalesce(b.started, $1::timestamptz)
-WHERE b.id = $2 AND b.finished IS NULL
-`
-
-type StartIndexBuildParams struct {
-	Now time.Time
-	ID  string
-}
-
-func (q *Queries) StartIndexBuild(ctx context.Context, arg StartIndexBuildParams) (int64, error) {
-	result, err := q.db.Exec(ctx, StartIndexBuild, arg.Now, arg.ID)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
-}
-
 const TakeAuditOfWrites = `-- name: TakeAuditOfWrites :many
 DELETE FROM audit_of_write
 WHERE ctid = ANY (ARRAY(
@@ -813,47 +691,4 @@ func (q *Queries) TakeAuditPending(ctx context.Context) ([]byte, error) {
 	var events []byte
 	err := row.Scan(&events)
 	return events, err
-}
-
-const TrimIndexBuilds = `-- name: TrimIndexBuilds :exec
-DELETE FROM index_build b
-WHERE b.finished < $1::timestamptz
-`
-
-func (q *Queries) TrimIndexBuilds(ctx context.Context, before time.Time) error {
-	_, err := q.db.Exec(ctx, TrimIndexBuilds, before)
-	return err
-}
-
-const WaitingIndexBuilds = `-- name: WaitingIndexBuilds :many
-SELECT b.id, b.name, b.statement
-FROM index_build b
-WHERE b.finished IS NULL
-ORDER BY b.id
-`
-
-type WaitingIndexBuildsRow struct {
-	ID        string
-	Name      string
-	Statement string
-}
-
-func (q *Queries) WaitingIndexBuilds(ctx context.Context) ([]WaitingIndexBuildsRow, error) {
-	rows, err := q.db.Query(ctx, WaitingIndexBuilds)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []WaitingIndexBuildsRow
-	for rows.Next() {
-		var i WaitingIndexBuildsRow
-		if err := rows.Scan(&i.ID, &i.Name, &i.Statement); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
 }

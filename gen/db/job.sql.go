@@ -221,7 +221,11 @@ func (q *Queries) ClaimJobPart(ctx context.Context, arg ClaimJobPartParams) (Cla
 
 const CountJobs = `-- name: CountJobs :many
 SELECT j.type, j.state, count(*) AS jobs
-FROM job j
+FROM (
+    SELECT k.type, k.state FROM job k
+    UNION ALL
+    SELECT 'reindex', 'waiting' FROM reindex_job r WHERE r.planned IS NULL
+) j
 GROUP BY j.type, j.state
 `
 
@@ -231,6 +235,7 @@ type CountJobsRow struct {
 	Jobs  int64
 }
 
+// CountJobs counts the jobs. Work on the search index that cannot begin yet is no job of the core before.
 func (q *Queries) CountJobs(ctx context.Context) ([]CountJobsRow, error) {
 	rows, err := q.db.Query(ctx, CountJobs)
 	if err != nil {
@@ -741,7 +746,7 @@ func (q *Queries) KnownJobs(ctx context.Context, ids []string) ([]string, error)
 }
 
 const ListJobs = `-- name: ListJobs :many
-SELECT j.id, j.type, j.state, j.client, j.username, j.request, j.reason, j.created, j.started, j.finished, j.expires,
+SELECT j.id, j.type, j.state, j.client, j.username, j.request, j.spec, j.reason, j.created, j.started, j.finished, j.expires,
     j.total, j.done, j.failed, j.code, j.failure,
     (SELECT count(*) FROM job_part p WHERE p.job = j.id) AS parts,
     (SELECT count(*) FROM job_part p WHERE p.job = j.id AND p.state = 'done') AS parts_done,
@@ -758,6 +763,7 @@ type ListJobsRow struct {
 	Client    string
 	Username  string
 	Request   string
+	Spec      []byte
 	Reason    string
 	Created   time.Time
 	Started   pgtype.Timestamptz
@@ -790,6 +796,7 @@ func (q *Queries) ListJobs(ctx context.Context) ([]ListJobsRow, error) {
 			&i.Client,
 			&i.Username,
 			&i.Request,
+			&i.Spec,
 			&i.Reason,
 			&i.Created,
 			&i.Started,

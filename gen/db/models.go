@@ -136,18 +136,6 @@ type Epoch struct {
 	Timeline         int32
 }
 
-type IndexBuild struct {
-	ID        string
-	Name      string
-	Statement string
-	Reason    string
-	Created   time.Time
-	Started   pgtype.Timestamptz
-	Finished  pgtype.Timestamptz
-	Cancel    bool
-	Failure   string
-}
-
 type IndexDate struct {
 	Key  int64
 	Low  int64
@@ -502,12 +490,6 @@ type RateWindow struct {
 	Starts  int64
 	Expires int64
 	Count   int64
-}
-
-type ReindexChunk struct {
-	Job  string
-	Low  int64
-	High int64
 }
 
 type ReindexJob struct {

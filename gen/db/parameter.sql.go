@@ -115,40 +115,8 @@ func (q *Queries) CheckPrepared(ctx context.Context, arg CheckPreparedParams) er
 	return err
 }
 
-const ClaimReindexChunk = `-- name: ClaimReindexChunk :one
-SELECT c.job, c.low, c.high, j.ranges, j.registry AS parameters_version, j.keys
-FROM reindex_chunk c
-JOIN reindex_job j ON j.id = c.job
-ORDER BY c.job, c.low
-LIMIT 1
-FOR UPDATE OF c SKIP LOCKED
-`
-
-type ClaimReindexChunkRow struct {
-	Job               string
-	Low               int64
-	High              int64
-	Ranges            bool
-	ParametersVersion int64
-	Keys              []int64
-}
-
-func (q *Queries) ClaimReindexChunk(ctx context.Context) (ClaimReindexChunkRow, error) {
-	row := q.db.QueryRow(ctx, ClaimReindexChunk)
-	var i ClaimReindexChunkRow
-	err := row.Scan(
-		&i.Job,
-		&i.Low,
-		&i.High,
-		&i.Ranges,
-		&i.ParametersVersion,
-		&i.Keys,
-	)
-	return i, err
-}
-
 const ClaimReindexPlan = `-- name: ClaimReindexPlan :one
-SELECT j.id, j.resource_type
+SELECT j.id, j.resource_type, j.parameters, j.keys, j.reason
 FROM reindex_job j
 WHERE j.planned IS NULL AND (j.horizon_epoch, j.horizon) <= ((SELECT g.epoch FROM search_registry g), pg_snapshot_xmin(pg_current_snapshot()))
 ORDER BY j.id
@@ -159,36 +127,38 @@ FOR UPDATE SKIP LOCKED
 type ClaimReindexPlanRow struct {
 	ID           string
 	ResourceType string
+	Parameters   []string
+	Keys         []int64
+	Reason       string
 }
 
-// ClaimReindexPlan locks a job that has no chunks yet and could have them.
+// ClaimReindexPlan locks a job whose work has not begun and could.
 func (q *Queries) ClaimReindexPlan(ctx context.Context) (ClaimReindexPlanRow, error) {
 	row := q.db.QueryRow(ctx, ClaimReindexPlan)
 	var i ClaimReindexPlanRow
-	err := row.Scan(&i.ID, &i.ResourceType)
+	err := row.Scan(
+		&i.ID,
+		&i.ResourceType,
+		&i.Parameters,
+		&i.Keys,
+		&i.Reason,
+	)
 	return i, err
-}
-
-const DeleteReindexChunk = `-- name: DeleteReindexChunk :exec
-DELETE FROM reindex_chunk c
-WHERE c.job = $1 AND c.low = $2
-`
-
-type DeleteReindexChunkParams struct {
-	Job string
-	Low int64
-}
-
-func (q *Queries) DeleteReindexChunk(ctx context.Context, arg DeleteReindexChunkParams) error {
-	_, err := q.db.Exec(ctx, DeleteReindexChunk, arg.Job, arg.Low)
-	return err
 }
 
 const FinishReindexJobs = `-- name: FinishReindexJobs :execrows
 WITH finished AS (
     UPDATE reindex_job j
-    SET finished = $1::timestamptz
-    WHERE j.finished IS NULL AND j.planned IS NOT NULL AND NOT EXISTS (SELECT FROM reindex_chunk c WHERE c.job = j.id)
+    SET finished = $1::timestamptz, cancelled = j.cancelled OR e.state = 'cancelled',
+        failed_keys = CASE WHEN e.state = 'done' THEN j.failed_keys ELSE j.keys END,
+        failure = CASE WHEN e.failure = '' THEN j.failure ELSE e.failure END
+    FROM (
+        SELECT r.id, coalesce(w.state, 'done') AS state, coalesce(w.failure, '') AS failure
+        FROM reindex_job r
+        LEFT JOIN job w ON w.id = r.id
+        WHERE r.finished IS NULL AND r.planned IS NOT NULL AND (w.id IS NULL OR w.finished IS NOT NULL)
+    ) e
+    WHERE j.id = e.id AND j.finished IS NULL
     RETURNING j.id
 )
 UPDATE search_registry g
@@ -196,8 +166,8 @@ SET progress = g.progress + 1
 WHERE EXISTS (SELECT FROM finished f)
 `
 
-// FinishReindexJobs ends the jobs that have nothing left to do, and lets every
-// server know when there was one.
+// FinishReindexJobs ends the jobs whose work has ended, and lets every server know when there was one. Keys
+// of work that was given up stay known as not indexed, so that searches go on to warn of it.
 func (q *Queries) FinishReindexJobs(ctx context.Context, finished time.Time) (int64, error) {
 	result, err := q.db.Exec(ctx, FinishReindexJobs, finished)
 	if err != nil {
@@ -495,36 +465,47 @@ func (q *Queries) ParametersState(ctx context.Context) (ParametersStateRow, erro
 
 const PlanReindex = `-- name: PlanReindex :one
 WITH numbered AS (
-    SELECT r.rid, (row_number() OVER (ORDER BY r.rid) - 1) / $1::bigint AS chunk
+    SELECT r.rid, (row_number() OVER (ORDER BY r.rid) - 1) / $1::bigint AS part
     FROM resource r
     WHERE r.rid >= $2::bigint AND r.rid <= $3::bigint
-), chunk AS (
-    SELECT min(n.rid) AS low, max(n.rid) AS high, count(*) AS resources
+), part AS (
+    SELECT n.part + 1 AS number, min(n.rid) AS low, max(n.rid) AS high, count(*) AS resources
     FROM numbered n
-    GROUP BY n.chunk
+    GROUP BY n.part
+), sum AS (
+    SELECT coalesce(sum(p.resources), 0)::bigint AS resources
+    FROM part p
+), job AS (
+    INSERT INTO job (id, type, state, client, username, principal, request, base, spec, reason, created, total)
+    SELECT $4::text, 'reindex', 'waiting', '', '', '{}', '', '', '{}', $5::text, clock_timestamp(), s.resources
+    FROM sum s
+    WHERE s.resources > 0
 ), added AS (
-    INSERT INTO reindex_chunk (job, low, high)
-    SELECT $4::text, c.low, c.high
-    FROM chunk c
+    INSERT INTO job_part (job, number, stage, spec)
+    SELECT $4::text, p.number, 0, jsonb_build_object('low', p.low, 'high', p.high)
+    FROM part p
 )
-SELECT coalesce(sum(c.resources), 0)::bigint AS total
-FROM chunk c
+SELECT s.resources AS total
+FROM sum s
 `
 
 type PlanReindexParams struct {
-	Size int64
-	Low  int64
-	High int64
-	Job  string
+	Size   int64
+	Low    int64
+	High   int64
+	Job    string
+	Reason string
 }
 
-// PlanReindex cuts the surrogates of a type into chunks.
+// PlanReindex adds the work of a job to the core (job): each part is a range of surrogates of the type. A type
+// without resources needs none.
 func (q *Queries) PlanReindex(ctx context.Context, arg PlanReindexParams) (int64, error) {
 	row := q.db.QueryRow(ctx, PlanReindex,
 		arg.Size,
 		arg.Low,
 		arg.High,
 		arg.Job,
+		arg.Reason,
 	)
 	var total int64
 	err := row.Scan(&total)
@@ -557,8 +538,12 @@ func (q *Queries) RaiseProgress(ctx context.Context) error {
 
 const ReindexJobs = `-- name: ReindexJobs :many
 SELECT j.id, j.resource_type, j.parameters, j.keys, j.ranges, j.registry AS parameters_version, j.created, j.planned, j.finished,
-    j.total, j.done, j.changed, j.failed, j.failure, j.failed_keys, j.cancelled, j.reason
+    j.total, j.done, j.changed, j.failed, j.failure, j.failed_keys, j.cancelled, j.reason, coalesce(w.state, '') AS state,
+    (SELECT count(*) FROM job_part p WHERE p.job = j.id) AS parts,
+    (SELECT count(*) FROM job_part p WHERE p.job = j.id AND p.state = 'done') AS parts_done,
+    (SELECT coalesce(max(p.attempts), 0) FROM job_part p WHERE p.job = j.id)::integer AS attempts
 FROM reindex_job j
+LEFT JOIN job w ON w.id = j.id
 ORDER BY j.id
 `
 
@@ -580,6 +565,10 @@ type ReindexJobsRow struct {
 	FailedKeys        []int64
 	Cancelled         bool
 	Reason            string
+	State             string
+	Parts             int64
+	PartsDone         int64
+	Attempts          int32
 }
 
 func (q *Queries) ReindexJobs(ctx context.Context) ([]ReindexJobsRow, error) {
@@ -609,6 +598,10 @@ func (q *Queries) ReindexJobs(ctx context.Context) ([]ReindexJobsRow, error) {
 			&i.FailedKeys,
 			&i.Cancelled,
 			&i.Reason,
+			&i.State,
+			&i.Parts,
+			&i.PartsDone,
+			&i.Attempts,
 		); err != nil {
 			return nil, err
 		}
@@ -624,11 +617,14 @@ const ReindexResources = `-- name: ReindexResources :many
 SELECT r.rid, r.ref, r.id, r.version, r.terms, r.targets, r.body
 FROM resource r
 WHERE r.rid >= $1::bigint AND r.rid <= $2::bigint
+ORDER BY r.rid
+LIMIT $3::integer
 `
 
 type ReindexResourcesParams struct {
 	Low  int64
 	High int64
+	Most int32
 }
 
 type ReindexResourcesRow struct {
@@ -642,7 +638,7 @@ type ReindexResourcesRow struct {
 }
 
 func (q *Queries) ReindexResources(ctx context.Context, arg ReindexResourcesParams) ([]ReindexResourcesRow, error) {
-	rows, err := q.db.Query(ctx, ReindexResources, arg.Low, arg.High)
+	rows, err := q.db.Query(ctx, ReindexResources, arg.Low, arg.High, arg.Most)
 	if err != nil {
 		return nil, err
 	}
@@ -678,6 +674,25 @@ func (q *Queries) ReindexWaits(ctx context.Context) (bool, error) {
 	var exists bool
 	err := row.Scan(&exists)
 	return exists, err
+}
+
+const ReindexWork = `-- name: ReindexWork :one
+SELECT j.ranges, j.registry AS parameters_version, j.keys
+FROM reindex_job j
+WHERE j.id = $1
+`
+
+type ReindexWorkRow struct {
+	Ranges            bool
+	ParametersVersion int64
+	Keys              []int64
+}
+
+func (q *Queries) ReindexWork(ctx context.Context, id string) (ReindexWorkRow, error) {
+	row := q.db.QueryRow(ctx, ReindexWork, id)
+	var i ReindexWorkRow
+	err := row.Scan(&i.Ranges, &i.ParametersVersion, &i.Keys)
+	return i, err
 }
 
 const ResourcesByTerms = `-- name: ResourcesByTerms :many

@@ -117,7 +117,7 @@ func TestJobs(t *testing.T) {
 	id := ""
 	for i := range len(list.json.([]any)) {
 		at := fmt.Sprintf("%d.", i)
-		for _, name := range []string{"id", "type", "state", "created", "total", "done", "rate"} {
+		for _, name := range []string{"id", "type", "state", "created", "total", "done", "rate", "parts", "parts_done", "attempts"} {
 			if list.at(at+name) == nil {
 				t.Errorf("a job has no %s\n%s", name, list.body)
 			}
@@ -139,6 +139,20 @@ func TestJobs(t *testing.T) {
 		ended.want(200).equal("state", "cancelled")
 	}
 	b.do("DELETE", b.root("/admin/jobs/"+id), "").issue(409, "conflict")
+
+	// The work runs on the jobs core: it has parts, and counts in the metrics of jobs.
+	again := a.post("/$reindex?type=Patient", "").want(202).str("parameter.0.part.0.valueString")
+	for deadline := time.Now().Add(30 * time.Second); b.get(b.root("/admin/jobs/"+again)).want(200).str("state") != "done"; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("the job has not ended: %s", b.get(b.root("/admin/jobs/"+again)).body)
+		}
+	}
+	b.get(b.root("/admin/jobs/"+again)).want(200).equal("parts", "1").equal("parts_done", "1").equal("total", "1").equal("done", "1")
+	for _, name := range []string{`service_jobs{state="done",type="reindex"}`, `service_job_parts_total{outcome="done",type="reindex"}`, `service_job_resources_total{type="reindex"}`} {
+		if all := string(a.get(a.root("/metrics")).body) + string(b.get(b.root("/metrics")).body); !strings.Contains(all, name) {
+			t.Errorf("no metric %s", name)
+		}
+	}
 }
 
 // Operations: GET /admin/indexes/sort, PUT and DELETE /admin/indexes/sort/{type}/{parameter}.

@@ -200,6 +200,9 @@ func (c *Core) CheckClient(ctx context.Context, client string) error {
 }
 
 func (c *Core) checkClient(ctx context.Context, q *db.Queries, client string) error {
+	if client == "" { // an administrator or a server
+		return nil
+	}
 	n, err := q.CountUnfinishedJobs(ctx, client)
 	if err != nil {
 		return err
@@ -211,7 +214,7 @@ func (c *Core) checkClient(ctx context.Context, q *db.Queries, client string) er
 }
 
 // Add adds a job with its first parts, under Job.ID or, where that is empty, under a new id. It fails
-// with throttled, 429, where the client has MaxPerClient unfinished jobs.
+// with throttled, 429, where the client has MaxPerClient unfinished jobs. A job without a client is not limited.
 func (c *Core) Add(ctx context.Context, j *Job, parts ...Part) error {
 	if j.ID == "" {
 		j.ID = c.NewID()
@@ -296,7 +299,7 @@ func (c *Core) List(ctx context.Context) ([]Job, error) {
 	}
 	out := make([]Job, len(rows))
 	for i, r := range rows {
-		out[i] = Job{ID: r.ID, Type: r.Type, State: r.State, Client: r.Client, User: r.Username, Request: r.Request, Reason: r.Reason,
+		out[i] = Job{ID: r.ID, Type: r.Type, State: r.State, Client: r.Client, User: r.Username, Request: r.Request, Spec: r.Spec, Reason: r.Reason,
 			Created: r.Created.UTC(), Started: instant(r.Started), Finished: instant(r.Finished), Expires: instant(r.Expires),
 			Total: r.Total, Done: r.Done + r.UnderWay, Failed: r.Failed, Code: r.Code, Failure: r.Failure, Parts: r.Parts, PartsDone: r.PartsDone,
 			Attempts: int(r.Attempts)}

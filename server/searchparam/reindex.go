@@ -26,7 +26,8 @@ const (
 // removal is how often Run looks for orders whose entries may go.
 const removal = time.Second
 
-// Run works on the jobs until ctx ends; it leaves jobs of another build to the servers of that build.
+// Run adds the work of the jobs to the core of package jobs and records its end, until ctx ends. It leaves
+// jobs of another build to the servers of that build.
 func (s *Service) Run(ctx context.Context) {
 	var followed time.Time
 	for ctx.Err() == nil {
@@ -39,7 +40,7 @@ func (s *Service) Run(ctx context.Context) {
 			}
 		}
 		if err == nil {
-			worked, waits, err = s.Store.Reindex(ctx)
+			worked, waits, err = s.Store.AdvanceReindexJobs(ctx)
 		}
 		rest := idle
 		switch {
@@ -48,6 +49,9 @@ func (s *Service) Run(ctx context.Context) {
 			s.Logger.Error("work on the index failed; it is tried again", slog.Any("error", err))
 			rest = failing
 		case worked:
+			if core := s.core.Load(); core != nil {
+				core.Wake()
+			}
 			continue
 		case waits:
 			rest = waiting

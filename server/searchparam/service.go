@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"kiln/server/fhir"
+	"kiln/server/jobs"
 	"kiln/server/search"
 	"kiln/server/store"
 )
@@ -44,8 +45,9 @@ type Service struct {
 	refresh      sync.Mutex  // one reader of the database at a time
 	renewing     atomic.Bool // in the background
 	wake         chan struct{}
-	indexes      sync.Pool           // of *fhir.Index
-	fingerprints search.Fingerprints // of Base
+	core         atomic.Pointer[jobs.Core] // does the work of the jobs; nil before ReindexOn
+	indexes      sync.Pool                 // of *fhir.Index
+	fingerprints search.Fingerprints       // of Base
 }
 
 // snapshot is the search parameters in force at one moment, with the version of the

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"net/url"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"kiln/server/fhir"
+	"kiln/server/jobs"
 	"kiln/server/outcome"
 	"kiln/server/search"
 	"kiln/server/store"
@@ -24,7 +26,7 @@ type Advisor struct {
 	Store    *store.Store
 	Registry func() *search.Registry
 	Now      func() time.Time
-	NewID    func() string
+	Jobs     *jobs.Core // that builds indexes
 	Logger   *slog.Logger
 }
 
@@ -279,13 +281,18 @@ func (a *Advisor) Apply(ctx context.Context, id string) (job string, err error) 
 		if applied[k.Name] {
 			return "", outcome.New(outcome.CodeConflict, "the index %s is there already", k.Name)
 		}
-		builds, err := a.Store.IndexBuilds(ctx)
+		builds, err := a.Jobs.List(ctx)
 		if err != nil {
 			return "", err
 		}
-		for _, b := range builds {
-			if b.Name == k.Name && b.Finished.IsZero() {
-				return "", outcome.New(outcome.CodeConflict, "the index %s is being built already, by job %s", k.Name, b.ID)
+		for _, j := range builds {
+			if j.Type != BuildType || !j.Finished.IsZero() {
+				continue
+			}
+			if b, err := ReadBuild(&j); err != nil {
+				return "", err
+			} else if b.Name == k.Name {
+				return "", outcome.New(outcome.CodeConflict, "the index %s is being built already, by job %s", k.Name, j.ID)
 			}
 		}
 		if strings.Contains(k.Statement, "USING gin (key,") {
@@ -293,8 +300,13 @@ func (a *Advisor) Apply(ctx context.Context, id string) (job string, err error) 
 				return "", err
 			}
 		}
-		b := store.IndexBuild{ID: a.NewID(), Name: k.Name, Statement: k.Statement, Reason: k.Reason, Created: a.Now()}
-		return b.ID, a.Store.AddIndexBuild(ctx, b)
+		spec, err := json.Marshal(Build{Name: k.Name, Statement: k.Statement})
+		if err != nil {
+			return "", err
+		}
+		j := jobs.Job{Type: BuildType, Reason: k.Reason, Spec: spec, Principal: []byte("{}")}
+		err = a.Jobs.Add(ctx, &j, jobs.Part{Spec: struct{}{}})
+		return j.ID, err
 	}
 	return "", outcome.New(outcome.CodeNotFound, "there is no index suggestion %q", clip(id))
 }

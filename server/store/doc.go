@@ -80,8 +80,8 @@
 //
 // search_registry has one row: the version of the search parameters, with which every write
 // of index rows is checked, and the fingerprint of the build that made the index.
-// index_fingerprint has the build's fingerprint of each resource type. reindex_job and
-// reindex_chunk hold the work of indexing stored resources again (reindex.go,
+// index_fingerprint has the build's fingerprint of each resource type. reindex_job has
+// the jobs that index stored resources again, whose work is in job and job_part (reindex.go,
 // fingerprint.go). sort_index names the sort orders of tokens, references and uris that
 // index_string has entries for, because an administrator asked for them (sortindex.go).
 //

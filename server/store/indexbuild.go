@@ -5,83 +5,39 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
-	"log/slog"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
-	"kiln/gen/db"
+	"kiln/server/outcome"
 )
 
-// IndexBuild is an index that is built, or was, while others read and write. Any
-// server builds it; where that one ends, another begins again.
-type IndexBuild struct {
-	ID        string // ascends with time
-	Name      string // of the index
-	Statement string // CREATE INDEX CONCURRENTLY …
-	Reason    string
-	Created   time.Time
-	Started   time.Time // zero before
-	Finished  time.Time // zero until then
-	Cancelled bool
-	Failure   string
+// BuildProgress is how far PostgreSQL is with an index.
+type BuildProgress struct {
 	// Total and Done are blocks of the table, or rows, as the phase counts them; 0
 	// where PostgreSQL says nothing.
 	Total, Done int64
 	Phase       string // as PostgreSQL names it
 }
 
-// AddIndexBuild adds a job.
-func (s *Store) AddIndexBuild(ctx context.Context, b IndexBuild) error {
-	return translateError(db.New(s.pool).AddIndexBuild(ctx, db.AddIndexBuildParams{ID: b.ID, Name: b.Name, Statement: b.Statement, Reason: b.Reason, Created: b.Created}))
-}
-
-// IndexBuilds are the jobs, oldest first: those under way, and those that ended
-// within a week.
-func (s *Store) IndexBuilds(ctx context.Context) ([]IndexBuild, error) {
-	rows, err := db.New(s.side).IndexBuilds(ctx)
-	if err != nil {
-		return nil, translateError(err)
-	}
-	type progress struct {
-		phase       string
-		total, done int64
-	}
-	under := make(map[string]progress)
-	list, err := s.side.Query(ctx, `
+// IndexProgress returns the progress of the indexes that PostgreSQL builds now, by name.
+func (s *Store) IndexProgress(ctx context.Context) (map[string]BuildProgress, error) {
+	rows, err := s.side.Query(ctx, `
 		SELECT c.relname::text, p.phase, CASE WHEN p.blocks_total > 0 THEN p.blocks_total ELSE p.tuples_total END,
 			CASE WHEN p.blocks_total > 0 THEN p.blocks_done ELSE p.tuples_done END
 		FROM pg_stat_progress_create_index p
 		JOIN pg_class c ON c.oid = p.index_relid`)
+	out := make(map[string]BuildProgress)
 	if err == nil {
 		var name string
-		var p progress
-		_, err = pgx.ForEachRow(list, []any{&name, &p.phase, &p.total, &p.done}, func() error { under[name] = p; return nil })
+		var p BuildProgress
+		_, err = pgx.ForEachRow(rows, []any{&name, &p.Phase, &p.Total, &p.Done}, func() error { out[name] = p; return nil })
 	}
 	if err != nil {
 		return nil, translateError(fmt.Errorf("progress of index builds: %w", err))
 	}
-	out := make([]IndexBuild, len(rows))
-	for i, r := range rows {
-		b := IndexBuild{ID: r.ID, Name: r.Name, Statement: r.Statement, Reason: r.Reason, Created: r.Created.UTC(), Cancelled: r.Cancel, Failure: r.Failure}
-		if r.Started.Valid {
-			b.Started = r.Started.Time.UTC()
-		}
-		if r.Finished.Valid {
-			b.Finished = r.Finished.Time.UTC()
-		} else if p, ok := under[r.Name]; ok {
-			b.Phase, b.Total, b.Done = p.phase, p.total, p.done
-		}
-		out[i] = b
-	}
 	return out, nil
-}
-
-// CancelIndexBuild tells the builder of an index to give up, and reports whether
-// there was such a job under way.
-func (s *Store) CancelIndexBuild(ctx context.Context, id string) (bool, error) {
-	n, err := db.New(s.pool).CancelIndexBuild(ctx, id)
-	return n > 0, translateError(err)
 }
 
 // ValidIndexes are the indexes that queries use, of those with these names.
@@ -104,103 +60,84 @@ func (s *Store) ValidIndexes(ctx context.Context, names []string) (map[string]bo
 	return out, nil
 }
 
-// BuildIndex builds the next index that waits and that no other server builds, and
-// returns when it is done with; worked is false where there was none. It takes a
-// connection of its own: building may take hours.
-func (s *Store) BuildIndex(ctx context.Context) (worked bool, err error) {
-	waiting, err := db.New(s.side).WaitingIndexBuilds(ctx)
-	if err != nil || len(waiting) == 0 {
-		return false, translateError(err)
-	}
-	conn, err := s.ownConnection(ctx, "SET statement_timeout = 0; SET lock_timeout = '1min';")
-	if err != nil {
-		return false, translateError(err)
-	}
-	defer conn.Close(context.WithoutCancel(ctx))
-	for _, w := range waiting {
-		var mine bool
-		if err := conn.QueryRow(ctx, "SELECT pg_try_advisory_lock($1)", buildLock(w.ID)).Scan(&mine); err != nil {
-			return false, translateError(err)
+// BuildIndex builds an index by a statement CREATE INDEX CONCURRENTLY, and drops the unfinished part of
+// an earlier attempt first. An index that is complete stays as it is. BuildIndex uses a connection of its
+// own, because a build can take hours. It fails with invalid where PostgreSQL rejects the statement.
+//
+// Only one server works on an index at a time: another one waits until the connection of the first has
+// ended, also where that server is frozen.
+func (s *Store) BuildIndex(ctx context.Context, name, statement string) error {
+	return s.lockIndex(ctx, name, func(conn *pgx.Conn, valid bool) error {
+		if valid {
+			return nil
 		}
-		if mine { // the lock ends with the connection
-			return true, translateError(s.buildIndex(ctx, conn, w))
-		}
-	}
-	return false, nil
-}
-
-// buildLock is the advisory lock of a job.
-func buildLock(id string) int64 {
-	h := fnv.New64a()
-	h.Write([]byte("index build " + id))
-	return int64(h.Sum64())
-}
-
-// lookForCancel is how often a builder looks whether it is to give up.
-const lookForCancel = 250 * time.Millisecond
-
-func (s *Store) buildIndex(ctx context.Context, conn *pgx.Conn, w db.WaitingIndexBuildsRow) error {
-	q := db.New(s.side)
-	if n, err := q.StartIndexBuild(ctx, db.StartIndexBuildParams{ID: w.ID, Now: s.now()}); err != nil || n == 0 {
-		return err // somebody else has ended it meanwhile
-	}
-	index := pgx.Identifier{w.Name}.Sanitize()
-	dropInvalid := func(ctx context.Context) error {
-		valid, err := s.ValidIndexes(ctx, []string{w.Name})
-		if err != nil || valid[w.Name] {
+		if err := dropIndex(ctx, conn, name); err != nil {
 			return err
 		}
-		_, err = conn.Exec(ctx, "DROP INDEX CONCURRENTLY IF EXISTS "+index)
-		return err
-	}
-	building, giveUp := context.WithCancelCause(ctx)
-	defer giveUp(nil)
-	go func() {
-		tick := time.NewTicker(lookForCancel)
-		defer tick.Stop()
-		for {
-			select {
-			case <-building.Done():
-				return
-			case <-tick.C:
-			}
-			if cancelled, err := q.IndexBuildCancelled(building, w.ID); err == nil && cancelled {
-				giveUp(errIndexCancelled)
-			}
+		_, err := conn.Exec(ctx, statement)
+		if e := (*pgconn.PgError)(nil); ctx.Err() == nil && errors.As(err, &e) && !isRetryable(err) && e.Severity != "FATAL" {
+			return outcome.UnprocessableContent(outcome.CodeInvalid, "the index cannot be built").Because(err)
 		}
-	}()
-	cancelled, err := q.IndexBuildCancelled(ctx, w.ID)
-	if err != nil {
 		return err
-	}
-	if cancelled {
-		giveUp(errIndexCancelled)
-	}
-	err = dropInvalid(building) // of a builder that has ended before its time
-	if err == nil {
-		_, err = conn.Exec(building, w.Statement)
-	}
-	if ctx.Err() != nil {
-		return ctx.Err() // the server ends: another one begins again
-	}
-	failure := ""
-	if err != nil {
-		if failure = "the index cannot be built"; errors.Is(context.Cause(building), errIndexCancelled) {
-			failure = errIndexCancelled.Error()
-		} else {
-			s.log.Error("an index cannot be built", slog.String("index", w.Name), slog.Any("error", err))
-		}
-		if err := dropInvalid(ctx); err != nil {
-			s.log.Error("the unfinished part of an index cannot be dropped", slog.String("index", w.Name), slog.Any("error", err))
-		}
-	}
-	if err := q.FinishIndexBuild(ctx, db.FinishIndexBuildParams{ID: w.ID, Now: s.now(), Failure: failure}); err != nil {
-		return err
-	}
-	return q.TrimIndexBuilds(ctx, s.now().Add(-keepJobs))
+	})
 }
 
-var errIndexCancelled = errors.New("cancelled by an administrator")
+// DropUnfinishedIndex drops an index whose build was given up. A complete index stays.
+func (s *Store) DropUnfinishedIndex(ctx context.Context, name string) error {
+	return s.lockIndex(ctx, name, func(conn *pgx.Conn, valid bool) error {
+		if valid {
+			return nil
+		}
+		return dropIndex(ctx, conn, name)
+	})
+}
+
+func dropIndex(ctx context.Context, conn *pgx.Conn, name string) error {
+	_, err := conn.Exec(ctx, "DROP INDEX CONCURRENTLY IF EXISTS "+pgx.Identifier{name}.Sanitize())
+	return err
+}
+
+// lockIndex runs do on a connection that alone works on an index. The lock ends with the connection.
+func (s *Store) lockIndex(ctx context.Context, name string, do func(conn *pgx.Conn, valid bool) error) error {
+	conn, err := s.ownConnection(ctx, "SET statement_timeout = 0; SET lock_timeout = '1min';")
+	if err != nil {
+		return translateError(err)
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	for {
+		var mine bool
+		if err := conn.QueryRow(ctx, "SELECT pg_try_advisory_lock($1)", indexLock(name)).Scan(&mine); err != nil {
+			return translateError(err)
+		}
+		if mine {
+			break
+		}
+		// A session that waits inside PostgreSQL would hold a snapshot, and CREATE INDEX CONCURRENTLY of the
+		// other server waits for all older snapshots.
+		timer := time.NewTimer(lookForLock)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return ctx.Err()
+		case <-timer.C:
+		}
+	}
+	valid, err := s.ValidIndexes(ctx, []string{name})
+	if err != nil {
+		return err
+	}
+	return translateError(do(conn, valid[name]))
+}
+
+// lookForLock is how often a server tries for an index that another one works on.
+const lookForLock = 250 * time.Millisecond
+
+// indexLock is the advisory lock of an index.
+func indexLock(name string) int64 {
+	h := fnv.New64a()
+	h.Write([]byte("index build " + name))
+	return int64(h.Sum64())
+}
 
 // ownConnection is a connection outside of the pools, with the settings of theirs
 // and more.

@@ -44,6 +44,10 @@ type ReindexJob struct {
 	Failure                      string     // the error of a failed job
 	FailedKeys                   []fhir.Key // of parameters that could not be evaluated on some
 	Cancelled                    bool       // by an administrator, before it was done
+	// State is the state of its work in package jobs, "" before and where there is none.
+	State            string
+	Parts, PartsDone int64
+	Attempts         int // the most of a part
 }
 
 // ReasonText describes the reason for the job.
@@ -62,6 +66,10 @@ func (j *ReindexJob) ReasonText() string {
 // chunkSize is the number of resources that are worked on in one transaction:
 // some tens of milliseconds, which is how long a write of one of them may wait.
 const chunkSize = 500
+
+// partSize is the number of resources of a part of the work, which one server does: many chunks, so that
+// the work of a large database is not many thousand parts.
+const partSize = 20 * chunkSize
 
 // keepJobs is how long jobs that ended well are listed.
 const keepJobs = 7 * 24 * time.Hour
@@ -99,6 +107,7 @@ func (s *Store) ReindexJobs(ctx context.Context) ([]ReindexJob, error) {
 		j := ReindexJob{
 			ID: r.ID, ResourceType: r.ResourceType, Parameters: r.Parameters, Ranges: r.Ranges, ParametersVersion: r.ParametersVersion,
 			Created: r.Created.UTC(), Total: r.Total, Done: r.Done, Changed: r.Changed, Failed: r.Failed, Failure: r.Failure, Cancelled: r.Cancelled, Reason: r.Reason,
+			State: r.State, Parts: r.Parts, PartsDone: r.PartsDone, Attempts: int(r.Attempts),
 		}
 		for _, k := range r.Keys {
 			j.Keys = append(j.Keys, fhir.Key(k))
@@ -122,8 +131,7 @@ func (s *Store) ReindexJobs(ctx context.Context) ([]ReindexJob, error) {
 func (s *Store) CancelReindexJob(ctx context.Context, id string) (bool, error) {
 	for attempt := 1; ; attempt++ {
 		n, err := db.New(s.pool).CancelReindexJob(ctx, db.CancelReindexJobParams{ID: id, Now: s.now()})
-		// Another server that works on a chunk of the job locks the same rows in another
-		// order.
+		// Another server that works on the job locks the same rows in another order.
 		if err == nil || attempt == maxAttempts || !isRetryable(err) {
 			return n > 0, translateError(err)
 		}
@@ -133,15 +141,11 @@ func (s *Store) CancelReindexJob(ctx context.Context, id string) (bool, error) {
 	}
 }
 
-// Reindex does the next step of any job: it finishes a job without remaining chunks, works
-// on a chunk, or cuts a job into chunks. Steps of different servers run side by side.
-// worked is false if there was nothing to do. waits is true if a job exists all the same,
-// which other servers work on or which waits for transactions to end.
-//
-// A chunk is read without locks. An index that differs from the one that the search
-// parameters give is written under the lock of its resource, unless the resource has
-// a new version by then: that was indexed by the same search parameters.
-func (s *Store) Reindex(ctx context.Context) (worked, waits bool, err error) {
+// AdvanceReindexJobs does the next step of the jobs: it records the end of a job whose work has ended,
+// or adds the work of a waiting job to the core of package jobs. worked is false if there was nothing
+// to do. waits is true if a job exists all the same, which servers work on or which waits for transactions
+// to end.
+func (s *Store) AdvanceReindexJobs(ctx context.Context) (worked, waits bool, err error) {
 	q := db.New(s.pool)
 	if waits, err = q.ReindexWaits(ctx); err != nil || !waits {
 		return false, false, translateError(err)
@@ -149,8 +153,7 @@ func (s *Store) Reindex(ctx context.Context) (worked, waits bool, err error) {
 	if _, err := q.SetReindexHorizons(ctx); err != nil {
 		return false, true, translateError(err)
 	}
-	// Finish the jobs that have begun before others begin.
-	for _, step := range []func(context.Context) (bool, error){s.finishReindex, s.reindexChunk, s.planReindex} {
+	for _, step := range []func(context.Context) (bool, error){s.finishReindex, s.planReindex} {
 		if worked, err = step(ctx); worked || err != nil {
 			return worked, true, translateError(err)
 		}
@@ -163,8 +166,8 @@ func (s *Store) Reindex(ctx context.Context) (worked, waits bool, err error) {
 // have no resources.
 const emptyPlans = 200
 
-// planReindex cuts the next job that there is work for into chunks, with the jobs
-// before it that there is none for.
+// planReindex adds the work of the next job of a type with resources, and ends the jobs before it of types
+// without.
 func (s *Store) planReindex(ctx context.Context) (planned bool, err error) {
 	err = s.InTx(ctx, func(t *Tx) error {
 		q := db.New(t.tx)
@@ -183,7 +186,8 @@ func (s *Store) planReindex(ctx context.Context) (planned bool, err error) {
 				return err
 			}
 			if ok {
-				p := db.PlanReindexParams{Size: chunkSize, Low: int64(typ) << 48, High: int64(typ)<<48 | (1<<48 - 1), Job: j.ID}
+				reason := (&ReindexJob{Reason: j.Reason, Parameters: j.Parameters, Keys: make([]fhir.Key, len(j.Keys))}).ReasonText()
+				p := db.PlanReindexParams{Size: partSize, Reason: reason, Low: int64(typ) << 48, High: int64(typ)<<48 | (1<<48 - 1), Job: j.ID}
 				if done.Total, err = q.PlanReindex(ctx, p); err != nil {
 					return fmt.Errorf("plan a job: %w", err)
 				}
@@ -200,7 +204,7 @@ func (s *Store) planReindex(ctx context.Context) (planned bool, err error) {
 	return planned, err
 }
 
-// finishReindex ends the jobs that have no chunks left.
+// finishReindex ends the jobs whose work has ended.
 func (s *Store) finishReindex(ctx context.Context) (finished bool, err error) {
 	q := db.New(s.pool)
 	n, err := q.FinishReindexJobs(ctx, s.now())
@@ -220,24 +224,35 @@ type stale struct {
 	strings  bool // rows of index_string differ
 }
 
-func (s *Store) reindexChunk(ctx context.Context) (found bool, err error) {
-	if s.Indexer() == nil {
-		return false, nil
-	}
+// ReindexRange is a part of the work of a ReindexJob.
+type ReindexRange struct {
+	Job  string `json:"-"`
+	Low  int64  `json:"low"`  // surrogate
+	High int64  `json:"high"` // inclusive
+}
+
+// ReindexChunk brings the index of the first resources of a range up to date, in a transaction that ends
+// with keep: it gets the first surrogate after them and their number. next is that surrogate, and n is 0
+// where the range had no resources left.
+//
+// The resources are read without locks. An index that differs from the one that the search
+// parameters give is written under the lock of its resource, unless the resource has
+// a new version by then: that was indexed by the same search parameters.
+func (s *Store) ReindexChunk(ctx context.Context, r ReindexRange, keep func(t *Tx, next, n int64) error) (next, n int64, err error) {
 	err = s.InTx(ctx, func(t *Tx) error {
 		q := db.New(t.tx)
-		c, err := q.ClaimReindexChunk(ctx)
-		if found = err == nil; !found {
-			if errors.Is(err, pgx.ErrNoRows) {
-				return nil
-			}
-			return fmt.Errorf("claim a chunk: %w", err)
+		w, err := q.ReindexWork(ctx, r.Job)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return outcome.New(outcome.CodeNotFound, "the reindex job %s is gone", r.Job)
 		}
-		all, progress, err := s.compareChunk(ctx, t, c)
+		if err != nil {
+			return fmt.Errorf("read a job: %w", err)
+		}
+		all, progress, last, err := s.compareChunk(ctx, t, r, w)
 		if err != nil {
 			return err
 		}
-		if c.Ranges {
+		if w.Ranges {
 			if err := compareRanges(ctx, q, all); err != nil {
 				return err
 			}
@@ -246,18 +261,20 @@ func (s *Store) reindexChunk(ctx context.Context) (found bool, err error) {
 		if err := s.repair(ctx, t, all); err != nil {
 			return err
 		}
-		progress.ID, progress.Changed = c.Job, int64(len(all))
-		if err := q.DeleteReindexChunk(ctx, db.DeleteReindexChunkParams{Job: c.Job, Low: c.Low}); err != nil {
+		next, n = last+1, progress.Done
+		progress.ID, progress.Changed = r.Job, int64(len(all))
+		if err := q.AddReindexProgress(ctx, progress); err != nil {
 			return err
 		}
-		return q.AddReindexProgress(ctx, progress)
+		return keep(t, next, n)
 	})
-	return found, err
+	return next, n, err
 }
 
-// compareChunk reads the resources of a chunk and makes their indexes. With
-// ranges all are returned, for their rows to be compared too.
-func (s *Store) compareChunk(ctx context.Context, t *Tx, c db.ClaimReindexChunkRow) ([]*stale, db.AddReindexProgressParams, error) {
+// compareChunk reads the first resources of a range and makes their indexes; last is the surrogate of the last
+// one. With ranges all are returned, for their rows to be compared too.
+func (s *Store) compareChunk(ctx context.Context, t *Tx, part ReindexRange, c db.ReindexWorkRow) ([]*stale, db.AddReindexProgressParams, int64, error) {
+	last := part.High
 	progress := db.AddReindexProgressParams{FailedKeys: []int64{}}
 	fail := func(keys []int64) {
 		for _, k := range keys {
@@ -267,20 +284,21 @@ func (s *Store) compareChunk(ctx context.Context, t *Tx, c db.ClaimReindexChunkR
 		}
 	}
 	var all []*stale
-	rows, err := t.tx.Query(ctx, db.ReindexResources, c.Low, c.High)
+	rows, err := t.tx.Query(ctx, db.ReindexResources, part.Low, part.High, chunkSize)
 	if err != nil {
-		return nil, progress, err
+		return nil, progress, 0, err
 	}
 	defer rows.Close()
 	for rows.Next() { // one body in memory at a time
 		var r db.ReindexResourcesRow
 		if err := rows.Scan(&r.Rid, &r.Ref, &r.ID, &r.Version, &r.Terms, &r.Targets, &r.Body); err != nil {
-			return nil, progress, err
+			return nil, progress, 0, err
 		}
 		progress.Done++
+		last = r.Rid
 		x, err := s.indexStored(r)
 		if _, ok := outcome.From(err); ok && outcome.Ours(err) {
-			return nil, progress, err // nobody knows the search parameters
+			return nil, progress, 0, err // nobody knows the search parameters
 		}
 		if err != nil {
 			progress.Failed++
@@ -297,14 +315,14 @@ func (s *Store) compareChunk(ctx context.Context, t *Tx, c db.ClaimReindexChunkR
 			}
 		}
 		if x.ParametersVersion < c.ParametersVersion {
-			return nil, progress, errOutdated
+			return nil, progress, 0, errOutdated
 		}
 		terms := !slices.Equal(x.Terms, r.Terms) || !slices.Equal(x.Targets, r.Targets)
 		if terms || c.Ranges {
 			all = append(all, &stale{rid: r.Rid, ref: r.Ref, version: r.Version, index: x, terms: terms})
 		}
 	}
-	return all, progress, rows.Err()
+	return all, progress, last, rows.Err()
 }
 
 func (s *Store) indexStored(r db.ReindexResourcesRow) (*fhir.Index, error) {

@@ -2,7 +2,9 @@ package store_test
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"slices"
 	"strings"
@@ -12,11 +14,14 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"kiln/gen/db"
 	"kiln/gen/r4"
 	"kiln/server/fhir"
+	"kiln/server/jobs"
 	"kiln/server/search"
+	"kiln/server/searchparam"
 	"kiln/server/store"
 )
 
@@ -117,18 +122,50 @@ func indexedBy(t testing.TB, url string, version int64) (ids []string, rows int)
 	return ids, rows
 }
 
-// work does all there is to do.
-func work(t testing.TB, s *store.Store) {
+// newCore is a core that runs jobs of some kinds.
+func newCore(s *store.Store, kinds ...jobs.Kind) *jobs.Core {
+	c := &jobs.Core{Pool: s.Pool(), NewID: rand.Text, Logger: slog.New(slog.DiscardHandler), Kinds: kinds,
+		Settings: func() jobs.Settings {
+			return jobs.Settings{Workers: 2, Lease: 10 * time.Second, MaxAttempts: 10, Retention: time.Hour}
+		}}
+	c.Open(prometheus.NewRegistry())
+	return c
+}
+
+// startWork makes a server do the work of the jobs until ctx ends.
+func startWork(ctx context.Context, s *store.Store) (core *jobs.Core, wait func()) {
+	core = newCore(s, searchparam.ReindexKind(s))
+	var running sync.WaitGroup
+	running.Go(func() { core.Run(ctx) })
+	return core, running.Wait
+}
+
+// advance adds the work of jobs and records its ends until done reports true.
+func advance(t testing.TB, s *store.Store, core *jobs.Core, done func(waits bool) bool) (steps int) {
 	t.Helper()
 	for {
-		worked, waits, err := s.Reindex(context.Background())
+		worked, waits, err := s.AdvanceReindexJobs(context.Background())
 		if err != nil {
 			t.Fatalf("reindex: %v", err)
 		}
-		if !worked && !waits {
-			return
+		if worked {
+			steps++
+			core.Wake()
+		}
+		if !worked && done(waits) {
+			return steps
 		}
 	}
+}
+
+// work does all there is to do, and returns the number of steps beside the work itself.
+func work(t testing.TB, s *store.Store) (steps int) {
+	t.Helper()
+	ctx, stop := context.WithCancel(context.Background())
+	core, wait := startWork(ctx, s)
+	defer wait()
+	defer stop()
+	return advance(t, s, core, func(waits bool) bool { return !waits })
 }
 
 func TestOutdatedWritesAreDoneAgain(t *testing.T) {
@@ -247,7 +284,7 @@ func TestReindexWaitsForOlderTransactions(t *testing.T) {
 	older := olderTransaction(t, url)
 	bump(t, s, 0)
 	for range 3 {
-		if worked, waits, err := s.Reindex(ctx); worked || !waits || err != nil {
+		if worked, waits, err := s.AdvanceReindexJobs(ctx); worked || !waits || err != nil {
 			t.Fatalf("worked is %v, waits %v, %v while an older transaction runs", worked, waits, err)
 		}
 	}
@@ -283,11 +320,17 @@ func TestReindexBesideWriters(t *testing.T) {
 				}
 			}
 		})
+		core, wait := startWork(ctx, s)
 		workers.Go(func() {
+			defer wait()
 			for ctx.Err() == nil {
-				if _, _, err := s.Reindex(context.Background()); err != nil {
+				worked, _, err := s.AdvanceReindexJobs(context.Background())
+				if err != nil {
 					t.Errorf("reindex: %v", err)
 					return
+				}
+				if worked {
+					core.Wake()
 				}
 			}
 		})
@@ -334,13 +377,9 @@ func TestReindexSurvivesItsServer(t *testing.T) {
 	y := follow(dead)
 	ctx, die := context.WithCancel(context.Background())
 	y.before = func(string) { die() }
-	var err error
-	for err == nil {
-		_, _, err = dead.Reindex(ctx)
-	}
-	if ctx.Err() == nil {
-		t.Fatalf("the server that should die says %v", err)
-	}
+	core, wait := startWork(ctx, dead)
+	advance(t, dead, core, func(bool) bool { return ctx.Err() != nil })
+	wait()
 	if ids, _ := indexedBy(t, url, 1); len(ids) != 0 {
 		t.Fatalf("indexed are %v", ids)
 	}
@@ -382,20 +421,8 @@ func TestReindexOfTypesWithoutResources(t *testing.T) {
 		t.Errorf("jobs that wait are compared with others:\n%s", text)
 	}
 
-	steps := 0
-	for {
-		worked, waits, err := s.Reindex(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !waits {
-			break
-		}
-		if worked {
-			steps++
-		}
-	}
-	// Two plans of empty types and the one of Basic, its chunk, and the ends of each.
+	// Two plans of empty types and the one of Basic, and the ends of each.
+	steps := work(t, s)
 	if steps > 8 {
 		t.Errorf("the jobs took %d steps", steps)
 	}

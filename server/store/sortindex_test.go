@@ -47,6 +47,9 @@ func startSortServer(t testing.TB, url string) *sortServer {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var done sync.WaitGroup
+	core := newCore(s)
+	p.ReindexOn(core)
+	done.Go(func() { core.Run(ctx) })
 	done.Go(func() { p.Run(ctx) })
 	t.Cleanup(func() { cancel(); done.Wait() })
 	return &sortServer{s, url, p}
