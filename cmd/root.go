@@ -100,7 +100,7 @@ func addShared(c *cobra.Command) {
 	}
 	f := c.PersistentFlags()
 	switch c.Name() {
-	case "admin", "backup", "migrate", "token":
+	case "admin", "backup", "migrate", "token", "view":
 		addAnyServerFlag(f)
 	}
 	if file {

@@ -33,7 +33,7 @@ import (
 // viewCommand is `kiln view`.
 func viewCommand() *cobra.Command {
 	c := &cobra.Command{Use: "view", Short: "Make rows out of resources with ViewDefinitions (SQL on FHIR)"}
-	c.AddCommand(viewCheck(), viewTest(), viewRun())
+	c.AddCommand(viewCheck(), viewTest(), viewRun(), viewMaterialize(), viewList(), viewDrop(), viewGrant(true), viewGrant(false))
 	return c
 }
 

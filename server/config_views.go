@@ -8,7 +8,7 @@ import (
 
 // ViewsConfig is about views of SQL on FHIR.
 type ViewsConfig struct {
-	Enabled        bool   `koanf:"enabled" doc:"serve $sql-run and $sql-export"`
+	Enabled        bool   `koanf:"enabled" doc:"serve $sql-run, $sql-export and /admin/views"`
 	ConcurrentRuns int64  `koanf:"concurrent_runs" doc:"runs of views of a server at a time; another one waits 5 seconds, then gets 503"`
 	StallTimeout   string `koanf:"stall_timeout" doc:"a client of a run that accepts no byte for so long is cut off"`
 	Timeout        string `koanf:"timeout" doc:"longest run of a view"`

@@ -41,6 +41,7 @@ import (
 	"kiln/server/terminology"
 	"kiln/server/validate"
 	"kiln/server/view/operate"
+	"kiln/server/view/table"
 	"kiln/server/web"
 )
 
@@ -169,6 +170,7 @@ func New(ctx context.Context, c Config, o Options) (_ *Server, err error) {
 		return nil, err
 	}
 	s.views = s.viewOperations()
+	tables := s.viewTables()
 	s.retention = s.retentionJobs()
 	s.bulk.Jobs.Kinds = append(s.bulk.Jobs.Kinds, searchshape.BuildKind(s.Store, s.Logger))
 	s.Parameters.ReindexOn(s.bulk.Jobs)
@@ -188,7 +190,7 @@ func New(ctx context.Context, c Config, o Options) (_ *Server, err error) {
 	mux := s.mux()
 	traffic := s.traffic()
 	mux.Observed = traffic.Observe
-	parts = append(parts, s.notifier, s.Apps, s.bulk, traffic)
+	parts = append(parts, s.notifier, s.Apps, s.bulk, traffic, &table.Admin{Service: tables, Base: fhir.Base, Changed: s.administratorChanged})
 	if c, err := s.console(ctx); err != nil {
 		return nil, err
 	} else if c != nil {
@@ -208,6 +210,7 @@ func New(ctx context.Context, c Config, o Options) (_ *Server, err error) {
 	}
 	s.Store.ReadAhead()
 	s.runInBackground(s.bulk.Jobs.Run)
+	s.runInBackground(tables.Run)
 	s.runInBackground(traffic.Run)
 	s.runInBackground(s.retention.Run)
 	s.runInBackground(s.keepUp)

@@ -2,12 +2,14 @@ package server
 
 import (
 	"context"
+	"time"
 
 	"kiln/gen/r4"
 	"kiln/server/bulk"
 	"kiln/server/fhir"
 	"kiln/server/view"
 	"kiln/server/view/operate"
+	"kiln/server/view/table"
 )
 
 // checkView fails with invalid, 422, for a ViewDefinition that cannot be compiled.
@@ -32,4 +34,18 @@ func (s *Server) viewOperations() *operate.Service {
 	s.bulk.Results = map[string]bulk.Result{operate.ExportJob: v.ExportResult()}
 	s.bulk.Jobs.Kinds = append(s.bulk.Jobs.Kinds, v.Kind(s.bulk.RunsJobs))
 	return v
+}
+
+// viewTables builds the tables of views, and keeps them current.
+func (s *Server) viewTables() *table.Service {
+	t := &table.Service{
+		Service:      s.Service,
+		Jobs:         s.bulk.Jobs,
+		SnapshotWait: func() time.Duration { return s.derived.Load().views.SnapshotWait },
+		Enabled:      func(ctx context.Context) bool { return s.enabled(ctx, "views") },
+		Logger:       s.Logger,
+	}
+	t.Open(s.Metrics)
+	s.bulk.Jobs.Kinds = append(s.bulk.Jobs.Kinds, t.Kind())
+	return t
 }

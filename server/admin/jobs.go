@@ -17,7 +17,7 @@ import (
 // Total a second; Remaining is nil where nobody can tell.
 type Job struct {
 	ID           string     `json:"id"`
-	Type         string     `json:"type"`  // export, search, import, reindex, index-build or retention
+	Type         string     `json:"type"`  // export, search, import, view-export, view-build, reindex, index-build or retention
 	State        string     `json:"state"` // waiting, running, done, failed or cancelled
 	ResourceType string     `json:"resource_type,omitempty"`
 	Reason       string     `json:"reason"`

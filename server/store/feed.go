@@ -589,3 +589,21 @@ func (s *Store) Readers(ctx context.Context) ([]ReaderState, error) {
 func (s *Store) RemoveReader(ctx context.Context, name string) error {
 	return translateError(db.New(s.pool).RemoveReader(ctx, name))
 }
+
+// WatchChanges returns a channel that gets an element after commits of any server, and a function that ends this. A
+// Store without a Feed gives none: the caller looks at the change log from time to time in any case.
+func (s *Store) WatchChanges() (woken <-chan struct{}, stop func()) {
+	f := s.feed.Load()
+	if f == nil {
+		return nil, func() {}
+	}
+	w := make(chan struct{}, 1)
+	f.mu.Lock()
+	f.watchers[w] = struct{}{}
+	f.mu.Unlock()
+	return w, func() {
+		f.mu.Lock()
+		delete(f.watchers, w)
+		f.mu.Unlock()
+	}
+}

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"kiln/gen/db"
 	"kiln/server/fhir"
 	"kiln/server/outcome"
@@ -318,4 +320,60 @@ func (s *Store) DeletionsAt(ctx context.Context, typ string, since, at time.Time
 		return 0, nil
 	}
 	return rows[len(rows)-1].Rid, nil
+}
+
+// currentOf reads the current versions of resources and the ids of deleted ones.
+const currentOf = `SELECT u.ref, r.rid, r.id, r.version, r.last_updated, r.method, r.body, h.id
+FROM unnest($1::bigint[]) AS u(ref)
+LEFT JOIN resource r ON r.ref = u.ref AND r.shard = (u.ref & 255)::smallint
+LEFT JOIN LATERAL (
+	SELECT h.id FROM resource_history h WHERE r.rid IS NULL AND h.ref = u.ref AND h.shard = (u.ref & 255)::smallint ORDER BY h.version DESC LIMIT 1
+) h ON true`
+
+// CurrentOf calls each with the resources that have one of the references (hashes, as in Stored.Ref), as a
+// transaction sees them. A deleted resource has the method DELETE and no body; its ID is empty where its history has
+// been removed. A body is valid until each returns.
+func (s *Store) CurrentOf(ctx context.Context, tx pgx.Tx, typ string, refs []int64, each func(*Stored) error) error {
+	rows, err := tx.Query(ctx, currentOf, refs)
+	if err != nil {
+		return translateError(err)
+	}
+	defer rows.Close()
+	var list []Stored
+	for rows.Next() {
+		var v Stored
+		var rid *int64
+		var id, gone *string
+		var version *int32
+		var updated *time.Time
+		var method *fhir.Method
+		if err := rows.Scan(&v.Ref, &rid, &id, &version, &updated, &method, &v.Body, &gone); err != nil {
+			return translateError(err)
+		}
+		v.ResourceType = typ
+		if rid == nil {
+			v.Method = fhir.DELETE
+			if gone != nil {
+				v.ID = *gone
+			}
+		} else {
+			v.RID, v.ID, v.VersionID, v.LastUpdated, v.Method = *rid, *id, int(*version), updated.UTC(), *method
+		}
+		list = append(list, v)
+	}
+	if err := rows.Err(); err != nil {
+		return translateError(err)
+	}
+	rows.Close()
+	for i := range list {
+		if list[i].Method != fhir.DELETE {
+			if list[i].Body, err = copyBody(list[i].Body); err != nil {
+				return fmt.Errorf("%s/%s: %w", typ, list[i].ID, err)
+			}
+		}
+		if err := each(&list[i]); err != nil {
+			return err
+		}
+	}
+	return nil
 }

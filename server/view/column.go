@@ -81,7 +81,7 @@ func primitiveKind(typ string) Kind {
 	return Complex
 }
 
-// typeURLs are what a type can be written with in front.
+// typeURLs are prefixes of the name of a type.
 var typeURLs = []string{"http://hl7.org/fhir/StructureDefinition/", "FHIR."}
 
 // systemTypes are FHIRPath's types and the FHIR types that a column of them has.

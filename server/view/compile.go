@@ -219,7 +219,7 @@ func (c *compiler) selections(at string, list []r4.ViewDefinitionSelect, focus f
 	return out
 }
 
-// selection compiles one selection. Its columns come first, then those of select, then those of unionAll.
+// selection compiles one selection. Its own columns come first, then the columns of select, then the columns of unionAll.
 func (c *compiler) selection(at string, d *r4.ViewDefinitionSelect, focus fhirpath.Shape) *selection {
 	s := &selection{}
 	if c.selects++; c.selects > maxSelects {
@@ -265,7 +265,7 @@ func (c *compiler) iteration(at, text string, focus fhirpath.Shape) (*fhirpath.P
 	return p, p.Shape().Item()
 }
 
-// repetition compiles the paths of repeat: what they find is their input again. An element that a
+// repetition compiles the paths of repeat: their results are their input again. An element that a
 // node lacks is empty, as the official tests have it.
 func (c *compiler) repetition(at string, list []fhir.String, focus fhirpath.Shape) ([]*fhirpath.Program, fhirpath.Shape) {
 	var out []*fhirpath.Program

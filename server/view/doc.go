@@ -1,6 +1,6 @@
 // Package view compiles ViewDefinitions and evaluates them: rows out of resources, as SQL on FHIR
 // defines them. It owns the checks of a ViewDefinition, the types of columns and the order of rows
-// and columns. Package view/format writes rows; who may read which resources is decided elsewhere.
+// and columns. Package view/format writes rows, and package view/operate checks rights.
 //
 //	*r4.ViewDefinition --Compile--> View --Eval(resource)--> row, row, …
 //	        |                        |

@@ -240,7 +240,7 @@ func (e *Evaluator) expandRepeat(s *selection, focus fhirpath.Value, index, dept
 	return nil
 }
 
-// item sets the cells of one item, then those of the nested selections and of the union.
+// item sets the cells of one item, then the cells of nested selections, then the cells of the union.
 func (e *Evaluator) item(s *selection, focus fhirpath.Value, index int, next func() error) error {
 	base := len(e.values)
 	for i := range s.fields {

@@ -95,7 +95,7 @@ type fixed struct {
 	value string
 }
 
-// Candidates is what the index can tell of a where.
+// Candidates are the resources that the index finds for a where.
 type Candidates struct {
 	// Term is in the index of each resource for which the where is true.
 	Term int64
@@ -209,8 +209,8 @@ func (t *IndexTable) pair(system, code fixed) (Candidates, bool) {
 // finder finds the elements that an expression fixes.
 type finder struct{ constants map[string]fhirpath.Value }
 
-// conjuncts returns what a true expression fixes. base is the path of $this. own are the elements of
-// $this itself, others those of items that the expression says to exist, a list for each item.
+// conjuncts returns the elements that a true expression fixes. base is the path of $this. own are elements of
+// $this itself. others are elements of items that exist by the expression, a list for each item.
 func (f *finder) conjuncts(base string, n fhirpath.Node) (own []fixed, others [][]fixed) {
 	switch n := n.(type) {
 	case *fhirpath.Binary:

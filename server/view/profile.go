@@ -30,7 +30,7 @@ func hasProfile(d *r4.ViewDefinition, name string) bool {
 	return false
 }
 
-// profiles checks what the profiles of SQL on FHIR ask of a view beyond its columns.
+// profiles checks the rules of the profiles of SQL on FHIR, but for columns.
 func (c *compiler) profiles(d *r4.ViewDefinition) {
 	if !hasProfile(d, "ShareableViewDefinition") {
 		return
@@ -49,7 +49,7 @@ func (c *compiler) profiles(d *r4.ViewDefinition) {
 	}
 }
 
-// requireColumns checks what the profiles ask of columns.
+// requireColumns checks the profiles' rules for columns.
 func (c *compiler) requireColumns(d *r4.ViewDefinition) {
 	shareable, tabular := hasProfile(d, "ShareableViewDefinition"), hasProfile(d, "TabularViewDefinition")
 	if !shareable && !tabular {

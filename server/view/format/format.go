@@ -27,7 +27,7 @@ var (
 	Parquet = &Format{"parquet", "application/vnd.apache.parquet", false, newParquet}
 )
 
-// names are what formats are asked for by.
+// names are the names and media types of the formats.
 var names = map[string]*Format{
 	"json": JSON, "application/json": JSON,
 	"ndjson": NDJSON, "application/x-ndjson": NDJSON, "application/ndjson": NDJSON, "application/fhir+ndjson": NDJSON,
@@ -41,12 +41,12 @@ func Find(name string) (*Format, bool) {
 	return f, ok
 }
 
-// Options are what a client can choose; the zero value is the default.
+// Options are choices of a client; the zero value is the default.
 type Options struct {
 	NoHeader bool // of CSV
 }
 
-// Writer writes rows. Close makes what was written whole; without it the file is not complete.
+// Writer writes rows. Close writes the end of the file, which is not complete without it.
 type Writer interface {
 	Write(row view.Row) error
 	Close() error

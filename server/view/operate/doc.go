@@ -1,7 +1,7 @@
 // Package operate serves the operations of SQL on FHIR: $sql-run, $sql-export and their older names. It owns their
-// parameters, the choice of resources and the stream of an answer. What a row is belongs to package
-// view, how it is written to package format, and who may read which resources to package bulk, which
-// reads them as they were at a moment.
+// parameters, the choice of resources and the stream of an answer. Package view
+// makes the rows, and package format writes them. Package bulk checks the rights of the reader, and reads the
+// resources of one moment.
 //
 //	request ──> runRequest (parsed, rights checked) ──> moment
 //

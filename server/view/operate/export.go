@@ -27,7 +27,7 @@ import (
 // ExportJob is the type of the jobs of $sql-export.
 const ExportJob = "view-export"
 
-// exportSpec is what an export writes, as the kick-off asks for it.
+// exportSpec contains the parameters of an export's kick-off.
 type exportSpec struct {
 	Outputs  []exportOutput `json:"outputs"`
 	Format   string         `json:"format"`
@@ -52,7 +52,7 @@ type exportPart struct {
 	Output int  `json:"output"`
 }
 
-// exportShared is what the first part has found out.
+// exportShared is the result of the first part.
 type exportShared struct {
 	Moment time.Time `json:"viewMoment"`
 }

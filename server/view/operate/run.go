@@ -100,7 +100,7 @@ func (s *Service) Answer(ctx context.Context, x *web.Exchange, r *http.Request, 
 	}
 	s.runs.WithLabelValues(name, "failed").Inc()
 	if a.begun {
-		panic(http.ErrAbortHandler) // what was sent looks complete unless the connection ends
+		panic(http.ErrAbortHandler) // the sent bytes look complete unless the connection ends
 	}
 	var fault *view.Error
 	switch {
@@ -708,7 +708,7 @@ func (a *answer) finish() error {
 	return nil
 }
 
-// pacedWriter writes to the client, who has a.stall for each write.
+// pacedWriter writes to the client, with the deadline a.stall for each write.
 type pacedWriter answer
 
 func (p *pacedWriter) Write(b []byte) (int, error) {

@@ -37,7 +37,7 @@ type TestReport struct {
 	Result Result `json:"result"`
 }
 
-// Result says whether a test passed, and what was wrong.
+// Result says whether a test passed, and names its fault.
 type Result struct {
 	Passed bool   `json:"passed"`
 	Error  string `json:"error,omitempty"`
