@@ -19,7 +19,11 @@ import (
 
 	"kiln/oauth"
 	"kiln/oauth/storage"
+	"kiln/server"
+	"kiln/server/access"
 	"kiln/server/outcome"
+	"kiln/server/search"
+	"kiln/server/smart"
 	"kiln/server/store"
 )
 
@@ -55,14 +59,39 @@ type storedResources struct {
 	store *store.Store
 }
 
+// open opens the store once.
+func (r *storedResources) open(ctx context.Context) error {
+	if r.store != nil {
+		return nil
+	}
+	s, err := store.Open(ctx, store.Config{URL: r.url, Logger: slog.New(slog.DiscardHandler)})
+	r.store = s
+	return err
+}
+
+// Means reports whether a scope can match a resource. A search parameter that this program lacks may be
+// a stored SearchParameter: the server decides on it when it grants the scope.
+func (r *storedResources) Means(ctx context.Context, scope smart.Scope) bool {
+	parameters, err := server.CompiledParameters()
+	if err != nil {
+		return true
+	}
+	d := &access.Decider{Registry: func() *search.Registry { return parameters }}
+	if d.ScopeMatchesAny(ctx, scope) {
+		return true
+	}
+	if scope.Type != "*" && !parameters.Has(scope.Type) || r.open(ctx) != nil {
+		return false
+	}
+	more := false
+	err = r.store.Pool().QueryRow(ctx, `SELECT EXISTS (SELECT FROM resource r JOIN resource_type t ON t.typ = r.typ WHERE t.name = 'SearchParameter')`).Scan(&more)
+	return err != nil || more
+}
+
 // Exists reports whether a reference such as Practitioner/1 has a target.
 func (r *storedResources) Exists(ctx context.Context, reference string) (bool, error) {
-	if r.store == nil {
-		s, err := store.Open(ctx, store.Config{URL: r.url, Logger: slog.New(slog.DiscardHandler)})
-		if err != nil {
-			return false, err
-		}
-		r.store = s
+	if err := r.open(ctx); err != nil {
+		return false, err
 	}
 	typ, id, _ := strings.Cut(reference, "/")
 	v, err := r.store.Read(ctx, typ, id)

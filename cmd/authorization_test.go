@@ -143,7 +143,11 @@ func TestAccountCommands(t *testing.T) {
 	var key, secret, kid string
 	for _, tt := range []struct{ line, want, not string }{
 		{"admin client create backend --confidential --grant-type client_credentials --scope system/*.rs", `(?m)^[A-Za-z0-9_-]{43}$`, ""},
-		{"admin client create backend --scope system/*.rs", "already", ""},
+		{"admin client create backend --confidential --scope system/*.rs", "already", ""},
+		{"admin client create useless --confidential", "scopes is empty", ""},
+		{"admin client create useless --scope patient/*.rs", "redirectUris is empty", ""},
+		{"admin client create useless --confidential --scope system/Patiens.rs", "no resource can match", ""},
+		{"admin client create useless --confidential --scope system/Patient.rs?colour=red", "no resource can match", ""},
 		{"admin client list", "backend", ""},
 		{"admin client show backend", `system/\*\.rs`, "ecret\":"},
 		{"admin client update backend --name Nightly", "Nightly", ""},
@@ -187,7 +191,7 @@ func TestAccountCommands(t *testing.T) {
 		if m := regexp.MustCompile(`"kid": "([^"]*)"`).FindStringSubmatch(out); m != nil {
 			kid = m[1]
 		}
-		if refused := tt.want == "already"; (err != nil) != refused {
+		if refused := tt.want == "already" || strings.HasSuffix(tt.want, "is empty") || tt.want == "no resource can match"; (err != nil) != refused {
 			t.Errorf("kiln %s: %v\n%s", tt.line, err, out)
 			continue
 		}

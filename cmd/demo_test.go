@@ -43,7 +43,7 @@ func (s *said) String() string {
 func TestDemo(t *testing.T) {
 	t.Parallel()
 	database, address := storetest.New(t), freeAddress(t)
-	bootstrap := "auth: {bootstrap: {clients: [{clientId: admin}], users: [{username: mine, password: correct-horse-battery}]}}"
+	bootstrap := "auth: {bootstrap: {clients: [{clientId: admin, confidential: true, scopes: [admin]}], users: [{username: mine, password: correct-horse-battery}]}}"
 	serve := func(more ...string) (*exec.Cmd, *said) {
 		c := exec.Command(os.Args[0], append([]string{"serve", "--demo", "--database-url", database}, more...)...)
 		c.Dir, c.Env = t.TempDir(), append(os.Environ(), "RUN_AS_KILN=1")

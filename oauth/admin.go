@@ -25,9 +25,11 @@ type Admin struct {
 	// Config is the configuration in force. It is read at each use, because parts of it can
 	// change while a server runs.
 	Config func() Config
-	// Records says whether a user's FHIR resource exists; nil does not ask.
+	// Records answers whether a user's FHIR resource exists, and whether a scope can match a resource;
+	// nil does not ask.
 	Records interface {
 		Exists(ctx context.Context, reference string) (bool, error)
+		Means(ctx context.Context, scope smart.Scope) bool
 	}
 	Now func() time.Time
 	// Revoked is called after something was revoked, so that the server that did it
@@ -86,6 +88,9 @@ func (a *Admin) CreateClient(ctx context.Context, body []byte) (*ClientAnswer, e
 		return nil, invalidRequest("clientId is %q: %s stands before the ids of Apps, whose clients Kiln makes", b.ClientID, appClientID(""))
 	}
 	c, err := a.client(b)
+	if err == nil {
+		err = a.checkUsable(ctx, c)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -166,6 +171,9 @@ func (a *Admin) ReplaceClient(ctx context.Context, id string, body []byte) (*Cli
 	}
 	b.ClientID = id
 	c, err := a.client(b)
+	if err == nil && !isSameReach(c, old) {
+		err = a.checkUsable(ctx, c)
+	}
 	if err != nil {
 		return nil, err
 	}

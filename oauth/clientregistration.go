@@ -1,6 +1,7 @@
 package oauth
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/rsa"
 	"encoding/json"
@@ -189,6 +190,52 @@ func checkClientScopes(_ *Admin, b *clientBody, c *storage.Client) error {
 		}
 	}
 	return nil
+}
+
+// checkUsable refuses a client that could never get a token, and scopes that no resource can match. A
+// client that introspects tokens needs no token of its own. The client of an App gets its scopes later.
+func (a *Admin) checkUsable(ctx context.Context, c *storage.Client) error {
+	code, own := slices.Contains(c.GrantTypes, grantCode), slices.Contains(c.GrantTypes, grantClientCredentials)
+	if code && len(c.RedirectURIs) == 0 {
+		return invalidRequest("redirectUris is empty: expected at least one with the grant type %s", grantCode)
+	}
+	scopes, err := smart.Parse(strings.Join(c.Scopes, " "))
+	if err != nil {
+		return invalidRequest("scopes: %s", err)
+	}
+	for _, r := range scopes.Resource {
+		if a.Records != nil && !a.Records.Means(ctx, r) {
+			return invalidRequest("scopes has %q: no resource can match it, because this server lacks its resource type or a search parameter", r.String())
+		}
+	}
+	switch {
+	case c.MayIntrospect || strings.HasPrefix(c.ID, appClientID("")):
+		return nil
+	case !code && !own:
+		return invalidRequest("grantTypes is %s: expected %s or %s too, because a refresh token comes with another grant", strings.Join(c.GrantTypes, ", "), grantCode, grantClientCredentials)
+	case scopes.Empty():
+		return invalidRequest("scopes is empty: the client could ask for nothing")
+	}
+	for _, r := range scopes.Resource {
+		if r.Context == smart.System && own || r.Context != smart.System && code {
+			return nil
+		}
+	}
+	for _, name := range scopes.Other {
+		if smart.WithoutUser(name) || name == "openid" && code {
+			return nil
+		}
+	}
+	want := "system/ scopes, admin, metrics or launch/context"
+	if code {
+		want = "patient/ or user/ scopes, or openid"
+	}
+	return invalidRequest("scopes is %s: the grant types %s need %s", strings.Join(c.Scopes, " "), strings.Join(c.GrantTypes, ", "), want)
+}
+
+// isSameReach reports whether two registrations have the same scopes, grant types and redirect URIs.
+func isSameReach(a, b *storage.Client) bool {
+	return slices.Equal(a.Scopes, b.Scopes) && slices.Equal(a.GrantTypes, b.GrantTypes) && slices.Equal(a.RedirectURIs, b.RedirectURIs)
 }
 
 func checkClientURIs(a *Admin, _ *clientBody, c *storage.Client) error {

@@ -220,8 +220,11 @@ func (a *Admin) checkClient(entry map[string]any) error {
 	if b.ClientID == "" {
 		return errors.New("clientId is missing")
 	}
-	_, err := a.client(b)
-	return err
+	c, err := a.client(b)
+	if err != nil {
+		return err
+	}
+	return a.checkUsable(context.Background(), c)
 }
 
 // checkUser is checkClient for a user. The password may be left out once the user is made.

@@ -138,7 +138,7 @@ func TestAuthorizeRefusesByRedirect(t *testing.T) {
 	s.app()
 	s.client(map[string]any{"clientId": "secret", "confidential": true, "redirectUris": []string{callback}, "scopes": []string{"openid"}})
 	s.client(map[string]any{"clientId": "service", "confidential": true, "redirectUris": []string{callback}, "grantTypes": []string{"client_credentials"}, "scopes": []string{"system/*.rs"}})
-	s.client(map[string]any{"clientId": "nothing", "redirectUris": []string{callback}})
+	s.client(map[string]any{"clientId": "nothing", "redirectUris": []string{callback}, "scopes": []string{"user/Medication.r"}})
 	for _, tt := range []struct {
 		name, want string
 		changes    []string

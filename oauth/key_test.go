@@ -151,11 +151,11 @@ func TestAccessTokenLifetimeIsBounded(t *testing.T) {
 	t.Parallel()
 	s := start(t)
 	s.client(map[string]any{"clientId": "service", "confidential": true, "accessTokenLifetime": "365d", "scopes": []string{"system/*.rs"}})
-	if _, err := s.server.CreateClient(t.Context(), []byte(`{"refreshTokenLifetime": "1ms"}`)); err == nil {
+	if _, err := s.server.CreateClient(t.Context(), []byte(`{"confidential": true, "scopes": ["system/*.rs"], "refreshTokenLifetime": "1ms"}`)); err == nil {
 		t.Error("a client's refresh tokens may live for 1ms")
 	}
 	for lifetime, good := range map[string]bool{"365d": true, "366d": false, "1s": true, "1ms": false, "999ms": false} {
-		if _, err := s.server.CreateClient(t.Context(), []byte(`{"accessTokenLifetime": "`+lifetime+`"}`)); (err == nil) != good {
+		if _, err := s.server.CreateClient(t.Context(), []byte(`{"confidential": true, "scopes": ["system/*.rs"], "accessTokenLifetime": "`+lifetime+`"}`)); (err == nil) != good {
 			t.Errorf("a client's accessTokenLifetime %s: %v", lifetime, err)
 		}
 		if _, err := s.server.Mint(t.Context(), s.base, "", oauth.Minting{ClientID: "service", Scope: "system/*.rs", Lifetime: lifetime}); (err == nil) != good {
@@ -170,13 +170,13 @@ func TestAccessTokenLifetimeIsBounded(t *testing.T) {
 }
 
 // An administrator can mint only tokens that the client could get. Contract, Authorization
-// 3: `scopes` (what it may ask for; empty: nothing); 2: `kiln token mint`.
+// 3: `scopes` (what it may ask for); 2: `kiln token mint`.
 func TestMintedScopes(t *testing.T) {
 	t.Parallel()
 	s := start(t)
 	s.app()
 	s.client(map[string]any{"clientId": "service", "confidential": true, "grantTypes": []string{"client_credentials"}, "scopes": []string{"system/*.rs"}})
-	s.client(map[string]any{"clientId": "none", "confidential": true, "grantTypes": []string{"client_credentials"}})
+	s.client(map[string]any{"clientId": "none", "confidential": true, "grantTypes": []string{"client_credentials"}, "scopes": []string{"metrics"}})
 	for _, tt := range []struct {
 		m    oauth.Minting
 		want string // in the error, "" for a token

@@ -543,14 +543,14 @@ func TestManage(t *testing.T) {
 	if a := do("PATCH", "/admin/clients/"+id, `{"active": false}`, 200); a.json["active"] != false || a.text("name") != "x" {
 		t.Errorf("patched %s", a.body)
 	}
-	if a := do("PUT", "/admin/clients/"+id, `{"confidential": true}`, 200); a.json["active"] != true || a.text("name") != "" {
+	if a := do("PUT", "/admin/clients/"+id, `{"confidential": true, "scopes": ["system/*.r"]}`, 200); a.json["active"] != true || a.text("name") != "" {
 		t.Errorf("replaced %s", a.body)
 	}
 	for _, patch := range []string{`{"Active": false}`, `{"activ": false}`, `null`} {
 		do("PATCH", "/admin/clients/"+id, patch, 400)
 	}
 	keys, _ := json.Marshal(newKeyPair(t, "k").jwks())
-	do("POST", "/admin/clients", `{"clientId": "`+id+`"}`, 409)
+	do("POST", "/admin/clients", `{"clientId": "`+id+`", "confidential": true, "scopes": ["system/*.rs"]}`, 409)
 	do("PUT", "/admin/clients/nobody", `{}`, 404)
 	for name, body := range map[string]string{
 		"an unknown field": `{"secret": "x"}`, "a wrong type": `{"name": 1}`, "no JSON": `x`,
@@ -868,7 +868,7 @@ func TestRegister(t *testing.T) {
 	if a.status != 201 || a.text("client_id") == "" || a.text("scope") != "openid patient/*.rs" || a.text("client_secret") != "" {
 		t.Errorf("public: %d %s", a.status, a.body)
 	}
-	a = s.call("POST", "/auth/register", "", `{"redirect_uris": ["https://app.example.org/cb"]}`)
+	a = s.call("POST", "/auth/register", "", `{"redirect_uris": ["https://app.example.org/cb"], "scope": "openid"}`)
 	if a.status != 201 || a.text("client_secret") == "" || a.json["client_secret_expires_at"] != 0.0 {
 		t.Errorf("confidential: %d %s", a.status, a.body)
 	}

@@ -233,8 +233,8 @@ func TestClientFields(t *testing.T) {
 	if a := s.refresh(brief.text("refresh_token"), "client_id", "brief"); a.status != 400 || a.text("error") != "invalid_grant" {
 		t.Errorf("refreshTokenLifetime: %d %s", a.status, a.body)
 	}
-	with("nothing", map[string]any{"scopes": []string{}})
-	refused("scopes empty", "invalid_scope", "client_id", "nothing")
+	with("nothing", map[string]any{"scopes": []string{"user/Medication.r"}})
+	refused("scopes without those of the request", "invalid_scope", "client_id", "nothing")
 	with("disabled", map[string]any{"active": false})
 	if a := s.authorize(newBrowser(t), s.request("client_id", "disabled")); a.status != 400 || a.header.Get("Location") != "" {
 		t.Errorf("active false: %d %s", a.status, a.header.Get("Location"))

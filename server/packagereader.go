@@ -32,7 +32,7 @@ func PackageReader(dir fs.FS, name string) (fhirpackage.Reader, error) {
 	if err != nil {
 		return none, err
 	}
-	base, err := compiledParameters()
+	base, err := CompiledParameters()
 	if err != nil {
 		return none, err
 	}

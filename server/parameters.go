@@ -12,8 +12,8 @@ import (
 	"kiln/server/searchparam"
 )
 
-// compiledParameters are the search parameters that this program is compiled with.
-func compiledParameters() (*search.Registry, error) {
+// CompiledParameters returns the search parameters that this program is compiled with.
+func CompiledParameters() (*search.Registry, error) {
 	base := search.NewRegistry(r4.Model, index.Parameters, index.Compartments)
 	for _, r := range index.Interpreted {
 		var err error
@@ -27,7 +27,7 @@ func compiledParameters() (*search.Registry, error) {
 // parameters makes the search parameters in force, the compiled ones and those that
 // arrive at run time, and starts the work on the index that they ask for.
 func (s *Server) parameters(ctx context.Context) (*searchparam.Service, error) {
-	base, err := compiledParameters()
+	base, err := CompiledParameters()
 	if err != nil {
 		return nil, err
 	}

@@ -147,7 +147,7 @@ func TestAuditOfAdministration(t *testing.T) {
 	s := withAuthorization(t)
 	all := s.bearer(s.backendToken("backend", "system/*.cruds"))
 	admin := s.bearer(s.backendToken("operator", "admin"))
-	admin.post(s.origin()+"/admin/clients", `{"clientId":"made-here"}`, append([]string{"Content-Type", "application/json", "X-Request-Id"}, "client-1")...).want(201)
+	admin.post(s.origin()+"/admin/clients", `{"clientId":"made-here","confidential":true,"scopes":["system/*.rs"]}`, append([]string{"Content-Type", "application/json", "X-Request-Id"}, "client-1")...).want(201)
 	admin.post(s.origin()+"/admin/users", `{"username":"nurse","password":"`+userPassword+`"}`, append([]string{"Content-Type", "application/json", "X-Request-Id"}, "user-1")...).want(201)
 	admin.post(s.origin()+"/admin/policies", `{"name":"night","effect":"deny","active":false,"priority":1}`, append([]string{"Content-Type", "application/json", "X-Request-Id"}, "policy-1")...).want(201)
 	admin.do("DELETE", s.origin()+"/admin/policies/night", "", "X-Request-Id", "policy-2").want(204)
@@ -196,7 +196,7 @@ func TestAdminPaths(t *testing.T) {
 	s := withAuthorization(t)
 	admin := s.bearer(s.backendToken("operator", "admin"))
 	id := "https://app.example.org/smart"
-	a := admin.post(s.origin()+"/admin/clients", `{"clientId":"`+id+`"}`, "Content-Type", "application/json").want(201)
+	a := admin.post(s.origin()+"/admin/clients", `{"clientId":"`+id+`","confidential":true,"scopes":["system/*.rs"]}`, "Content-Type", "application/json").want(201)
 	for _, path := range []string{a.header.Get("Location"), "/admin/clients/" + url.PathEscape(id), "/fhir/admin/clients/" + url.PathEscape(id), "/admin/clients/" + url.PathEscape(id) + "/"} {
 		admin.get(s.origin()+path).want(200).equal("clientId", id)
 	}

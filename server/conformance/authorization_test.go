@@ -849,3 +849,47 @@ func TestAuditOfSignIns(t *testing.T) {
 		})
 	}
 }
+
+// Contract, Authorization 2: a client that could never get a token, and scopes that no resource can match, are refused
+// with the reason when they are registered.
+func TestUnusableClientsAreRefused(t *testing.T) {
+	t.Parallel()
+	s := withAuthorization(t, func(c *server.Config) { c.Auth.Smart.DynamicRegistrationEnabled = true })
+	admin := s.bearer(s.backendToken("operator", "admin"))
+	for _, tt := range []struct{ name, client, says string }{
+		{"no redirect URI", `"scopes":["patient/*.rs"]`, "redirectUris is empty"},
+		{"no redirect URI, confidential", `"confidential":true,"grantTypes":["authorization_code"],"scopes":["patient/*.rs"]`, "redirectUris is empty"},
+		{"no scope", `"redirectUris":["https://app.test/cb"]`, "scopes is empty"},
+		{"no scope of a service", `"confidential":true,"grantTypes":["client_credentials"]`, "scopes is empty"},
+		{"only scopes of a service, for a person", `"redirectUris":["https://app.test/cb"],"scopes":["system/*.rs"]`, "need patient/ or user/ scopes"},
+		{"only scopes of a person, for a service", `"confidential":true,"grantTypes":["client_credentials"],"scopes":["patient/*.rs openid"]`, "need system/ scopes"},
+		{"scopes that give no data", `"redirectUris":["https://app.test/cb"],"scopes":["launch/patient offline_access"]`, "need patient/ or user/ scopes"},
+		{"refresh_token alone", `"redirectUris":["https://app.test/cb"],"grantTypes":["refresh_token"],"scopes":["patient/*.rs"]`, "grantTypes is refresh_token"},
+		{"an unknown type", `"redirectUris":["https://app.test/cb"],"scopes":["patient/*.rs","patient/Patiens.rs"]`, "patient/Patiens.rs"},
+		{"an unknown search parameter", `"redirectUris":["https://app.test/cb"],"scopes":["patient/Observation.rs?colour=red"]`, "colour"},
+		{"a search that cannot be asked of one resource", `"redirectUris":["https://app.test/cb"],"scopes":["patient/Observation.rs?_count=1"]`, "_count"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			admin.in(t).post(s.origin()+"/admin/clients", `{"name":"x",`+tt.client+`}`, "Content-Type", "application/json").issue(400, "invalid", tt.says)
+		})
+	}
+	register := func(body string) *answer {
+		return s.post(s.origin()+"/auth/register", body, "Content-Type", "application/json")
+	}
+	for body, says := range map[string]string{
+		`{"redirect_uris":["https://app.test/cb"]}`:                                                  "scopes is empty",
+		`{"redirect_uris":["https://app.test/cb"],"scope":"system/*.rs admin"}`:                      "scopes is empty",
+		`{"redirect_uris":["https://app.test/cb"],"scope":"patient/Patiens.rs"}`:                     "no resource can match",
+		`{"redirect_uris":["https://app.test/cb"],"scope":"offline_access"}`:                         "need patient/",
+		`{"redirect_uris":["https://app.test/cb"],"grant_types":["refresh_token"],"scope":"openid"}`: "grantTypes is refresh_token",
+	} {
+		a := register(body).want(400).equal("error", "invalid_client_metadata")
+		if !strings.Contains(a.str("error_description"), says) {
+			t.Errorf("%s: %s, want %s", body, a.body, says)
+		}
+	}
+	// A client that only introspects needs neither. A stored client can be changed in other fields.
+	admin.post(s.origin()+"/admin/clients", `{"clientId":"gateway","confidential":true,"mayIntrospect":true}`, "Content-Type", "application/json").want(201)
+	admin.do("PATCH", s.origin()+"/admin/clients/app", `{"scopes":[]}`, "Content-Type", "application/merge-patch+json").issue(400, "invalid", "scopes is empty")
+	admin.do("PATCH", s.origin()+"/admin/clients/app", `{"active":false}`, "Content-Type", "application/merge-patch+json").want(200)
+}
