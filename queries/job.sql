@@ -98,7 +98,7 @@ WHERE f.job = sqlc.arg(job)::text AND f.kind = sqlc.arg(kind)::text AND f.type =
 -- FinishJob ends a job whose parts are all done.
 -- name: FinishJob :execrows
 UPDATE job j
-SET state = 'done', finished = clock_timestamp(), expires = clock_timestamp() + sqlc.arg(retention_ms)::bigint * interval '1 millisecond'
+SET state = 'done', finished = clock_timestamp(), total = greatest(j.total, j.done + j.failed), expires = clock_timestamp() + sqlc.arg(retention_ms)::bigint * interval '1 millisecond'
 WHERE j.id = @id AND j.finished IS NULL AND NOT EXISTS (SELECT FROM job_part p WHERE p.job = j.id AND p.state <> 'done');
 
 -- EndJob ends a job as failed or cancelled.

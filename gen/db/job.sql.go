@@ -340,7 +340,7 @@ func (q *Queries) ExpireJob(ctx context.Context, id string) (int64, error) {
 
 const FinishJob = `-- name: FinishJob :execrows
 UPDATE job j
-SET state = 'done', finished = clock_timestamp(), expires = clock_timestamp() + $1::bigint * interval '1 millisecond'
+SET state = 'done', finished = clock_timestamp(), total = greatest(j.total, j.done + j.failed), expires = clock_timestamp() + $1::bigint * interval '1 millisecond'
 WHERE j.id = $2 AND j.finished IS NULL AND NOT EXISTS (SELECT FROM job_part p WHERE p.job = j.id AND p.state <> 'done')
 `
 

@@ -356,6 +356,7 @@ func (s *Service) download(w http.ResponseWriter, r *http.Request) {
 	h.Add("Vary", "Accept-Encoding")
 	if r.Header.Get("Range") == "" && web.WantsGzip(r) {
 		h.Set("Content-Encoding", "gzip")
+		h.Set("ETag", `"`+j.ID+"-"+f.Name+`.gz"`) // other bytes than those of a Range
 		x.WriteHeader(http.StatusOK)
 		if r.Method == http.MethodHead {
 			return

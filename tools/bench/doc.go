@@ -10,6 +10,7 @@
 //	bench scale --size 2000000                            the design's rows among 0.2 and among 2 million resources
 //	bench copies --first 1 --copies 9 --url http://…      fill a server with copies of the corpus
 //	bench operations --kiln bin/kiln                      what rate limits and audit cost
+//	bench bulk --kiln bin/kiln                            bulk export and import beside paging and transactions
 //	bench notifications --kiln bin/kiln                   subscriptions, webhooks, WebSockets, event streams
 //	bench apps --kiln bin/kiln --corpus DIR               operations of Apps beside reads
 //	bench soak --for 10m --url http://localhost:8080/fhir a mixed load at a part of its peak

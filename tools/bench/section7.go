@@ -175,6 +175,14 @@ func (s *settings) section7(c *cobra.Command, soak time.Duration) error {
 		}
 		out.Results, out.Goals = append(out.Results, guarded...), append(out.Goals, g...)
 	}
+	if t.kiln != nil {
+		say("bulk data")
+		r, g, err := t.bulk(ctx, s)
+		if err != nil {
+			return err
+		}
+		out.Results, out.Goals = append(out.Results, r...), append(out.Goals, g...)
+	}
 	if soak > 0 {
 		say("mixed load for %s", soak)
 		r, g, err := t.soak(ctx, s, soak, 0.8, say)
