@@ -88,6 +88,61 @@ func (u *run) binding(n fhir.Node, b *binding) {
 	u.report(severity, "expected a code of %s (%s binding), found %s%s", b.valueSet, word, strings.Join(found, ", "), hint)
 }
 
+// checkMaximum checks the codes of n against a maximum value set, which binds codes as a required binding
+// does. A concept without a code is not bound.
+// Spec: https://hl7.org/fhir/R4/extension-elementdefinition-maxvalueset.html.
+func (u *run) checkMaximum(n fhir.Node, valueSet string) {
+	if !u.options.Strict && !u.options.Warnings {
+		return
+	}
+	type concept struct{ system, code string }
+	var codings []concept
+	switch e := n.Element().(type) {
+	case *r4.CodeableConcept:
+		for i := range e.Coding {
+			codings = append(codings, concept{e.Coding[i].System.Text, e.Coding[i].Code.Text})
+		}
+	case *r4.Coding:
+		codings = []concept{{e.System.Text, e.Code.Text}}
+	case *r4.Quantity:
+		codings = []concept{{e.System.Text, e.Code.Text}}
+	default:
+		if n.T.Kind.Primitive() && n.Text() != "" {
+			codings = []concept{{"", n.Text()}}
+		}
+	}
+	b := &binding{required: true, valueSet: valueSet}
+	var found []string
+	for _, c := range codings {
+		if c.code == "" {
+			continue
+		}
+		if u.checkMember(b, c.system, c.code, n.T.Kind.Primitive()) != outside {
+			return
+		}
+		found = append(found, strings.TrimPrefix(c.system+"|"+c.code, "|"))
+	}
+	if len(found) > 0 && !u.reported() {
+		u.reportFailure("expected a code of %s (maximum value set), found %s", valueSet, strings.Join(found, ", "))
+	}
+}
+
+// maximumOf returns the maximum value set of a binding, "" for none.
+func maximumOf(b *r4.ElementDefinitionBinding) string {
+	for i := range b.Extension {
+		x := &b.Extension[i]
+		if x.URL.Text != maximumExtension {
+			continue
+		}
+		if x.Value == nil {
+			continue
+		}
+		url, _, _ := strings.Cut(fhir.NodeOf(x.Value).Text(), "|")
+		return strings.Clone(url)
+	}
+	return ""
+}
+
 // maxHint is how many codes a value set may have to be listed in full.
 const maxHint = 12
 

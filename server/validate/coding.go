@@ -20,6 +20,18 @@ func (u *run) checkConcept(n fhir.Node) {
 	u.inSystem(c.System.Text, c.Version.Text, c.Code.Text)
 }
 
+// checkDisplay warns where a Coding's display is not one of its code.
+// Spec: https://hl7.org/fhir/R4/datatypes-definitions.html#Coding.display.
+func (u *run) checkDisplay(n fhir.Node) {
+	c, ok := n.Element().(*r4.Coding)
+	if !ok || c.System.Text == "" || c.Code.Text == "" || c.Display.Text == "" {
+		return
+	}
+	if want, right := u.v.codes.Display(c.System.Text, c.Version.Text, c.Code.Text, c.Display.Text); !right {
+		u.report(outcome.Warning, "the display of the code %s|%s is %q, found %q", c.System.Text, c.Code.Text, want, outcome.Clip(c.Display.Text))
+	}
+}
+
 // checkUnit checks that the code of a Quantity is one of its code system.
 func (u *run) checkUnit(n fhir.Node) {
 	var system, code string

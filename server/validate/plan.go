@@ -56,6 +56,7 @@ type fieldPlan struct {
 	field      *fhir.Field
 	invariants []*invariant // on each value, from the element's own definition
 	binding    *binding
+	maximum    string               // the maximum value set, "" for none
 	child      atomic.Pointer[plan] // of a complex element with one type
 	id         bool                 // Element.id
 	absolute   bool                 // an absolute URI
@@ -68,6 +69,13 @@ type binding struct {
 	required bool
 	valueSet string
 }
+
+// maximum are the maximum value sets of R4's own definitions for coded elements, by the preferred value set.
+// Spec: https://hl7.org/fhir/R4/extension-elementdefinition-maxvalueset.html.
+var maximum = map[string]string{"http://hl7.org/fhir/ValueSet/languages": "http://hl7.org/fhir/ValueSet/all-languages"}
+
+// maximumExtension names the maximum value set of a binding.
+const maximumExtension = "http://hl7.org/fhir/StructureDefinition/elementdefinition-maxValueSet"
 
 // invariant is one constraint, compiled by codegen or, where check is nil, by the
 // FHIRPath engine.
@@ -149,6 +157,7 @@ func (ps *plans) structural(t *fhir.Type) *plan {
 		if s := f.Binding.Strength; (s == "required" || s == "extensible") && f.Binding.ValueSet != "" {
 			fp.binding = &binding{required: s == "required", valueSet: f.Binding.ValueSet}
 		}
+		fp.maximum = maximum[f.Binding.ValueSet]
 	}
 	return p
 }

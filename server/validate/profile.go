@@ -49,9 +49,10 @@ type element struct {
 	most       fhir.Node // maxValue[x]
 	maxLength  int
 	binding    *binding
-	bound      bool // the element that a slice belongs to, or the base type, has the binding too
-	choice     bool // value[x]
-	wide       bool // it has all types and targets of the base type's element
+	maximum    string // the maximum value set, "" for none or for the one of the base type
+	bound      bool   // the element that a slice belongs to, or the base type, has the binding too
+	choice     bool   // value[x]
+	wide       bool   // it has all types and targets of the base type's element
 	invariants []*invariant
 	children   []*element
 	slicing    *slicing
@@ -296,6 +297,9 @@ func (ps *profiles) element(p *profile, d *r4.ElementDefinition, inherited bool)
 	if b := d.Binding; b != nil && b.ValueSet.Text != "" && (b.Strength.Text == "required" || b.Strength.Text == "extensible") {
 		e.binding = &binding{required: b.Strength.Text == "required", valueSet: strings.Clone(strings.Split(b.ValueSet.Text, "|")[0])}
 	}
+	if d.Binding != nil {
+		e.maximum = maximumOf(d.Binding)
+	}
 	for _, c := range d.Constraint {
 		// Constraints of the base definitions are checked with the base.
 		if !inherited && (ps.isBase(c.Source.Text) || c.Source.Text == "" && strings.HasPrefix(c.Key.Text, "dom-")) {
@@ -475,6 +479,9 @@ func (u *run) checkItem(n fhir.Node, e *element) {
 				u.issues = append(u.issues, last)
 			}
 		}
+	}
+	if e.maximum != "" {
+		u.checkMaximum(n, e.maximum)
 	}
 	u.against(n, e)
 }

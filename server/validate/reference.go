@@ -35,12 +35,38 @@ func (u *run) reference(n fhir.Node, fp *fieldPlan) {
 			u.exists(typ, id)
 		}
 	}
+	u.checkDocument(ref)
 	switch said := saidType(r); {
 	case typ == "":
 	case said != "" && typ != said:
 		u.report(outcome.Failure, "expected a reference to %s, which type says, found %s", said, ref)
 	case !fp.allowsType(typ):
 		u.report(outcome.Failure, "expected a reference to %s, found %s", strings.Join(fp.field.Targets, ", "), cmp.Or(ref, typ))
+	}
+}
+
+// checkDocument reports a reference in a document that the document does not resolve. The resources to
+// which the Composition refers must be in the document: this is an error. Others are a warning. A
+// reference to another server stays as it is.
+// Spec: https://hl7.org/fhir/R4/documents.html#content, bundle.html#references.
+func (u *run) checkDocument(ref string) {
+	if len(u.bundles) == 0 || !u.options.Strict && !u.options.Warnings {
+		return
+	}
+	at := &u.bundles[len(u.bundles)-1]
+	if at.bundle.Type_.Text != "document" || ref == "" || ref[0] == '#' || strings.Contains(ref, "?") ||
+		strings.Contains(ref, ":") && !strings.HasPrefix(ref, "urn:") {
+		return
+	}
+	if _, ok := u.resolved(ref); ok {
+		return
+	}
+	first := at.entry == 0 && len(at.bundle.Entry) > 0 && at.bundle.Entry[0].Resource != nil && at.bundle.Entry[0].Resource.Type().Name == "Composition"
+	switch {
+	case first:
+		u.reportFailure("expected a reference to a resource of the document, found %s: no entry has it", outcome.Clip(ref))
+	case u.options.Warnings:
+		u.report(outcome.Warning, "%s is in no entry of the document", outcome.Clip(ref))
 	}
 }
 

@@ -23,6 +23,11 @@ func TestStrict(t *testing.T) {
 	bundle := func(typ, entries string) string {
 		return `{"resourceType":"Bundle","type":"` + typ + `","entry":[` + entries + `]}`
 	}
+	document := func(composition, entries string) string {
+		return `{"resourceType":"Bundle","type":"document","identifier":{"system":"urn:oid:1.2","value":"1"},"timestamp":"2024-01-01T00:00:00Z","entry":[` +
+			`{"fullUrl":"http://x/fhir/Composition/c","resource":{"resourceType":"Composition","id":"c","status":"final","type":{"text":"x"},"date":"2024","title":"x","author":[{"reference":"Practitioner/d"}],` + composition + `}},` +
+			`{"fullUrl":"http://x/fhir/Practitioner/d","resource":{"resourceType":"Practitioner","id":"d"}}` + entries + `]}`
+	}
 	for _, c := range []struct{ name, data, want string }{
 		// https://hl7.org/fhir/R4/element.html: ele-1
 		{"ele-1: a primitive with an id only", patient(`,"_gender":{"id":"a"}`), "error Patient.gender: constraint ele-1: "},
@@ -55,6 +60,25 @@ func TestStrict(t *testing.T) {
 		{"a UUID that is none", patient(`,"identifier":[{"system":"urn:uuid:1","value":"1"}]`), "error Patient.identifier[0].system: expected urn:uuid: and a UUID, found urn:uuid:1"},
 		{"a UUID in capitals", patient(`,"identifier":[{"system":"urn:uuid:68D043B5-9ECF-4559-A57A-396E0D452311","value":"1"}]`), ""},
 		{"a urn", patient(`,"identifier":[{"system":"urn:oid:1.2.3","value":"1"}]`), ""},
+		// https://hl7.org/fhir/R4/extension-elementdefinition-maxvalueset.html
+		{"a nonsense language", patient(`,"language":"nonsense-zz-language"`), "error Patient.language: expected a code of http://hl7.org/fhir/ValueSet/all-languages (maximum value set), found nonsense-zz-language"},
+		{"a language that there is not", patient(`,"language":"xx-qq1"`), "error Patient.language: expected a code of http://hl7.org/fhir/ValueSet/all-languages"},
+		{"a nonsense language of a person", patient(`,"communication":[{"language":{"coding":[{"system":"urn:ietf:bcp:47","code":"klingonish-x"}]}}]`), "error Patient.communication[0].language: expected a code of http://hl7.org/fhir/ValueSet/all-languages"},
+		{"a language of another system", patient(`,"communication":[{"language":{"coding":[{"system":"http://example.org/languages","code":"en"}]}}]`), "error Patient.communication[0].language: expected a code of http://hl7.org/fhir/ValueSet/all-languages"},
+		{"a nonsense language of an attachment", patient(`,"photo":[{"language":"qqqqqqqqqq"}]`), "error Patient.photo[0].language: expected a code of http://hl7.org/fhir/ValueSet/all-languages"},
+		{"languages", patient(`,"language":"de-CH","communication":[{"language":{"coding":[{"system":"urn:ietf:bcp:47","code":"zh-Hant-TW"}]}},{"language":{"coding":[{"system":"http://example.org/languages","code":"1"},{"system":"urn:ietf:bcp:47","code":"en-US"}]}},{"language":{"text":"Romansh"}}]`), ""},
+		// https://hl7.org/fhir/R4/datatypes-definitions.html#Coding.display
+		{"a wrong display", observation(`,"category":[{"coding":[{"system":"http://terminology.hl7.org/CodeSystem/observation-category","code":"laboratory","display":"Banana"}]}]`),
+			`warning Observation.category[0].coding[0]: the display of the code http://terminology.hl7.org/CodeSystem/observation-category|laboratory is "Laboratory", found "Banana"`},
+		{"a display in other letters", observation(`,"category":[{"coding":[{"system":"http://terminology.hl7.org/CodeSystem/observation-category","code":"laboratory","display":"LABORATORY"}]}]`), ""},
+		{"a wrong display in an extension", patient(`,"extension":[{"url":"http://hl7.org/fhir/StructureDefinition/patient-religion","valueCodeableConcept":{"coding":[{"system":"http://terminology.hl7.org/CodeSystem/v3-ReligiousAffiliation","code":"1001","display":"Banana"}]}}]`), "warning Patient.extension[0].value.coding[0]: the display of the code"},
+		// https://hl7.org/fhir/R4/documents.html#content
+		{"a document without the subject of its Composition", document(`"subject":{"reference":"Patient/9"}`, ""), "error Bundle.entry[0].resource.subject: expected a reference to a resource of the document, found Patient/9"},
+		{"a document without an entry of a section", document(`"section":[{"title":"s","entry":[{"reference":"urn:uuid:5a2ee1e4-8a70-4fba-a3de-5a6dbb6bbd7d"}]}]`, ""), "error Bundle.entry[0].resource.section[0].entry[0]: expected a reference to a resource of the document"},
+		{"a document whose other resources refer elsewhere", document(`"section":[{"title":"s","entry":[{"reference":"Observation/o"}]}]`, `,{"fullUrl":"http://x/fhir/Observation/o","resource":{"resourceType":"Observation","id":"o","status":"final","code":{"text":"x"},"specimen":{"reference":"Specimen/1"}}}`),
+			"warning Bundle.entry[2].resource.specimen: Specimen/1 is in no entry of the document"},
+		{"a document", document(`"subject":{"reference":"Patient/p"},"custodian":{"reference":"http://elsewhere.org/fhir/Organization/1"}`, `,{"fullUrl":"http://x/fhir/Patient/p","resource":{"resourceType":"Patient","id":"p"}}`), ""},
+		{"a collection", strings.Replace(document(`"subject":{"reference":"Patient/9"}`, ""), `"document"`, `"collection"`, 1), ""},
 		// https://hl7.org/fhir/R4/codesystem-definitions.html#CodeSystem.content
 		{"a code that its code system does not have", observation(`,"category":[{"coding":[{"system":"http://terminology.hl7.org/CodeSystem/observation-category","code":"vital-sign"}]}]`),
 			"error Observation.category[0].coding[0]: expected a code of the code system http://terminology.hl7.org/CodeSystem/observation-category, found vital-sign"},

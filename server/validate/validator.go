@@ -28,6 +28,9 @@ type Codes interface {
 	// InSystem reports whether a code is in a code system; version "" is any. known is
 	// false where that cannot be decided.
 	InSystem(system, version, code string) (in, known bool)
+	// Display reports whether a display is one of a code; true where that cannot be decided. want is
+	// the preferred display of the code where it is not.
+	Display(system, version, code, display string) (want string, right bool)
 	// Listed returns the codes of a value set in order, nil where there are more than
 	// most of them or not all are known.
 	Listed(valueSet string, most int) []string
@@ -294,6 +297,9 @@ func (u *run) element(n fhir.Node, p *plan) {
 			if fp.binding != nil && whole {
 				u.binding(c, fp.binding)
 			}
+			if fp.maximum != "" && whole {
+				u.checkMaximum(c, fp.maximum)
+			}
 			if c.T.Kind.Primitive() {
 				if !fp.plain || c.Extra() != nil {
 					u.primitive(c, fp, whole)
@@ -436,6 +442,9 @@ func (u *run) special(n, parent fhir.Node, fp *fieldPlan, p *plan) {
 	case codingType:
 		if u.options.Strict {
 			u.checkConcept(n)
+		}
+		if u.options.Warnings {
+			u.checkDisplay(n)
 		}
 	case quantityType:
 		if u.options.Strict {
