@@ -58,6 +58,9 @@ func (s *Service) NewReading(ctx context.Context, spec ReadingSpec, moment time.
 	return r, err
 }
 
+// Whole reports whether the principal may search and read every resource of the type.
+func (r *Reading) Whole() bool { return r.t.condition.Whole() }
+
 // boundPatients are the patients in a list and in Groups, as far as they are visible.
 func (e *export) boundPatients(ctx context.Context, patients, groups []string) (map[int64]bool, error) {
 	visible := func(typ string, ids []string) (map[int64]bool, error) {

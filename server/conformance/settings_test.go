@@ -29,7 +29,7 @@ func otherValue(key string, now any) string {
 		"auth.oauth.grant_types": `["client_credentials"]`, "auth.smart.supported_scopes": `["openid"]`, "auth.signing.algorithm": `"ES384"`,
 		"auth.issuer": `"https://auth.example.org"`, "auth.enabled": `true`, "notifications.webhook.retry_backoff_seconds": `[1,2]`,
 		"notifications.webhook.allow_private_networks": `"true"`, "bulk.s3.presign": `"2h"`, "bulk.s3.endpoint": `"https://s3.example.org"`, "bulk.s3.bucket": ``, "bulk.import.allow_private_networks": `"true"`, "bulk.import.sources": `["https://data.example/"]`, "notifications.webhook.signing_secret": `"a-secret-that-is-long-enough-for-a-key"`,
-		"auth.pages.colour": `"#123456"`, "jobs.lease": `"11s"`, "jobs.retention": `"25h"`, "bulk.snapshot_wait": `"61s"`, "console.idle_timeout": `"31m"`, "console.session_lifetime": `"13h"`, "views.stall_timeout": `"61s"`, "views.timeout": `"11m"`,
+		"auth.pages.colour": `"#123456"`, "jobs.lease": `"11s"`, "jobs.retention": `"25h"`, "bulk.snapshot_wait": `"61s"`, "console.idle_timeout": `"31m"`, "console.session_lifetime": `"13h"`, "views.stall_timeout": `"61s"`, "views.timeout": `"11m"`, "views.sql.timeout": `"31s"`,
 		"auth.signing.encryption_key": ``, "server.tls.cert_file": ``, "server.tls.key_file": ``, "server.tls.client_ca_file": ``,
 	}
 	if strings.Contains(key, "requests_per_") || strings.Contains(key, ".concurrent_") {

@@ -32,13 +32,15 @@ type runRequest struct {
 	header           bool
 	patients, groups []string // ids
 	since            time.Time
-	limit            int // -1 for none
+	limit            int             // -1 for none
+	values           json.RawMessage // Parameters of an SQL query; nil for none
 }
 
 // The parameters of a subject, by the name of the operation.
 var subjectParameters = map[string][]string{
 	"$sql-run":               {"subjectCanonical", "subjectReference", "subjectResource"},
 	"$viewdefinition-run":    {"viewReference", "viewResource"},
+	"$sqlquery-run":          {"queryReference", "queryResource"},
 	"$sql-export":            {"subjectCanonical", "subjectReference", "subjectResource"},
 	"$viewdefinition-export": {"viewReference", "viewResource"},
 }
@@ -91,6 +93,9 @@ func (s *Service) readRun(r *http.Request, k rest.KickOff) (*runRequest, error) 
 	q := &runRequest{header: true, limit: -1}
 	if k.ID != "" {
 		q.reference, q.parameter = "ViewDefinition/"+k.ID, "id"
+		if k.Operation == "$sqlquery-run" {
+			q.reference = "Library/" + k.ID
+		}
 	}
 	seen := make(map[string]int)
 	for _, p := range list {
@@ -125,7 +130,7 @@ func (s *Service) readParameter(q *runRequest, r *http.Request, k rest.KickOff, 
 	}
 	ownSubject := slices.Contains(subjectParameters[k.Operation], p.Name)
 	switch {
-	case ownSubject && (p.Name == "subjectResource" || p.Name == "viewResource"):
+	case ownSubject && strings.HasSuffix(p.Name, "Resource"):
 		if err := subject(); err != nil {
 			return err
 		}
@@ -142,7 +147,7 @@ func (s *Service) readParameter(q *runRequest, r *http.Request, k rest.KickOff, 
 		if err != nil || text == "" {
 			return outcome.Invalid("%s has no value", p.Name).At(p.Name)
 		}
-		if p.Name == "subjectCanonical" || p.Name == "viewReference" && strings.Contains(text, ":") && !s.isLocal(text, k.Base) {
+		if p.Name == "subjectCanonical" || p.Name != "subjectReference" && strings.Contains(text, ":") && !s.isLocal(text, k.Base) {
 			q.canonical = text
 		} else {
 			q.reference = text
@@ -157,8 +162,12 @@ func (s *Service) readParameter(q *runRequest, r *http.Request, k rest.KickOff, 
 		}
 		q.inline = true
 		return q.addResource(s.Model, p.Resource)
-	case "context", "parameters":
-		return outcome.Invalid("%s belongs to SQL queries: a view has no parameters", p.Name).At(p.Name)
+	case "context":
+		return outcome.Invalid("context is no parameter here: a run has none").At("context")
+	case "parameters":
+		if q.values = p.Resource; q.values == nil {
+			return outcome.Invalid("parameters is a resource in the body of a POST: Parameters with the values of an SQL query").At("parameters")
+		}
 	case "_pretty":
 		return nil
 	case "_format", "header", "patient", "group", "_since", "_limit":

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -40,6 +41,7 @@ type Settings struct {
 	Timeout        time.Duration // of a run
 	MaxBodyBytes   int64
 	SnapshotWait   time.Duration // for older transactions
+	SQL            SQLSettings
 }
 
 // Service serves the operations. Its fields are set before Open.
@@ -73,6 +75,8 @@ func (s *Service) Serves(name, typ, id string) bool {
 		return typ == "" && id == ""
 	case "$viewdefinition-run":
 		return typ == "" || typ == "ViewDefinition"
+	case "$sqlquery-run":
+		return typ == "" || typ == "Library"
 	case "$sql-export":
 		return typ == "" && id == ""
 	case "$viewdefinition-export":
@@ -131,7 +135,19 @@ func (s *Service) run(ctx context.Context, a *answer, r *http.Request, k rest.Ki
 	if err := a.choose(q.format, r); err != nil {
 		return err
 	}
-	v, err := s.subject(ctx, q, k.Base)
+	body, err := s.subjectBody(ctx, q, k.Base)
+	if err != nil {
+		return err
+	}
+	if typ := resourceTypeOf(body); typ == "Library" {
+		return s.runQuery(ctx, a, r, k, q, body)
+	} else if k.Operation == "$sqlquery-run" {
+		return outcome.UnprocessableContent(outcome.CodeInvalid, "%s is a %s: expected a Library", q.parameter, outcome.Clip(typ)).At(q.parameter)
+	}
+	if q.values != nil {
+		return outcome.Invalid("parameters belongs to SQL queries: a view has no parameters").At("parameters")
+	}
+	v, err := s.compile(body, q.parameter)
 	if err != nil {
 		return err
 	}
@@ -226,15 +242,6 @@ func (s *Service) checkRights(ctx context.Context, typ string) error {
 	return nil
 }
 
-// subject finds and compiles the view of a request.
-func (s *Service) subject(ctx context.Context, q *runRequest, base string) (*view.View, error) {
-	body, err := s.subjectBody(ctx, q, base)
-	if err != nil {
-		return nil, err
-	}
-	return s.compile(body, q.parameter)
-}
-
 // subjectBody is the JSON of the view of a request.
 func (s *Service) subjectBody(ctx context.Context, q *runRequest, base string) ([]byte, error) {
 	if q.body != nil {
@@ -271,10 +278,16 @@ func (s *Service) storedView(ctx context.Context, q *runRequest, base string) ([
 		return nil, err
 	}
 	if q.canonical != "" {
-		if err := s.mayReadViews(ctx); err != nil {
-			return nil, err
+		if q.parameter == "queryReference" {
+			return s.byCanonical(ctx, from, q, "Library")
 		}
-		return s.viewByCanonical(ctx, from, q)
+		body, err := s.byCanonical(ctx, from, q, "ViewDefinition")
+		if q.parameter == "subjectCanonical" && s.Settings().SQL.URL != "" && outcome.Is(err, outcome.CodeNotFound, outcome.CodeForbidden) {
+			if query, other := s.byCanonical(ctx, from, q, "Library"); other == nil {
+				return query, nil
+			}
+		}
+		return body, err
 	}
 	typ, id, ok := strings.Cut(s.relative(q.reference, base), "/")
 	if strings.Contains(q.reference, "://") && !s.isLocal(q.reference, base) {
@@ -283,10 +296,10 @@ func (s *Service) storedView(ctx context.Context, q *runRequest, base string) ([
 	if !ok || s.Model.Resources[typ] == nil || !fhir.ValidID(id) {
 		return nil, outcome.Invalid("%s is %q: expected ViewDefinition/id", q.parameter, outcome.Clip(q.reference)).At(q.parameter)
 	}
-	if typ != "ViewDefinition" {
+	if typ != "ViewDefinition" && (typ != "Library" || s.Settings().SQL.URL == "") {
 		return nil, s.otherSubject(typ, q.parameter)
 	}
-	if err := s.mayReadViews(ctx); err != nil {
+	if err := s.mayRead(ctx, typ); err != nil {
 		return nil, err
 	}
 	v, err := from.Read(ctx, typ, id)
@@ -296,21 +309,24 @@ func (s *Service) storedView(ctx context.Context, q *runRequest, base string) ([
 	return v.Body, err
 }
 
-func (s *Service) mayReadViews(ctx context.Context) error {
+func (s *Service) mayRead(ctx context.Context, typ string) error {
 	rights, err := s.Access.Rights(ctx)
 	if err != nil || rights == nil {
 		return err
 	}
-	return rights.Check(smart.Read, "ViewDefinition")
+	return rights.Check(smart.Read, typ)
 }
 
-// viewByCanonical returns the view with a canonical URL: the version that it names, else the newest,
+// byCanonical returns the view or the query with a canonical URL: the version that it names, else the newest,
 // active ones first.
-func (s *Service) viewByCanonical(ctx context.Context, from interaction.Reader, q *runRequest) ([]byte, error) {
+func (s *Service) byCanonical(ctx context.Context, from interaction.Reader, q *runRequest, typ string) ([]byte, error) {
+	if err := s.mayRead(ctx, typ); err != nil {
+		return nil, err
+	}
 	values, version := findValues(q.canonical)
 	options := s.SearchOptions(ctx, true, nil)
 	options.MaxCount = 200
-	query, err := search.Parse(s.Parameters.Current(), "ViewDefinition", values, options)
+	query, err := search.Parse(s.Parameters.Current(), typ, values, options)
 	if err != nil {
 		return nil, err
 	}
@@ -328,17 +344,16 @@ func (s *Service) viewByCanonical(ctx context.Context, from interaction.Reader, 
 	var list []candidate
 	for _, m := range found.Matches {
 		body := bytes.Clone(m.Body)
-		resource, err := fhir.Decode(s.Model, body)
-		if err != nil {
+		var d struct{ Status, Version string }
+		if err := json.Unmarshal(body, &d); err != nil {
 			return nil, err
 		}
-		d, ok := resource.(*r4.ViewDefinition)
-		if ok && (version == "" || d.Version.Text == version) {
-			list = append(list, candidate{body, d.Status.Text == "active", d.Version.Text, m.LastUpdated})
+		if version == "" || d.Version == version {
+			list = append(list, candidate{body, d.Status == "active", d.Version, m.LastUpdated})
 		}
 	}
 	if len(list) == 0 {
-		return nil, outcome.New(outcome.CodeNotFound, "there is no view %s", outcome.Clip(q.canonical)).At(q.parameter)
+		return nil, outcome.New(outcome.CodeNotFound, "there is no %s %s", typ, outcome.Clip(q.canonical)).At(q.parameter)
 	}
 	slices.SortFunc(list, func(a, b candidate) int {
 		switch {

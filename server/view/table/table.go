@@ -398,3 +398,15 @@ func Problems(ctx context.Context, db Database, name string) ([]Problem, error) 
 	}
 	return out, err
 }
+
+// Definition returns the JSON of the ViewDefinition whose rows a table has.
+func Definition(ctx context.Context, db Database, name string) ([]byte, error) {
+	list, err := readGenerations(ctx, db, "g.name = $1", name)
+	if err == nil && len(list) == 0 {
+		err = noTable(name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return list[0].definition, nil // the one that is shown is the oldest
+}
