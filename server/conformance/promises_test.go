@@ -27,6 +27,7 @@ var parts = []struct {
 	{"apps", "Apps", true},
 	{"operations", "Operations", true},
 	{"bulk", "Bulk data", true},
+	{"console", "Console", true},
 }
 
 // docs/tests/*.md: each sentence of a bullet, paragraph or row of these parts of the

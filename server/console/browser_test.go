@@ -4,16 +4,19 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto/accessibility"
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/log"
@@ -138,23 +141,42 @@ func (c *chromium) quiet(page string) {
 	c.problems, c.foreign = nil, nil
 }
 
-// found returns how many elements have a role and a name, in the page's accessibility tree.
+// treeRoles are the roles of Chromium's accessibility tree, by the names that these tests have for them.
+var treeRoles = map[string][]string{"image": {"image", "img", "graphics-document"}, "field": {"textbox", "searchbox", "combobox", "checkbox", "radio", "spinbutton", "listbox"}, "progressbar": {"progressbar", "progressIndicator"}}
+
+// found returns how many elements have a role and a name in the accessibility tree of the page, which lacks hidden ones. A
+// status and an alert are found by their text: their names are not made of it. So are the labels of files, to which
+// Chromium adds the name of the file.
 func (c *chromium) found(role, name string) int {
 	c.t.Helper()
-	return script[int](c, fmt.Sprintf(`(() => {
-		const roles = {link: "a[href]", button: "button", heading: "h1,h2", region: "section[aria-labelledby],[role=region]", table: "table", image: "[role=img]", navigation: "nav", list: "ul,ol",
-			status: "[role=status]", alert: "[role=alert]", field: "input:not([type=hidden]),select,textarea", group: "fieldset,[role=group]", log: "[role=log]", progressbar: "progress"};
-		const text = e => e.innerText ?? e.textContent;
-		const name = e => {
-			if (e.getAttribute("aria-labelledby")) return e.getAttribute("aria-labelledby").split(" ").map(id => text(document.getElementById(id))).join(" ");
-			if (e.getAttribute("aria-label")) return e.getAttribute("aria-label");
-			if (e.tagName == "TABLE") return text(e.caption);
-			if (e.tagName == "FIELDSET") return text(e.querySelector("legend"));
-			if (e.labels && e.labels.length && !["BUTTON"].includes(e.tagName)) return text(e.labels[0]);
-			return text(e);
-		};
-		return [...document.querySelectorAll(roles[%q])].filter(e => name(e).trim().replace(/\s+/g, " ") == %q).length;
-	})()`, role, name))
+	selector := map[string]string{"status": "[role=status]", "alert": "[role=alert]"}[role]
+	if selector != "" {
+		return script[int](c, fmt.Sprintf(`[...document.querySelectorAll(%q)].filter(e => e.checkVisibility() && e.innerText.trim().replace(/\s+/g, " ") == %q).length`, selector, name))
+	}
+	roles := treeRoles[role]
+	if roles == nil {
+		roles = []string{role}
+	}
+	tree, err := chromedp.Call(c.ctx, accessibility.GetFullAXTree, accessibility.GetFullAXTreeParams{})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	n := 0
+	text := func(v *accessibility.Value) (s string) {
+		if v != nil {
+			_ = json.Unmarshal(v.Value, &s) // other values are no names
+		}
+		return s
+	}
+	for _, e := range tree.Nodes {
+		if !e.Ignored && slices.Contains(roles, text(e.Role)) && strings.Join(strings.Fields(text(e.Name)), " ") == name {
+			n++
+		}
+	}
+	if role == "field" {
+		n += script[int](c, fmt.Sprintf(`[...document.querySelectorAll("input[type=file]")].filter(e => e.checkVisibility() && e.labels.length && e.labels[0].innerText.trim() == %q).length`, name))
+	}
+	return n
 }
 
 // must fails the test where no element has a role and a name.

@@ -14,12 +14,25 @@ func (v *visit) definitions(_ []string) error {
 		Buttons: []formButton{{Label: v.T("Install"), Class: "first"}}}}}
 	if v.r.Method == http.MethodPost {
 		result, err := v.install()
+		if err == nil && result == nil {
+			return nil
+		}
 		if err := v.refuse(err); err != nil {
 			return err
 		}
 		if err == nil {
 			p.Tables = append(p.Tables, *result)
 		}
+	} else if id := v.r.URL.Query().Get("answer"); id != "" {
+		sent, err := v.findRequest(id)
+		if err != nil {
+			return err
+		}
+		result, err := v.installResult([]byte(sent.Answer))
+		if err != nil {
+			return errNoPage // the answer to another request
+		}
+		p.Tables = append(p.Tables, *result)
 	}
 	installed := table{Name: v.T("Packages"), Head: columns(v.T("Package"), v.T("Version"), v.T("Installed"), "#"+v.T("Resources"), v.T("Status"), v.T("Action"))}
 	var packages parameters
@@ -40,7 +53,7 @@ func (v *visit) definitions(_ []string) error {
 	return v.showPanel("definitions", v.T("Definitions"), p)
 }
 
-// install installs the package of the form, and returns a row for each definition.
+// install installs the package of the form, and leads to the result. It returns the result where that is too long to be kept.
 func (v *visit) install() (*table, error) {
 	file, err := v.fileOf("package")
 	if err != nil {
@@ -49,16 +62,29 @@ func (v *visit) install() (*table, error) {
 	if len(file) == 0 {
 		return nil, bad(v.T("Choose a package file."))
 	}
-	target := "/$install-package"
+	target, said := "/$install-package", v.T("The package is installed.")
 	if v.form.Get("dry") == "true" {
-		target += "?dry-run=true"
+		target, said = target+"?dry-run=true", v.T("This was a dry run: nothing is stored.")
 	}
 	a := v.call(http.MethodPost, target, file, "Content-Type", "application/gzip")
 	if err := a.err(); err != nil {
 		return nil, err
 	}
+	if len(a.Bytes()) > maxKept {
+		v.Said = said
+		return v.installResult(a.Bytes())
+	}
+	kept, err := v.keepRequest(sentRequest{Method: http.MethodPost, Path: target, Headers: "Content-Type: application/gzip", Status: a.status, Answer: string(a.Bytes())})
+	if err != nil {
+		return nil, err
+	}
+	return nil, v.done("/console/definitions?answer="+kept, said)
+}
+
+// installResult is a row for each definition of a package, of the answer to its installation.
+func (v *visit) installResult(body []byte) (*table, error) {
 	var answer parameters
-	if err := decodeJSON(a.Bytes(), &answer); err != nil {
+	if err := decodeJSON(body, &answer); err != nil {
 		return nil, err
 	}
 	t := &table{Name: v.T("Result"), Head: columns(v.T("Definition"), v.T("Result"), v.T("Description"))}

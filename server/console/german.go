@@ -378,6 +378,8 @@ var germanTexts = map[string]string{
 	"The job is cancelled.":                               "Der Auftrag ist abgebrochen.",
 	"The parameters are no JSON object.":                  "Die Parameter sind kein JSON-Objekt.",
 	"The policy is no JSON object.":                       "Die Richtlinie ist kein JSON-Objekt.",
+	"The package is installed.":                           "Das Paket ist installiert.",
+	"This was a dry run: nothing is stored.":              "Das war ein Probelauf: nichts ist gespeichert.",
 	"The policy is stored.":                               "Die Richtlinie ist gespeichert.",
 	"The test was delivered.":                             "Der Test wurde zugestellt.",
 	"The test was not delivered:%s":                       "Der Test wurde nicht zugestellt:%s",

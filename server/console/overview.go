@@ -156,9 +156,9 @@ func (v *visit) fillBackups(p *overviewPage) error {
 	}
 	switch {
 	case len(answer.Backups) == 0:
-		p.Attention = append(p.Attention, attention{Text: v.T("No backup was written.")})
+		p.Attention = append(p.Attention, attention{v.T("No backup was written."), "#backups"})
 	case v.c.now().Sub(answer.Backups[0].Started) > oldBackup:
-		p.Attention = append(p.Attention, attention{Text: v.T("The last backup is of %s.", formatTime(answer.Backups[0].Started))})
+		p.Attention = append(p.Attention, attention{v.T("The last backup is of %s.", formatTime(answer.Backups[0].Started)), "#backups"})
 	}
 	return nil
 }
@@ -172,7 +172,7 @@ func (v *visit) fillAttention(p *overviewPage) error {
 	for _, e := range failing.Entry {
 		if n, err := parseTree(e.Resource); err == nil {
 			name := "Subscription/" + n.str("id")
-			p.Attention = append(p.Attention, attention{v.T("%s fails", name), "/console/" + name})
+			p.Attention = append(p.Attention, attention{v.T("%s fails", name), "/console/" + name + "/deliveries"})
 		}
 	}
 	return v.fillMoreAttention(p)

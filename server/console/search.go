@@ -383,7 +383,7 @@ func (v *visit) fillResults(p *searchPage, s searchState, list []pair, b *search
 			p.Previous = v.searchAddress(to)
 		}
 	}
-	if v.c.Settings().Explain {
+	if v.c.Settings().Explain && v.principal.IsOpen() { // a search with somebody's rights explains nothing
 		to := s
 		to.Explain = true
 		p.Explain = v.searchAddress(to)
