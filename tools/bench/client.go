@@ -57,6 +57,7 @@ func NewClient(baseURL, token string) (*Client, error) {
 type Request struct {
 	Method, Path string
 	Body         []byte
+	Accept       string // application/fhir+json where it is empty
 	// IfNoneExist makes a create conditional.
 	IfNoneExist string
 	// Minimal asks for no body in return.
@@ -90,7 +91,7 @@ func (x *Exchange) Do(r Request) error {
 	x.req.Header.SetMethod(r.Method)
 	x.req.SetRequestURI(x.c.target(r.Path))
 	x.req.Header.SetHost(x.c.host.Addr)
-	x.req.Header.Set("Accept", "application/fhir+json")
+	x.req.Header.Set("Accept", cmp.Or(r.Accept, "application/fhir+json"))
 	if auth := cmp.Or(r.Authorization, x.c.auth); auth != "" {
 		x.req.Header.Set("Authorization", auth)
 	}

@@ -35,7 +35,7 @@ func (g orderedGroup) Fields() []parquet.Field {
 
 // parquetWriter writes rows as a Parquet file.
 type parquetWriter struct {
-	w        *parquet.Writer
+	w        *parquet.GenericWriter[any]
 	columns  []view.Column
 	storages []view.Storage
 	rows     []parquet.Row
@@ -59,7 +59,7 @@ func newParquet(w io.Writer, columns []view.Column, _ Options) Writer {
 		g.Group[c.Name] = parquet.Optional(node)
 		g.names = append(g.names, c.Name)
 	}
-	p.w = parquet.NewWriter(w, parquet.NewSchema("view", g), parquet.Compression(&parquet.Snappy), parquet.CreatedBy("kiln", "0.1.0", ""),
+	p.w = parquet.NewGenericWriter[any](w, parquet.NewSchema("view", g), parquet.Compression(&parquet.Snappy), parquet.CreatedBy("kiln", "0.1.0", ""),
 		parquet.PageBufferSize(128<<10), parquet.WriteBufferSize(32<<10), parquet.DataPageStatistics(true))
 	return p
 }
