@@ -82,7 +82,7 @@ func (l secureListener) Accept() (net.Conn, error) {
 		return nil, err
 	}
 	if config := l.files.current(); config != nil {
-		return tls.Server(refusingConn{conn}, config), nil // plain HTTP is refused below TLS
+		return tls.Server(&refusingConn{Conn: conn}, config), nil // plain HTTP is refused below TLS
 	}
 	return conn, nil
 }

@@ -15,7 +15,8 @@ import (
 func newHTTPServer(h http.Handler, log *slog.Logger) *http.Server {
 	return &http.Server{
 		Handler:           limitHeaders(h),
-		ReadHeaderTimeout: 10 * time.Second,
+		ReadHeaderTimeout: maxHeaderTime,
+		ConnState:         refuseLateRequests,
 		WriteTimeout:      10 * time.Minute,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    2 * maxHeaderBytes, // limitHeaders answers up to here, also over HTTP/2

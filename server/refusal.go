@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"os"
 	"regexp"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"kiln/server/outcome"
@@ -21,6 +23,9 @@ import (
 
 // maxHeaderBytes is the size of the largest request header that the server accepts.
 const maxHeaderBytes = 64 << 10
+
+// maxHeaderTime is the time within which the header of a request must arrive.
+const maxHeaderTime = 10 * time.Second
 
 // limitHeaders answers a request whose header is larger than maxHeaderBytes with 431.
 func limitHeaders(next http.Handler) http.Handler {
@@ -54,6 +59,8 @@ func refusalBody(status int, reason string) []byte {
 	switch status {
 	case http.StatusRequestHeaderFieldsTooLarge:
 		code, text, reason = outcome.CodeTooLong, fmt.Sprintf("the URL and the header of the request are larger than %d bytes; a long search can be a POST to _search", maxHeaderBytes), ""
+	case http.StatusRequestTimeout:
+		code, text = outcome.CodeTimeout, fmt.Sprintf("the header of the request was not complete within %s", maxHeaderTime)
 	case http.StatusNotImplemented, http.StatusHTTPVersionNotSupported, http.StatusExpectationFailed:
 		code, text = outcome.CodeNotSupported, "the server does not support this kind of HTTP request"
 	}
@@ -74,10 +81,67 @@ var expectation = regexp.MustCompile(`^HTTP/1\.[01] (417) (Expectation Failed)\r
 const maxRefusal = 1 << 10
 
 // refusingConn is a connection of HTTP/1 whose refusals are OperationOutcomes.
-type refusingConn struct{ net.Conn }
+type refusingConn struct {
+	net.Conn
+	// deadline is the instant until which net/http waits for bytes, in nanoseconds since 1970; 0 is
+	// without limit.
+	deadline atomic.Int64
+	late     atomic.Bool // the last read ended at the deadline
+	refused  atomic.Bool // 408 was the last answer
+}
+
+// SetReadDeadline sets the instant until which reads wait.
+func (c *refusingConn) SetReadDeadline(t time.Time) error {
+	c.noteDeadline(t)
+	return c.Conn.SetReadDeadline(t)
+}
+
+// SetDeadline sets the instant until which reads and writes wait.
+func (c *refusingConn) SetDeadline(t time.Time) error {
+	c.noteDeadline(t)
+	return c.Conn.SetDeadline(t)
+}
+
+func (c *refusingConn) noteDeadline(t time.Time) {
+	if t.IsZero() {
+		c.deadline.Store(0)
+		return
+	}
+	c.deadline.Store(t.UnixNano())
+}
+
+// Read reads bytes. It notes whether they came too late. A deadline in the year 1970 is how net/http
+// interrupts a read.
+func (c *refusingConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	c.late.Store(n == 0 && errors.Is(err, os.ErrDeadlineExceeded) && c.deadline.Load() > int64(365*24*time.Hour))
+	return n, err
+}
+
+// refuseLate answers 408 to a request whose header has begun and is not there in time. net/http closes
+// such a connection without an answer: it announces that the connection is active when it has read a
+// part of the header, or all of it. RFC 9110 §15.5.9.
+func (c *refusingConn) refuseLate(state http.ConnState) {
+	if state != http.StateActive || !c.late.Load() {
+		return
+	}
+	c.refused.Store(true)
+	_ = c.Conn.SetWriteDeadline(time.Now().Add(time.Second))
+	_, _ = c.Conn.Write(refusalAnswer(http.StatusRequestTimeout, ""))
+}
+
+// refuseLateRequests is the hook http.Server.ConnState.
+func refuseLateRequests(conn net.Conn, state http.ConnState) {
+	if c, ok := conn.(interface{ refuseLate(http.ConnState) }); ok {
+		c.refuseLate(state)
+	}
+}
 
 // Write writes p, or the OperationOutcome that replaces it.
-func (c refusingConn) Write(p []byte) (int, error) {
+func (c *refusingConn) Write(p []byte) (int, error) {
+	if c.refused.Load() {
+		return len(p), nil
+	}
 	if len(p) > maxRefusal || !bytes.HasPrefix(p, []byte("HTTP/1.")) {
 		return c.Conn.Write(p)
 	}
@@ -91,21 +155,29 @@ func (c refusingConn) Write(p []byte) (int, error) {
 	var status int
 	_, _ = fmt.Sscan(string(m[1]), &status) // three digits
 	reason := string(m[2])
+	if c.late.Load() { // net/http takes a part of a line for a wrong line
+		status, reason = http.StatusRequestTimeout, ""
+		m[2] = nil
+	}
 	if _, detail, ok := bytes.Cut(m[2], []byte(": ")); ok {
 		reason = string(detail)
 	}
-	body := refusalBody(status, reason)
-	out := fmt.Appendf(nil, "HTTP/1.1 %d %s\r\nDate: %s\r\nContent-Type: %s\r\nX-Content-Type-Options: nosniff\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s",
-		status, http.StatusText(status), time.Now().UTC().Format(http.TimeFormat), refusalType, len(body), body)
-	if _, err := c.Conn.Write(out); err != nil {
+	if _, err := c.Conn.Write(refusalAnswer(status, reason)); err != nil {
 		return 0, err
 	}
 	return len(p), nil
 }
 
+// refusalAnswer is the whole answer to a request that could not be read.
+func refusalAnswer(status int, reason string) []byte {
+	body := refusalBody(status, reason)
+	return fmt.Appendf(nil, "HTTP/1.1 %d %s\r\nDate: %s\r\nContent-Type: %s\r\nX-Content-Type-Options: nosniff\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s",
+		status, http.StatusText(status), time.Now().UTC().Format(http.TimeFormat), refusalType, len(body), body)
+}
+
 // CloseWrite ends the answers. net/http calls it before it closes a connection from which
 // it has not read everything, so that the client receives the last answer.
-func (c refusingConn) CloseWrite() error {
+func (c *refusingConn) CloseWrite() error {
 	if w, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return w.CloseWrite()
 	}
@@ -114,7 +186,7 @@ func (c refusingConn) CloseWrite() error {
 
 // refusingTLSConn is a refusingConn with TLS.
 type refusingTLSConn struct {
-	refusingConn
+	*refusingConn
 	secure *tls.Conn
 }
 
@@ -160,7 +232,7 @@ func (l *refusingListener) run() {
 		}
 		secure, ok := conn.(*tls.Conn)
 		if !ok {
-			l.deliver(refusingConn{conn})
+			l.deliver(&refusingConn{Conn: conn})
 			continue
 		}
 		go l.handshake(secure)
@@ -177,7 +249,7 @@ func (l *refusingListener) handshake(secure *tls.Conn) {
 		l.deliver(secure)
 		return
 	}
-	l.deliver(refusingTLSConn{refusingConn{secure}, secure})
+	l.deliver(refusingTLSConn{&refusingConn{Conn: secure}, secure})
 }
 
 func (l *refusingListener) deliver(c net.Conn) {

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -134,4 +135,58 @@ func TestEarlyRefusals(t *testing.T) {
 			t.Errorf("plain HTTP: %s", got)
 		}
 	})
+}
+
+// A request whose header begins and does not arrive in time gets 408. A connection that is idle between
+// requests ends without an answer.
+// Contract, table of answers: early refusals.
+func TestLateHeadersAreRefused(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newHTTPServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.Copy(w, r.Body) }), slog.New(slog.DiscardHandler))
+	s.ReadHeaderTimeout, s.IdleTimeout = 200*time.Millisecond, 200*time.Millisecond
+	go s.Serve(listenRefusing(newConnectionLimit(10).listen(l)))
+	t.Cleanup(func() { s.Close() })
+	const whole = "GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+	for _, tt := range []struct {
+		name, sent string
+		statuses   []int
+	}{
+		{"nothing", "", nil},
+		{"a part of a header", "GET / HTTP/1.1\r\nHost: x\r\n", []int{408}},
+		{"a part of the first line", "GET", []int{408}},
+		{"a request", whole, []int{200}},
+		{"requests in one packet", whole + whole + whole, []int{200, 200, 200}},
+		{"a request, then a part of one", whole + "GET / HTTP/1.1\r\nHo", []int{200, 408}},
+		{"a body", "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nab", []int{200}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			conn, err := net.Dial("tcp", l.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			conn.SetDeadline(time.Now().Add(20 * time.Second))
+			io.WriteString(conn, tt.sent)
+			r := bufio.NewReader(conn)
+			var got []int
+			for {
+				resp, err := http.ReadResponse(r, nil)
+				if err != nil {
+					break
+				}
+				body, _ := io.ReadAll(resp.Body)
+				if got = append(got, resp.StatusCode); resp.StatusCode == 408 && (!strings.Contains(string(body), `"timeout"`) || resp.Header.Get("Content-Type") != refusalType) {
+					t.Errorf("%v %s", resp.Header, body)
+				}
+			}
+			if !slices.Equal(got, tt.statuses) {
+				t.Errorf("answers %v, want %v", got, tt.statuses)
+			}
+		})
+	}
 }
