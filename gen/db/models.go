@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
-	"kiln/server/fhir"
 )
 
 type AppInvocation struct {
@@ -27,11 +26,6 @@ type AppInvocation struct {
 	Lines        []byte
 }
 
-type AppRegistry struct {
-	ID      int32
-	Version int64
-}
-
 type AppSecret struct {
 	App    string
 	Name   string
@@ -47,20 +41,7 @@ type AppSubscription struct {
 	Current bool
 }
 
-type AppWrite struct {
-	ResourceType string
-	ResourceID   string
-	Version      int32
-	Chain        []string
-	Written      time.Time
-}
-
 type AuditOfWrite struct {
-	ID     int64
-	Events []byte
-}
-
-type AuditPending struct {
 	ID     int64
 	Events []byte
 }
@@ -70,52 +51,6 @@ type BackupRun struct {
 	Ended    time.Time
 	Bytes    int64
 	Verified bool
-}
-
-type BodyDictionary struct {
-	Number  int16
-	Content []byte
-}
-
-type Change struct {
-	Xid      pgtype.Uint64
-	Written  time.Time
-	Epoch    int64
-	Shard    int16
-	Rids     []int64
-	Refs     []int64
-	Versions []int32
-	Methods  string
-	Traces   []string
-}
-
-type ChangeReader struct {
-	Name        string
-	Epoch       int64
-	Xid         pgtype.Uint64
-	Rid         int64
-	Version     int32
-	Holder      string
-	LeasedUntil time.Time
-}
-
-type ChangeTrim struct {
-	One     bool
-	Epoch   int64
-	Xid     pgtype.Uint64
-	Written time.Time
-}
-
-type ConsoleKey struct {
-	One bool
-	Key []byte
-}
-
-type ConsoleRequest struct {
-	ID      string
-	Session string
-	At      time.Time
-	Request []byte
 }
 
 type ConsoleSession struct {
@@ -136,46 +71,6 @@ type Epoch struct {
 	Timeline         int32
 }
 
-type IndexDate struct {
-	Key  int64
-	Low  int64
-	High int64
-	Rid  int64
-}
-
-type IndexFingerprint struct {
-	ResourceType string
-	Fingerprint  int64
-}
-
-type IndexNarrative struct {
-	Rid   int64
-	Hash  int64
-	Words interface{}
-}
-
-type IndexNumber struct {
-	Key  int64
-	Rid  int64
-	Low  pgtype.Numeric
-	High pgtype.Numeric
-}
-
-type IndexQuantity struct {
-	Key  int64
-	Rid  int64
-	Unit int64
-	Low  pgtype.Numeric
-	High pgtype.Numeric
-}
-
-type IndexString struct {
-	Key  int64
-	Rid  int64
-	Text string
-	Word *bool
-}
-
 type IndexSuggestion struct {
 	ID           string
 	ResourceType string
@@ -189,156 +84,6 @@ type IndexSuggestion struct {
 	Proved       time.Time
 }
 
-type InstalledPackage struct {
-	Name      string
-	Version   string
-	Integrity string
-	Installed time.Time
-}
-
-type InstalledResource struct {
-	Name            string
-	Version         string
-	ResourceType    string
-	ID              string
-	ResourceVersion int32
-}
-
-type Job struct {
-	ID        string
-	Type      string
-	State     string
-	Client    string
-	Username  string
-	Principal []byte
-	Request   string
-	Base      string
-	Spec      []byte
-	Shared    []byte
-	Reason    string
-	Created   time.Time
-	Started   pgtype.Timestamptz
-	Finished  pgtype.Timestamptz
-	Expires   pgtype.Timestamptz
-	Removed   pgtype.Timestamptz
-	Total     int64
-	Done      int64
-	Failed    int64
-	Code      string
-	Failure   string
-}
-
-type JobDirectory struct {
-	One  bool
-	Mark string
-}
-
-type JobError struct {
-	Job   string
-	Input int32
-	Line  int64
-	Body  string
-}
-
-type JobFile struct {
-	Job    string
-	Name   string
-	Kind   string
-	Type   string
-	Number int32
-	Lines  int64
-	Bytes  int64
-	Path   string
-	Input  string
-}
-
-type JobPart struct {
-	Job         string
-	Number      int32
-	Stage       int32
-	Spec        []byte
-	State       string
-	Lease       int64
-	Holder      string
-	LeasedUntil time.Time
-	NotBefore   time.Time
-	Attempts    int32
-	Done        int64
-	Progress    []byte
-	Result      []byte
-}
-
-type NotificationBinding struct {
-	Token         []byte
-	Subscriptions []string
-	Owner         []byte
-	Expires       time.Time
-}
-
-type NotificationDelivery struct {
-	ID           pgtype.UUID
-	Subscriber   string
-	Number       int64
-	Epoch        int64
-	Xid          int64
-	Rid          int64
-	Ref          int64
-	Version      int32
-	Event        fhir.Method
-	ResourceType string
-	ResourceID   string
-	Created      time.Time
-	Queued       time.Time
-	Status       fhir.Method
-	Attempts     int32
-	NextAttempt  time.Time
-	NotBefore    pgtype.Timestamptz
-	Trace        string
-	Log          []byte
-}
-
-type NotificationMessage struct {
-	ID        pgtype.UUID
-	Epoch     int64
-	Xid       pgtype.Uint64
-	Recipient string
-	Created   time.Time
-	Body      string
-	Delivered pgtype.Timestamptz
-}
-
-type NotificationPace struct {
-	ID     int32
-	FreeAt time.Time
-}
-
-type NotificationSubscriber struct {
-	ID          string
-	Events      int64
-	Paused      bool
-	Due         pgtype.Timestamptz
-	Holder      string
-	LeasedUntil time.Time
-	LastSent    time.Time
-	Answers     string
-}
-
-type NotificationSubscription struct {
-	ID             string
-	Status         string
-	Owner          []byte
-	OwnedFrom      int32
-	Secret         []byte
-	PreviousSecret []byte
-	SecretChanged  pgtype.Timestamptz
-	Started        bool
-	StartedAt      time.Time
-	Failing        pgtype.Timestamptz
-	Error          string
-	Attempts       int32
-	Due            pgtype.Timestamptz
-}
-
 type OauthApikey struct {
 	ID      string
 	Hash    string
@@ -347,12 +92,6 @@ type OauthApikey struct {
 	Created time.Time
 	Expires time.Time
 	Revoked bool
-}
-
-type OauthAssertion struct {
-	Issuer  string
-	Jti     string
-	Expires time.Time
 }
 
 type OauthClient struct {
@@ -380,39 +119,12 @@ type OauthConsent struct {
 	Granted  time.Time
 }
 
-type OauthFailure struct {
-	Subject     string
-	Address     string
-	Failures    int32
-	Last        time.Time
-	LockedUntil time.Time
-}
-
 type OauthFlow struct {
 	ID      string
 	Browser string
 	State   []byte
 	Done    bool
 	Expires time.Time
-}
-
-type OauthGrant struct {
-	ID       string
-	ClientID string
-	Username string
-	Login    string
-	Scope    string
-	Created  time.Time
-	Expires  time.Time
-	Revoked  bool
-	Context  []byte
-	Used     time.Time
-}
-
-type OauthIdentity struct {
-	Issuer   string
-	Subject  string
-	Username string
 }
 
 type OauthKey struct {
@@ -440,16 +152,6 @@ type OauthLogin struct {
 	Expires       time.Time
 }
 
-type OauthRefresh struct {
-	Signature string
-	GrantID   string
-	ClientID  string
-	Request   []byte
-	Active    bool
-	Rotated   time.Time
-	Expires   time.Time
-}
-
 type OauthRevocation struct {
 	Kind     string
 	ID       string
@@ -467,109 +169,9 @@ type OauthUser struct {
 	Updated  time.Time
 }
 
-type Policy struct {
-	Name        string
-	Document    string
-	LastUpdated time.Time
-}
-
-type PolicyVersion struct {
-	One     bool
-	Version int64
-}
-
-type QuantityUnit struct {
-	ID     int64
-	System string
-	Code   string
-	Unit   string
-}
-
-type RateWindow struct {
-	Client  int64
-	Starts  int64
-	Expires int64
-	Count   int64
-}
-
-type ReindexJob struct {
-	ID           string
-	ResourceType string
-	Parameters   []string
-	Keys         []int64
-	Ranges       bool
-	Registry     int64
-	Created      time.Time
-	Horizon      pgtype.Uint64
-	HorizonEpoch int64
-	Planned      pgtype.Timestamptz
-	Finished     pgtype.Timestamptz
-	Total        int64
-	Done         int64
-	Changed      int64
-	Failed       int64
-	Failure      string
-	FailedKeys   []int64
-	Cancelled    bool
-	Reason       string
-}
-
-type Resource struct {
-	Rid         int64
-	Ref         int64
-	LastUpdated time.Time
-	Ranges      int64
-	Version     int32
-	Typ         int16
-	Shard       int16
-	Method      fhir.Method
-	ID          string
-	Terms       []int64
-	Targets     []int64
-	Body        []byte
-}
-
-type ResourceHistory struct {
-	Rid         int64
-	Ref         int64
-	LastUpdated time.Time
-	Version     int32
-	Typ         int16
-	Shard       int16
-	Method      fhir.Method
-	ID          string
-	Body        []byte
-}
-
-type ResourceJson struct {
-	Type        string
-	ID          string
-	Version     int32
-	LastUpdated time.Time
-	Body        []byte
-}
-
 type ResourceType struct {
 	Typ  int16
 	Name string
-}
-
-type RidNext struct {
-	Typ         int16
-	Next        int64
-	Usable      int64
-	Announced   int64
-	AnnouncedAt time.Time
-}
-
-type SearchRegistry struct {
-	One         bool
-	Version     int64
-	Progress    int64
-	Definitions int64
-	Fingerprint int64
-	Epoch       int64
-	Moment      time.Time
 }
 
 type SearchShape struct {
@@ -607,43 +209,6 @@ type Setting struct {
 	Clients    []string
 	Changed    time.Time
 	ChangedBy  string
-}
-
-type SortIndex struct {
-	ResourceType string
-	Code         string
-	Key          int64
-	Created      time.Time
-	Removed      pgtype.Timestamptz
-}
-
-type StoredSearch struct {
-	Token []byte
-	Owner string
-	Self  string
-	Used  time.Time
-}
-
-type TerminologyAnswer struct {
-	Key     int64
-	Fetched time.Time
-	Body    []byte
-}
-
-type TerminologySet struct {
-	ID   int64
-	Used time.Time
-}
-
-type TerminologySetValue struct {
-	SetID int64
-	Value int64
-}
-
-type TokenText struct {
-	Key   int64
-	Value int64
-	Text  string
 }
 
 type TrafficMinute struct {

@@ -162,24 +162,8 @@ CREATE TABLE index_suggestion (
     proved        timestamptz NOT NULL
 );
 
--- Indexes that are built, or were, while others read and write. A server that builds one holds the advisory lock of
--- the job; where nobody does, another begins again.
---   cancel   the builder is to give up
---   failure  why it gave up, '' where it has not
-CREATE TABLE index_build (
-    id        text PRIMARY KEY COLLATE "C",
-    name      text NOT NULL,
-    statement text NOT NULL,
-    reason    text NOT NULL,
-    created   timestamptz NOT NULL,
-    started   timestamptz,
-    finished  timestamptz,
-    cancel    boolean NOT NULL DEFAULT false,
-    failure   text NOT NULL DEFAULT ''
-);
-
 -- Work on the index of stored resources: one row for a resource type whose index is brought up to date with the
--- search parameters.
+-- search parameters. Its chunks are parts of a job under the same id (0009_job.sql).
 --   parameters  canonical URLs of the SearchParameters that are the reason; empty when somebody asked for it
 --   keys        keys of the entries of those parameters: searches by one of them may miss something until the job
 --               is done
@@ -212,15 +196,6 @@ CREATE TABLE reindex_job (
     failed_keys   bigint[]    NOT NULL DEFAULT '{}',
     cancelled     boolean     NOT NULL DEFAULT false,
     reason        text        NOT NULL DEFAULT ''
-);
-
--- The rest of the work of the jobs: ranges of surrogates, each of some hundred resources. A server that works on one
--- holds its lock, and deletes it with the commit of the work.
-CREATE TABLE reindex_chunk (
-    job  text    NOT NULL COLLATE "C",
-    low  bigint  NOT NULL,
-    high bigint  NOT NULL, -- inclusive
-    PRIMARY KEY (job, low)
 );
 
 -- changed_resources returns, as JSON, the parts of changed resources that a cached search needs: a member for each,
