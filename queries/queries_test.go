@@ -79,7 +79,7 @@ func TestMigrateEmptyDatabase(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close(ctx)
-	if _, err := conn.Exec(ctx, "DROP SCHEMA public CASCADE; CREATE SCHEMA public"); err != nil {
+	if _, err := conn.Exec(ctx, "DROP SCHEMA public, view CASCADE; CREATE SCHEMA public"); err != nil {
 		t.Fatal(err)
 	}
 	done, err := queries.Migrate(ctx, url)

@@ -128,7 +128,7 @@ func TestRestoreOfAlteredBackup(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer conn.Close(t.Context())
-			if _, err := conn.Exec(t.Context(), "DROP SCHEMA public CASCADE; CREATE SCHEMA public"); err != nil {
+			if _, err := conn.Exec(t.Context(), "DROP SCHEMA public, view CASCADE; CREATE SCHEMA public"); err != nil {
 				t.Fatal(err)
 			}
 			file := filepath.Join(t.TempDir(), "backup.zip")

@@ -84,7 +84,7 @@ func TestEpochOfACopy(t *testing.T) {
 	execute(t, at, "UPDATE change SET xid = (xid::text::bigint + 1000000000)::text::xid8",
 		"UPDATE change_reader SET xid = (SELECT max(xid::text::bigint)::text::xid8 FROM change)")
 	copied := storetest.New(t)
-	execute(t, copied, "DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
+	execute(t, copied, "DROP SCHEMA public, view CASCADE", "CREATE SCHEMA public")
 	dump := exec.Command("sh", "-c", `pg_dump "$FROM" | psql -q -v ON_ERROR_STOP=1 "$TO"`)
 	dump.Env = append(os.Environ(), "FROM="+at, "TO="+copied)
 	if out, err := dump.CombinedOutput(); err != nil {

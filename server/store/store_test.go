@@ -675,7 +675,7 @@ func TestMigrateTogether(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close(ctx)
-	if _, err := conn.Exec(ctx, "DROP SCHEMA public CASCADE; CREATE SCHEMA public"); err != nil {
+	if _, err := conn.Exec(ctx, "DROP SCHEMA public, view CASCADE; CREATE SCHEMA public"); err != nil {
 		t.Fatal(err)
 	}
 	if pending, err := store.Plan(ctx, url); err != nil || len(pending) == 0 {
