@@ -498,7 +498,7 @@ func TestAuthorizationAtRunTime(t *testing.T) {
 
 	// auth.smart.dynamic_registration_enabled, by its flag
 	register := func() *answer {
-		return s.post(s.origin()+"/auth/register", `{"redirect_uris":["https://app.example.org/cb"],"token_endpoint_auth_method":"none"}`, "Content-Type", "application/json")
+		return s.post(s.origin()+"/auth/register", `{"redirect_uris":["https://app.example.org/cb"],"token_endpoint_auth_method":"none","scope":"patient/*.rs"}`, "Content-Type", "application/json")
 	}
 	endpoint := func() (discovery, capability bool) {
 		return strings.Contains(string(s.get(s.origin()+"/.well-known/smart-configuration").want(200).body), `"registration_endpoint"`),
@@ -626,7 +626,7 @@ func TestConfigurationThatWaitsForAStart(t *testing.T) {
 		// Besides the page's keys: server.base_url, which affects the index and the issuer; a pool size; the key that
 		// encrypts secrets in the database.
 		waits := strings.HasPrefix(key, "database.") || strings.HasPrefix(key, "bulk.s3.") || slices.Contains([]string{"server.listen", "auth.enabled", "auth.issuer", "fhir.version",
-			"server.base_url", "bulk.directory", "apps.sandbox.workers", "auth.signing.encryption_key"}, key)
+			"server.base_url", "bulk.directory", "apps.sandbox.workers", "auth.signing.encryption_key", "views.sql.database_url"}, key)
 		if m["restart_required"] != waits {
 			t.Errorf("%s: restart_required is %v, want %v", key, m["restart_required"], waits)
 		}

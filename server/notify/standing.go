@@ -33,6 +33,9 @@ func (h *hub) watchConnections(ctx context.Context) {
 		for c := range h.clients {
 			if p := c.principal; p != nil && !p.IsOpen() {
 				o := ownerOf(p)
+				if o.ownerKey() == (ownerKey{}) {
+					continue // without a token: it is bound to Subscriptions, which have owners of their own
+				}
 				owners[o.ownerKey()] = append(owners[o.ownerKey()], c)
 				of[o.ownerKey()] = o
 			}
