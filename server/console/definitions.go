@@ -74,7 +74,7 @@ func (v *visit) install() (*table, error) {
 		v.Said = said
 		return v.installResult(a.Bytes())
 	}
-	kept, err := v.keepRequest(sentRequest{Method: http.MethodPost, Path: target, Headers: "Content-Type: application/gzip", Status: a.status, Answer: string(a.Bytes())})
+	kept, err := v.keepRequest(sentRequest{Method: http.MethodPost, Path: target, Headers: "Content-Type: application/gzip", Status: a.status, Answer: a.String()})
 	if err != nil {
 		return nil, err
 	}
