@@ -154,6 +154,17 @@ func atoi(s string) int64 {
 	return n
 }
 
+// Latest returns the version of this build's schema.
+func Latest() int64 {
+	var last int64
+	files, _ := fs.Glob(FS, "schema/*.sql") // the pattern is good
+	for _, name := range files {
+		n, _, _ := strings.Cut(path.Base(name), "_")
+		last = max(last, atoi(n))
+	}
+	return last
+}
+
 // Tables are the tables that this build keeps its data in, sorted.
 func Tables() []string { return tablesAt(math.MaxInt64) }
 

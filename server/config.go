@@ -60,6 +60,12 @@ type DatabaseConfig struct {
 	MaxConnections int    `koanf:"max_connections" doc:"connections of this server; 0 is 4 for each CPU, at least 8"`
 	TimeoutSeconds int    `koanf:"timeout_seconds" doc:"longest that a request waits for a database that does not answer"`
 	WaitSeconds    int    `koanf:"wait_seconds" file:"" doc:"longest that a start waits for a database that is not up yet"`
+
+	ReadURLs                  []string `koanf:"read_urls" secret:"url" restart:"" doc:"standbys that serve reads, one PostgreSQL each; list every member, the present primary too"`
+	ReadWaitMS                int      `koanf:"read_wait_ms" restart:"" doc:"longest that a read waits until a standby has its position, in milliseconds; then the primary answers"`
+	ReadMaxLagSeconds         int      `koanf:"read_max_lag_seconds" restart:"" doc:"a standby that is further behind serves nobody"`
+	ReadMaxConnections        int      `koanf:"read_max_connections" restart:"" doc:"connections to each standby; 0 is as database.max_connections"`
+	ReadWithoutPrimarySeconds int      `koanf:"read_without_primary_seconds" restart:"" doc:"how long standbys serve reads while there is no primary; 0 is not at all"`
 }
 
 // FHIRConfig is about the interactions.
@@ -114,7 +120,7 @@ type LogConfig struct {
 func Default() Config {
 	return Config{
 		Server:      ServerConfig{Listen: "127.0.0.1:8080", MaxBodyBytes: 64 << 20, AllowedOrigins: []string{"*"}, DrainSeconds: 20, MaxConnections: 20000},
-		Database:    DatabaseConfig{DataDir: ".kiln", TimeoutSeconds: 10, WaitSeconds: 60},
+		Database:    DatabaseConfig{DataDir: ".kiln", TimeoutSeconds: 10, WaitSeconds: 60, ReadURLs: []string{}, ReadWaitMS: 50, ReadMaxLagSeconds: 10, ReadWithoutPrimarySeconds: 30},
 		FHIR:        FHIRConfig{Version: "R4", UpdateCreate: true, SystemHistory: true, VersionConflictStatus: 409},
 		Search:      SearchConfig{DefaultCount: 20, MaxCount: 1000, TimeoutSeconds: 30, StoredMinutes: 60, MemoryMB: 256},
 		Validation:  ValidationConfig{Mode: "full"},
@@ -154,6 +160,10 @@ func (c Config) Check() error {
 	p.atLeast("database.timeout_seconds", int64(c.Database.TimeoutSeconds), 1)
 	p.atLeast("database.wait_seconds", int64(c.Database.WaitSeconds), 0)
 	p.atLeast("database.max_connections", int64(c.Database.MaxConnections), 0)
+	p.atLeast("database.read_wait_ms", int64(c.Database.ReadWaitMS), 0)
+	p.atLeast("database.read_max_lag_seconds", int64(c.Database.ReadMaxLagSeconds), 1)
+	p.atLeast("database.read_max_connections", int64(c.Database.ReadMaxConnections), 0)
+	p.atLeast("database.read_without_primary_seconds", int64(c.Database.ReadWithoutPrimarySeconds), 0)
 	p.atLeast("search.default_count", int64(c.Search.DefaultCount), 1)
 	p.atLeast("search.max_count", int64(c.Search.MaxCount), 1)
 	p.atLeast("log.slow_search_ms", int64(c.Log.SlowSearchMS), 0)
@@ -174,6 +184,9 @@ func (c Config) Check() error {
 	p.baseURL("server.base_url", c.Server.BaseURL)
 	p.baseURL("terminology.server_url", c.Terminology.ServerURL)
 	p.databaseURL("database.url", c.Database.URL)
+	for i, url := range c.Database.ReadURLs {
+		p.replicaURL(fmt.Sprintf("database.read_urls[%d]", i), url)
+	}
 	if c.Database.URL == "" && c.Database.DataDir == "" {
 		p.add("database.url and database.data_dir are both empty: one of them says where the data is")
 	}

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/jackc/pgx/v5"
+
 	"kiln/server/settings"
 	"kiln/server/store"
 )
@@ -54,6 +56,18 @@ func (p *problems) webURL(key, value string) {
 	}
 	if u, err := url.Parse(value); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 		p.add("%s is %q: expected a URL that starts with http:// or https://", key, settings.Redact(value))
+	}
+}
+
+// replicaURL accepts the address of one PostgreSQL.
+func (p *problems) replicaURL(key, value string) {
+	c, err := pgx.ParseConfig(value)
+	scheme, _, isURL := strings.Cut(value, "://")
+	switch {
+	case value == "" || err != nil || isURL && scheme != "postgres" && scheme != "postgresql", !isURL && !strings.Contains(value, "="):
+		p.add("%s is %q: expected a PostgreSQL URL such as postgres://user@host:5432/database", key, settings.Redact(value))
+	case store.CountHosts(c) > 1:
+		p.add("%s is %q: expected one host; each standby has an entry of its own", key, settings.Redact(value))
 	}
 }
 

@@ -11,7 +11,14 @@ import (
 
 // databaseHealth describes the database to health checks.
 func (s *Server) databaseHealth(ctx context.Context) (admin.DatabaseHealth, error) {
-	h := admin.DatabaseHealth{Primary: "ok", Epoch: s.Store.Epoch().Number(), Readers: "ok", Replicas: []any{}}
+	h := admin.DatabaseHealth{Primary: "ok", Epoch: s.Store.Epoch().Number(), Readers: "ok", Replicas: []admin.ReplicaHealth{}}
+	for _, r := range s.Store.ReplicaStatistics() {
+		h.Replicas = append(h.Replicas, admin.ReplicaHealth{Name: r.Name, State: string(r.State), LagSeconds: r.LagSeconds})
+	}
+	if s.Store.ReadsContinue() {
+		h.Primary = "lost"
+		return h, nil
+	}
 	readers, err := s.Store.Readers(ctx)
 	for _, r := range readers {
 		if r.Ahead {

@@ -295,6 +295,7 @@ func (s *Server) openDatabase(ctx context.Context, url string, o Options) (*stor
 	stored, _ := settings.Overlay(s.settingsConfig(o), list)
 	c := stored.Database
 	st, err := store.Open(ctx, store.Config{URL: url, MaxConns: c.MaxConnections, KeepChanges: s.Config.notifications().Retention, Timeout: time.Duration(c.TimeoutSeconds) * time.Second,
+		Replicas:     replicaConfig(c),
 		SearchMemory: searchMemory(s.Config.Search), Remembers: s.heap.setCacheSize, Logger: s.Logger})
 	if err != nil {
 		return nil, fmt.Errorf("open the database: %w", err)
@@ -392,9 +393,10 @@ func (s *Server) administration() *admin.Part {
 	admin.RegisterProcess(s.Metrics)
 	admin.RegisterPools(s.Metrics, s.Store.Pools)
 	s.registerEpochMetrics()
+	s.registerReplicaMetrics()
 	caches := s.caches()
 	s.registerStateMetrics(caches)
-	return &admin.Part{Instance: s.instance, Ready: s.ready, Health: s.databaseHealth, Metrics: s.Metrics, Pprof: func() bool { return s.now().Server.Pprof },
+	return &admin.Part{Instance: s.instance, Ready: s.ready, Health: s.databaseHealth, Replicas: s.Store.ReplicaStatistics, Metrics: s.Metrics, Pprof: func() bool { return s.now().Server.Pprof },
 		Searches: s.searches(), SortIndexes: s.Parameters, StartRetention: s.startRetention, Jobs: []admin.JobSource{reindexJobs{s.Store}, coreJobs{s.bulk.Jobs, s.Store}},
 		Settings: s.Settings, Caches: caches, Pools: s.Store.Pools, Database: s.Store.Statistics,
 		ClearEverywhere: func(ctx context.Context, names string) error {
@@ -446,6 +448,7 @@ func (s *Server) fhir() *rest.Handler {
 		MaxBodyBytes:        func() int64 { return s.now().Server.MaxBodyBytes },
 		AllowSkipValidation: func(ctx context.Context) bool { return s.enabled(ctx, "validation.skip") },
 		Audit:               s.audit,
+		Proxies:             func() web.Proxies { return s.derived.Load().web.Proxies },
 		Attribute:           func(ctx context.Context) context.Context { return s.Apps.Attribute(ctx) },
 		Enter:               s.limiter.Enter,
 		Background:          s.bulk,
@@ -474,7 +477,13 @@ func (s *Server) ready(ctx context.Context) error {
 	if s.leaving.Load() {
 		return errLeaving
 	}
+	if s.Store.ReadsContinue() {
+		return nil
+	}
 	if err := s.Store.Ping(ctx); err != nil {
+		if s.Store.ReadsContinue() { // it was lost meanwhile
+			return nil
+		}
 		return err
 	}
 	return s.Parameters.Err()

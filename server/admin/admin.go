@@ -26,9 +26,11 @@ type Part struct {
 	// Ready returns why the service cannot serve, nil when it can.
 	Ready func(ctx context.Context) error
 	// Health describes the database; nil says nothing of it.
-	Health  func(ctx context.Context) (DatabaseHealth, error)
-	Metrics *prometheus.Registry
-	Pprof   func() bool // whether profiles are served, to clients on this machine only; nil serves none
+	Health func(ctx context.Context) (DatabaseHealth, error)
+	// Replicas are the standbys that serve reads.
+	Replicas func() []store.ReplicaStatistics
+	Metrics  *prometheus.Registry
+	Pprof    func() bool // whether profiles are served, to clients on this machine only; nil serves none
 
 	Settings Settings
 	Caches   []Cache
@@ -105,10 +107,17 @@ func alive(w http.ResponseWriter, _ *http.Request) {
 
 // DatabaseHealth is the database's part of a health check.
 type DatabaseHealth struct {
-	Primary  string `json:"primary"` // ok
-	Epoch    int    `json:"epoch"`
-	Readers  string `json:"readers"` // ok, or ahead where a reader is ahead of the database
-	Replicas []any  `json:"replicas"`
+	Primary  string          `json:"primary"` // ok, or lost while replicas serve reads
+	Epoch    int             `json:"epoch"`
+	Readers  string          `json:"readers"` // ok, or ahead where a reader is ahead of the database
+	Replicas []ReplicaHealth `json:"replicas"`
+}
+
+// ReplicaHealth is a replica's part of a health check.
+type ReplicaHealth struct {
+	Name       string  `json:"name"`
+	State      string  `json:"state"`
+	LagSeconds float64 `json:"lag_seconds"`
 }
 
 func (p *Part) ready() http.Handler {
@@ -133,7 +142,7 @@ func (p *Part) ready() http.Handler {
 			return
 		}
 		status := "ok"
-		if health.Readers != "ok" {
+		if health.Readers != "ok" || health.Primary != "ok" {
 			status = "degraded"
 		}
 		body, err := json.Marshal(struct {

@@ -46,7 +46,8 @@ func (p *Part) mountState(m *web.Mux) {
 		writeAnswer(w, r, struct {
 			Pool []store.Pool `json:"pool"`
 			store.DatabaseStatistics
-		}{p.Pools(), d}, err)
+			Replicas []store.ReplicaStatistics `json:"replicas"`
+		}{p.Pools(), d, p.Replicas()}, err)
 	})
 	m.HandleFunc(web.Admin, "GET /admin/servers", func(w http.ResponseWriter, r *http.Request) {
 		list, err := p.Instances(r.Context())

@@ -5,6 +5,8 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"net/url"
+	"slices"
 
 	"golang.org/x/sync/errgroup"
 
@@ -42,20 +44,50 @@ func (s *Service) batch(ctx context.Context, p BundleParams, parts []part) (Resp
 		}
 		out.Entries[i] = s.failed(ctx, i, err)
 	}
+	if len(phases[0])+len(phases[1])+len(phases[2]) == 0 && !slices.ContainsFunc(phases[3], func(j *job) bool { return !j.readsResources() }) {
+		audit := slices.ContainsFunc(phases[3], func(j *job) bool {
+			named, beside := s.asksForAudit(j.to.Type, url.Values{"": {j.to.Query}})
+			return named || beside && j.to.Search
+		})
+		return s.answerRead(ctx, audit, func(ctx context.Context, from Reader) (Response, error) {
+			again := p
+			again.answered = &answered{reading: make(chan struct{}, maxReading)}
+			return s.runBatch(ctx, again, from, phases, out)
+		})
+	}
+	return s.runBatch(ctx, p, s.Store, phases, out)
+}
+
+// runBatch carries out the jobs of a batch, phase by phase. On a standby, whose snapshot has one connection, they run one
+// after the other, and a fault of that standby is the error of the whole.
+func (s *Service) runBatch(ctx context.Context, p BundleParams, from Reader, phases [][]*job, out *Bundle) (Response, error) {
+	var told []func() // of a standby, once its answer is certain
+	width := batchWidth
+	if isOnReplica(ctx) {
+		width = 1
+	}
 	for _, jobs := range phases {
 		var g errgroup.Group
-		g.SetLimit(batchWidth)
+		g.SetLimit(width)
 		for _, same := range bySubject(jobs) {
 			g.Go(func() error {
 				for _, j := range same {
-					r, err := s.runBatchEntry(ctx, p, j)
+					r, err := s.runBatchEntry(ctx, p, from, j)
+					if isOnReplica(ctx) && (outcome.Ours(err) || outcome.Is(err, outcome.CodeConflict)) {
+						return err
+					}
 					if err != nil {
 						out.Entries[j.i] = s.failed(ctx, j.i, err)
 					} else {
 						out.Entries[j.i] = entryOf(r, p, j.method)
 					}
 					if p.Told != nil && (err != nil || !j.isWrite() || !r.wrote()) {
-						p.Told(j.doneOf(r, out.Entries[j.i].Answer.Status))
+						done := j.doneOf(r, out.Entries[j.i].Answer.Status)
+						if isOnReplica(ctx) {
+							told = append(told, func() { p.Told(done) })
+						} else {
+							p.Told(done)
+						}
 					}
 				}
 				return nil
@@ -68,7 +100,15 @@ func (s *Service) batch(ctx context.Context, p BundleParams, parts []part) (Resp
 			return Response{}, err
 		}
 	}
+	for _, tell := range told {
+		tell()
+	}
 	return Response{Status: http.StatusOK, Bundle: out}, nil
+}
+
+// readsResources reports whether an entry is a read, a search or $everything, which standbys serve.
+func (j *job) readsResources() bool {
+	return j.to.Operation == "$everything" || j.to.Operation == "" && (j.to.Search || j.method == "GET" || j.method == "HEAD")
 }
 
 // urns maps the URNs by which a batch names its entries to the entries.
@@ -147,10 +187,10 @@ func bySubject(jobs []*job) [][]*job {
 }
 
 // runBatchEntry carries out an entry of a batch.
-func (s *Service) runBatchEntry(ctx context.Context, p BundleParams, j *job) (Response, error) {
+func (s *Service) runBatchEntry(ctx context.Context, p BundleParams, from Reader, j *job) (Response, error) {
 	q := j.entry.Request
 	if j.to.Operation != "" || j.to.Search {
-		return s.runReadEntry(ctx, s.Store, j, p)
+		return s.runReadEntry(ctx, from, j, p)
 	}
 	switch j.method {
 	case "POST":
@@ -169,7 +209,7 @@ func (s *Service) runBatchEntry(ctx context.Context, p BundleParams, j *job) (Re
 	case "DELETE":
 		return s.Delete(ctx, DeleteParams{ResourceType: j.to.Type, ID: j.to.ID, Criteria: j.to.Query, Preconditions: j.preconditions()})
 	}
-	return s.runReadEntry(ctx, s.Store, j, p)
+	return s.runReadEntry(ctx, from, j, p)
 }
 
 // failed is the entry of an error. Errors without an outcome are logged.

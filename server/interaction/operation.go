@@ -1,9 +1,11 @@
 package interaction
 
 import (
+	"bytes"
 	"context"
 	"net/url"
 	"slices"
+	"strings"
 
 	"kiln/server/access"
 	"kiln/server/fhir"
@@ -79,6 +81,14 @@ func (s *Service) Operation(ctx context.Context, p OperationParams) (Response, e
 	o := s.operations()
 	if o == nil {
 		return Response{}, outcome.NotSupported("there is no operation %s", outcome.Clip(p.Name))
+	}
+	if p.From == nil && p.Name == "$everything" {
+		audit := strings.Contains(strings.Join(p.Values["_type"], ","), "AuditEvent") || bytes.Contains(p.Body, []byte("AuditEvent"))
+		return s.answerRead(ctx, audit, func(ctx context.Context, from Reader) (Response, error) {
+			read := p
+			read.From = from
+			return o.Run(ctx, read)
+		})
 	}
 	if p.From == nil {
 		p.From = s.Store

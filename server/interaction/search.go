@@ -34,7 +34,8 @@ type SearchParams struct {
 // Search returns a page of matches with their includes.
 // Spec: https://hl7.org/fhir/R4/http.html#search.
 func (s *Service) Search(ctx context.Context, p SearchParams) (Response, error) {
-	return s.search(ctx, s.Store, p)
+	named, beside := s.asksForAudit(p.ResourceType, p.Values)
+	return s.answerRead(ctx, named || beside, func(ctx context.Context, from Reader) (Response, error) { return s.search(ctx, from, p) })
 }
 
 // settling is how long other searches wait for pending AuditEvents.
@@ -48,14 +49,7 @@ func (s *Service) SettleAudit(ctx context.Context, from Reader, typ string, valu
 	if s.Settle == nil || from != Reader(s.Store) {
 		return nil
 	}
-	named := typ == "AuditEvent"
-	beside := typ == "" && !values.Has("_type")
-	for name, list := range values {
-		beside = beside || strings.HasPrefix(name, "_revinclude")
-		named = named || strings.Contains(name, "AuditEvent") ||
-			slices.ContainsFunc(list, func(v string) bool { return strings.Contains(v, "AuditEvent") })
-	}
-	switch {
+	switch named, beside := s.asksForAudit(typ, values); {
 	case named:
 		return s.Settle(ctx)
 	case beside:
@@ -66,6 +60,22 @@ func (s *Service) SettleAudit(ctx context.Context, from Reader, typ string, valu
 		}
 	}
 	return nil
+}
+
+// asksForAudit reports whether a read of a type ("" is every one) asks for AuditEvents by name, or could have
+// them beside other types. The primary answers those: AuditEvents of acknowledged writes are stored there first.
+func (s *Service) asksForAudit(typ string, values url.Values) (named, beside bool) {
+	if s.Settle == nil {
+		return false, false
+	}
+	named = typ == "AuditEvent"
+	beside = typ == "" && !values.Has("_type")
+	for name, list := range values {
+		beside = beside || strings.HasPrefix(name, "_revinclude")
+		named = named || strings.Contains(name, "AuditEvent") ||
+			slices.ContainsFunc(list, func(v string) bool { return strings.Contains(v, "AuditEvent") })
+	}
+	return named, beside
 }
 
 // searchOptions are the service's additions to a query. warnings collects warnings about

@@ -7,6 +7,7 @@ import (
 	"kiln/server/fhir"
 	"kiln/server/outcome"
 	"kiln/server/search"
+	"kiln/server/store"
 	"kiln/server/terminology"
 )
 
@@ -20,6 +21,9 @@ func (s *Service) newExpander(ctx context.Context, warnings *[]outcome.Issue) fu
 			}
 		}
 		codes, texts, err := s.Terminology.SearchCodes(ctx, e)
+		if err == nil && codes.Set != 0 && isOnReplica(ctx) { // the primary has it already, and the standby perhaps not
+			return search.Codes{}, store.ErrUsePrimary()
+		}
 		for _, w := range texts {
 			if warnings != nil {
 				*warnings = append(*warnings, outcome.Issue{Severity: outcome.Warning, Code: outcome.CodeInformational, Diagnostics: w})

@@ -41,9 +41,13 @@ type Handler struct {
 	// Streamed answers operations by itself; may be nil.
 	Streamed Streamed
 
-	root   *web.Mux
-	routes *http.ServeMux
-	bodies *bodyLimit
+	// Proxies are those whose X-Forwarded-For says who a caller is; nil is none.
+	Proxies func() web.Proxies
+
+	callers callers
+	root    *web.Mux
+	routes  *http.ServeMux
+	bodies  *bodyLimit
 }
 
 const defaultMaxBody = 64 << 20
@@ -71,12 +75,14 @@ func (h *Handler) Mount(m *web.Mux) {
 // call is one request on its way through this package.
 type call struct {
 	*web.Exchange
-	h      *Handler
-	ctx    context.Context
-	values url.Values    // of a search by POST: _format and _pretty can stand there
-	leave  func()        // gives back the body's room in the bodyLimit
-	end    func()        // counts the request off
-	read   *fhir.Version // the answer of a read or a vread
+	h       *Handler
+	ctx     context.Context
+	values  url.Values    // of a search by POST: _format and _pretty can stand there
+	leave   func()        // gives back the body's room in the bodyLimit
+	end     func()        // counts the request off
+	read    *fhir.Version // the answer of a read or a vread
+	routing *routing      // nil without replicas
+	secure  bool          // the client has come over TLS
 	// recorded is what AuditEvents say of the request, nil where there are none.
 	recorded *audit.Request
 }
@@ -108,6 +114,10 @@ func (h *Handler) ServeExchange(x *web.Exchange, r *http.Request) {
 	}
 	if web.IsUnclean(r.URL.Path) {
 		h.serveUnrouted(c, r)
+		return
+	}
+	if err := c.routeRequest(r); err != nil {
+		c.writeError(r, err)
 		return
 	}
 	h.routes.ServeHTTP(c, r)

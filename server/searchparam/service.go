@@ -132,6 +132,7 @@ func (s *Service) Current() *search.Registry {
 				}
 			}()
 		}
+	case s.Store.ReadsContinue(): // a replica serves only where its row is that of these parameters
 	default:
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()

@@ -64,6 +64,13 @@ func (k Key) Category() string {
 func (k Key) value(config reflect.Value) any {
 	v := config.FieldByIndex(k.index)
 	if k.Secret != "" && !v.IsZero() {
+		if list, ok := v.Interface().([]string); ok && k.Secret == "url" {
+			shown := make([]string, len(list))
+			for i, url := range list {
+				shown[i] = Redact(url)
+			}
+			return shown
+		}
 		if k.Secret == "url" {
 			return Redact(v.String())
 		}

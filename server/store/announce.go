@@ -42,10 +42,7 @@ type partsAt struct {
 
 // storeParts stores a list that was read.
 func (k *announcedParts) storeParts(asked time.Time, more []int64) {
-	parts := &match.Parts{Of: make(map[int16]int, len(more))}
-	for _, m := range more {
-		parts.Of[int16(m>>48)] = int(m & (1<<48 - 1))
-	}
+	parts := partsOf(more)
 	for {
 		was := k.at.Load()
 		if was != nil && was.asked.After(asked) {
@@ -58,6 +55,15 @@ func (k *announcedParts) storeParts(asked time.Time, more []int64) {
 			return
 		}
 	}
+}
+
+// partsOf reads a list of the database: the type and the number of its parts in one number.
+func partsOf(more []int64) *match.Parts {
+	parts := &match.Parts{Of: make(map[int16]int, len(more))}
+	for _, m := range more {
+		parts.Of[int16(m>>48)] = int(m & (1<<48 - 1))
+	}
+	return parts
 }
 
 // currentParts are the parts that a search has to ask which begins now.

@@ -52,6 +52,9 @@ func hostsOf(c *pgx.ConnConfig) (list []Host) {
 	return list
 }
 
+// CountHosts returns the number of hosts of a configuration.
+func CountHosts(c *pgx.ConnConfig) int { return len(hostsOf(c)) }
+
 // ErrHosts is the error of CheckHosts.
 var ErrHosts = errors.New("it has several hosts and needs target_session_attrs=read-write or target_session_attrs=primary")
 

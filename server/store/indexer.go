@@ -170,7 +170,9 @@ func (s *Store) ParametersState(ctx context.Context) (ParametersState, error) {
 		s.raiseFloor(r.Moment)
 		m.announced.storeParts(asked, r.MoreParts)
 	}
-	return ParametersState{Version: r.Version, Progress: r.Progress, Definitions: r.Definitions, Fingerprint: r.Fingerprint, Epoch: EpochID(r.Epoch)}, nil
+	state := ParametersState{Version: r.Version, Progress: r.Progress, Definitions: r.Definitions, Fingerprint: r.Fingerprint, Epoch: EpochID(r.Epoch)}
+	s.replicas.parameter.Store(&state)
+	return state, nil
 }
 
 // StoredParameter is a current SearchParameter resource. Body is nil where the

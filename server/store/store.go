@@ -42,6 +42,7 @@ type Config struct {
 	// Remembers, if not nil, is told how many bytes searches remember, after each change by
 	// much, from one goroutine.
 	Remembers func(bytes int64)
+	Replicas  ReplicaConfig    // without URLs the primary serves all reads
 	Logger    *slog.Logger     // nil discards
 	Now       func() time.Time // nil means time.Now
 }
@@ -78,6 +79,7 @@ type Store struct {
 	feed   atomic.Pointer[Feed] // nil until NewFeed
 
 	searcher *strategy.Searcher
+	replicas replicas
 }
 
 // querier are the methods that a pool, a connection and a transaction share.
@@ -139,6 +141,10 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 	}
 	s.trim.start(s, keep)
 	s.queue.start(s, workers)
+	if err := s.openReplicas(ctx, c, maxConns, timeout); err != nil {
+		s.Close()
+		return nil, fmt.Errorf("open the replicas: %w", err)
+	}
 	return s, nil
 }
 
@@ -228,6 +234,7 @@ func checkVersion(version string) error { // "15.18 (Debian 15.18-0+deb12u1)", "
 // Close waits for writes that have begun and closes the connections. Writes that
 // come later fail.
 func (s *Store) Close() {
+	s.replicas.close()
 	s.searcher.Close()
 	s.queue.stop()
 	s.reads.stop()

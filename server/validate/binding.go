@@ -88,9 +88,13 @@ func (u *run) binding(n fhir.Node, b *binding) {
 	u.report(severity, "expected a code of %s (%s binding), found %s%s", b.valueSet, word, strings.Join(found, ", "), hint)
 }
 
+const dataAbsentReason = "http://terminology.hl7.org/CodeSystem/data-absent-reason"
+
 // checkMaximum checks the codes of n against a maximum value set, which binds codes as a required binding
-// does. A concept without a code is not bound.
-// Spec: https://hl7.org/fhir/R4/extension-elementdefinition-maxvalueset.html.
+// does. A concept without a code is not bound, and a code of dataAbsentReason says that there is none: US Core asks for
+// it where data are missing.
+// Spec: https://hl7.org/fhir/R4/extension-elementdefinition-maxvalueset.html;
+// https://hl7.org/fhir/us/core/STU6.1/general-guidance.html#missing-data.
 func (u *run) checkMaximum(n fhir.Node, valueSet string) {
 	if !u.options.Strict && !u.options.Warnings {
 		return
@@ -117,7 +121,7 @@ func (u *run) checkMaximum(n fhir.Node, valueSet string) {
 		if c.code == "" {
 			continue
 		}
-		if u.checkMember(b, c.system, c.code, n.T.Kind.Primitive()) != outside {
+		if c.system == dataAbsentReason || u.checkMember(b, c.system, c.code, n.T.Kind.Primitive()) != outside {
 			return
 		}
 		found = append(found, strings.TrimPrefix(c.system+"|"+c.code, "|"))

@@ -16,8 +16,8 @@ type CORS struct {
 // What browsers may send across origins.
 const (
 	corsMethods = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"
-	corsHeaders = "Content-Type, Authorization, Accept, X-Request-Id, Prefer, If-Match, If-None-Match, If-None-Exist, If-Modified-Since, X-Skip-Validation, X-Security-Context, Last-Event-ID"
-	corsExposed = "ETag, Location, Content-Location, Last-Modified, X-Request-Id, X-Security-Context, X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset, Retry-After, WWW-Authenticate"
+	corsHeaders = "Content-Type, Authorization, Accept, X-Request-Id, Prefer, If-Match, If-None-Match, If-None-Exist, If-Modified-Since, X-Skip-Validation, X-Security-Context, Last-Event-ID, X-Kiln-Position"
+	corsExposed = "ETag, Location, Content-Location, Last-Modified, X-Request-Id, X-Security-Context, X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset, Retry-After, WWW-Authenticate, X-Kiln-Position, X-Kiln-Source"
 	corsMaxAge  = "86400" // seconds that a preflight is remembered
 )
 

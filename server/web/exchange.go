@@ -30,6 +30,9 @@ type Exchange struct {
 	Principal *access.Principal // nil before authentication, and on paths without
 	Audited   bool              // an AuditEvent tells of the request already
 
+	// BeforeHeader is called with the status before the header of the answer is written; may be nil.
+	BeforeHeader func(status int)
+
 	mux    *Mux
 	ctx    context.Context
 	path   string // as it came
@@ -74,9 +77,17 @@ func (x *Exchange) Status() int { return x.status }
 func (x *Exchange) WriteHeader(status int) {
 	if x.status == 0 && status >= http.StatusOK {
 		x.status = status
-		x.tellTimings()
+		x.beforeHeader()
 	}
 	x.ResponseWriter.WriteHeader(status)
+}
+
+// beforeHeader adds the headers that depend on the whole answer.
+func (x *Exchange) beforeHeader() {
+	if x.BeforeHeader != nil {
+		x.BeforeHeader(x.status)
+	}
+	x.tellTimings()
 }
 
 // tellTimings writes where the time went, up to now. Spec:
@@ -91,7 +102,7 @@ func (x *Exchange) tellTimings() {
 func (x *Exchange) Write(b []byte) (int, error) {
 	if x.status == 0 {
 		x.status = http.StatusOK
-		x.tellTimings()
+		x.beforeHeader()
 	}
 	n, err := x.ResponseWriter.Write(b)
 	x.bytes += n
@@ -105,7 +116,7 @@ func (x *Exchange) Unwrap() http.ResponseWriter { return x.ResponseWriter }
 func (x *Exchange) Flush() {
 	if x.status == 0 {
 		x.status = http.StatusOK
-		x.tellTimings()
+		x.beforeHeader()
 	}
 	_ = http.NewResponseController(x.ResponseWriter).Flush() // a client that has gone needs none
 }

@@ -20,7 +20,7 @@ func (x *searching) boundContent(ctx context.Context) error {
 	}
 	reads := func(c match.Clause) bool { return c.ReadsContent() }
 	rest := search.Query{Type: x.q.Type, Types: x.q.Types, Clauses: slices.DeleteFunc(slices.Clone(x.q.Clauses), reads)}
-	found, err := x.s.runSearch(ctx, x.conn, x.connection, &rest)
+	found, err := x.s.runSearch(ctx, x.conn, x.connection, &rest, x.store)
 	if err != nil {
 		return err
 	}

@@ -238,7 +238,7 @@ func (x *searching) sortAtOnce(ctx context.Context) (p *pageRows, o *keptOrder, 
 
 // sort reads all matches, one body in memory at a time.
 func (x *searching) sort(ctx context.Context) (*plan.Order, error) {
-	if x.plan.InMemory() && x.s.store.Resources() == nil {
+	if x.plan.InMemory() && x.store.Resources() == nil {
 		return nil, errNoResources
 	}
 	st := x.plan.Unsorted()

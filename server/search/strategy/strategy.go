@@ -201,12 +201,18 @@ func (s *Searcher) Search(ctx context.Context, q *search.Query) (*Result, error)
 func (s *Searcher) searchOnce(ctx context.Context, q *search.Query) (*Result, error) {
 	l := &connection{s: s}
 	defer l.close()
-	return s.runSearch(ctx, l, l, q)
+	return s.runSearch(ctx, l, l, q, s.store)
 }
 
 // SearchIn runs a search inside a transaction, whose writes it sees.
 func (s *Searcher) SearchIn(ctx context.Context, tx pgx.Tx, q *search.Query) (*Result, error) {
-	return s.runSearch(ctx, tx, nil, q)
+	return s.runSearch(ctx, tx, nil, q, s.store)
+}
+
+// SearchOn runs a search in one snapshot of another PostgreSQL with the same data, without the cache. Parts and type
+// numbers of that snapshot come from store.
+func (s *Searcher) SearchOn(ctx context.Context, tx pgx.Tx, q *search.Query, store Store) (*Result, error) {
+	return s.runSearch(ctx, tx, nil, q, store)
 }
 
 // Conn is a connection, a connection or a transaction.
@@ -218,6 +224,7 @@ type Conn interface {
 // searching is one search under way.
 type searching struct {
 	s     *Searcher
+	store Store
 	conn  Conn
 	q     *search.Query
 	plan  *plan.Plan
@@ -286,9 +293,9 @@ const (
 	walkFrom        = 2_000
 )
 
-func (s *Searcher) runSearch(ctx context.Context, conn Conn, l *connection, q *search.Query) (_ *Result, err error) {
+func (s *Searcher) runSearch(ctx context.Context, conn Conn, l *connection, q *search.Query, store Store) (_ *Result, err error) {
 	defer func() { err = tooManyWords(q, err) }()
-	x := &searching{s: s, conn: conn, connection: l, q: q}
+	x := &searching{s: s, store: store, conn: conn, connection: l, q: q}
 	if err := x.boundContent(ctx); err != nil {
 		return nil, err
 	}
@@ -347,11 +354,11 @@ func (x *searching) compile(ctx context.Context, units *unitsSeen, sure bool) er
 	var failure error
 	asked := false // the database, for a type that this server has not seen
 	env := &match.Env{Limit: x.s.memory.limit, MaxOrder: x.s.memory.orders.maxBytes() / bytesOfOrdered, Type: func(typ string) (int16, bool) {
-		if n, ok := x.s.store.KnownType(typ); ok || asked {
+		if n, ok := x.store.KnownType(typ); ok || asked {
 			return n, ok
 		}
 		asked = true
-		n, ok, err := x.s.store.TypeNumber(ctx, typ)
+		n, ok, err := x.store.TypeNumber(ctx, typ)
 		if err != nil && failure == nil {
 			failure = err
 		}
@@ -373,7 +380,7 @@ func (x *searching) compile(ctx context.Context, units *unitsSeen, sure bool) er
 		env.Units = units.units
 	}
 	var err error
-	if env.Parts, err = x.s.store.Parts(ctx); err != nil {
+	if env.Parts, err = x.store.Parts(ctx); err != nil {
 		return err
 	}
 	if !x.isPrivate() {
@@ -721,12 +728,12 @@ func rawTime(b []byte) time.Time { return time.UnixMicro(rawInt8(b) + 946684800*
 
 // readVersion reads search.rowColumns.
 func (x *searching) readVersion(ctx context.Context, v [][]byte) (fhir.Version, error) {
-	name, err := x.s.store.TypeName(ctx, int16(binary.BigEndian.Uint16(v[4])))
+	name, err := x.store.TypeName(ctx, int16(binary.BigEndian.Uint16(v[4])))
 	if err != nil {
 		return fhir.Version{}, err
 	}
 	if x.bodies == nil {
-		x.bodies = x.s.store.Bodies()
+		x.bodies = x.store.Bodies()
 	}
 	body, err := x.bodies.Decode(v[5])
 	if err != nil {
