@@ -12,8 +12,8 @@ import (
 )
 
 // response validates a QuestionnaireResponse against its Questionnaire: which items it
-// has and where, how many answers, their types and options, and which questions are
-// enabled. A response that is in progress may lack answers. Where the Questionnaire is
+// has and where, how many answers, their types and options, R4's extensions that restrict
+// answers, and which questions are enabled. A response that is in progress may lack answers. Where the Questionnaire is
 // not known that is a warning.
 // Spec: https://hl7.org/fhir/R4/questionnaireresponse.html#notes, questionnaire.html#notes.
 func (u *run) response(n fhir.Node) {
@@ -133,6 +133,9 @@ func (a *answers) items(list []r4.QuestionnaireResponseItem, defined []r4.Questi
 	}
 	for i := range defined {
 		d := &defined[i]
+		if d.Type_.Text == "group" {
+			a.restrictedCount(d, count[i])
+		}
 		switch {
 		case count[i] == 0 && d.Required.Text == "true" && a.complete && !disabled[i] && d.Type_.Text != "display" && a.enabled(d, up) == yes:
 			a.report(outcome.Failure, "item %s is required: found none", d.LinkID.Text)
@@ -163,6 +166,8 @@ func (a *answers) item(it *r4.QuestionnaireResponseItem, d *r4.QuestionnaireItem
 	if len(it.Answer) > 1 && d.Repeats.Text != "true" {
 		a.report(outcome.Failure, "item %s does not repeat: expected at most 1 answer, found %d", d.LinkID.Text, len(it.Answer))
 	}
+	a.restrictedCount(d, len(it.Answer))
+	a.restrictedItem(it, d)
 	for i := range it.Answer {
 		v := &it.Answer[i]
 		a.path = append(a.path, segment{"answer", i, fhir.NodeOf(v).T})
@@ -197,6 +202,7 @@ func (a *answers) answer(v fhir.Element, d *r4.QuestionnaireItem) {
 		a.report(outcome.Failure, "expected %s as the answer to a question of type %s, found %s", strings.Join(want, " or "), d.Type_.Text, typ)
 		return
 	}
+	a.restrictedAnswer(v, d)
 	n := fhir.NodeOf(v)
 	if most, err := strconv.Atoi(d.MaxLength.Text); err == nil && typ == "string" && len([]rune(n.Text())) > most {
 		a.report(outcome.Failure, "expected at most %d characters, found %d", most, len([]rune(n.Text())))

@@ -144,3 +144,43 @@ func TestExampleResponses(t *testing.T) {
 		t.Errorf("%d of %d responses name a questionnaire that is an example too", checked, len(responses))
 	}
 }
+
+// R4's extensions that restrict answers.
+// Spec: https://hl7.org/fhir/R4/questionnaire-profiles.html.
+func TestQuestionnaireExtensions(t *testing.T) {
+	const base = `"url":"http://hl7.org/fhir/StructureDefinition/`
+	for _, c := range []struct{ name, item, answers, want string }{
+		{"at least", `"type":"integer","extension":[{` + base + `minValue","valueInteger":3}]`, `{"valueInteger":2}`, "the minValue of item i is 3: found 2"},
+		{"the least", `"type":"integer","extension":[{` + base + `minValue","valueInteger":3}]`, `{"valueInteger":3}`, ""},
+		{"at most, a date", `"type":"date","extension":[{` + base + `maxValue","valueDate":"2020-01-01"}]`, `{"valueDate":"2020-01-02"}`, "the maxValue of item i is 2020-01-01"},
+		{"too short", `"type":"string","extension":[{` + base + `minLength","valueInteger":3}]`, `{"valueString":"äö"}`, "expected at least 3 characters (minLength), found 2"},
+		{"a pattern", `"type":"string","extension":[{` + base + `regex","valueString":"[0-9]{5}"}]`, `{"valueString":"123456"}`, "does not match its regular expression [0-9]{5}"},
+		{"a pattern that matches", `"type":"string","extension":[{` + base + `regex","valueString":"[0-9]{5}"}]`, `{"valueString":"12345"}`, ""},
+		{"a pattern of another kind", `"type":"string","extension":[{` + base + `regex","valueString":"(?=a)"}]`, `{"valueString":"a"}`, "was not checked"},
+		{"digits", `"type":"decimal","extension":[{` + base + `maxDecimalPlaces","valueInteger":1}]`, `{"valueDecimal":1.25}`, "expected at most 1 digits behind the point (maxDecimalPlaces), found 2"},
+		{"too few answers", `"type":"string","repeats":true,"extension":[{` + base + `questionnaire-minOccurs","valueInteger":2}]`, `{"valueString":"a"}`, "item i occurs at least 2 times"},
+		{"too many answers", `"type":"string","repeats":true,"extension":[{` + base + `questionnaire-maxOccurs","valueInteger":1}]`, `{"valueString":"a"},{"valueString":"b"}`, "item i occurs at most 1 times"},
+		{"an exclusive option", `"type":"choice","repeats":true,"answerOption":[{"valueCoding":{"code":"a"}},{"extension":[{` + base + `questionnaire-optionExclusive","valueBoolean":true}],"valueCoding":{"code":"none"}}]`,
+			`{"valueCoding":{"code":"a"}},{"valueCoding":{"code":"none"}}`, "item i has an answer that excludes others"},
+		{"an exclusive option alone", `"type":"choice","repeats":true,"answerOption":[{"valueCoding":{"code":"a"}},{"extension":[{` + base + `questionnaire-optionExclusive","valueBoolean":true}],"valueCoding":{"code":"none"}}]`,
+			`{"valueCoding":{"code":"none"}}`, ""},
+		{"a reference to another type", `"type":"reference","extension":[{` + base + `questionnaire-referenceResource","valueCode":"Patient"}]`, `{"valueReference":{"reference":"Group/1"}}`, "item i takes no reference to a Group"},
+		{"a unit", `"type":"quantity","extension":[{` + base + `questionnaire-unitOption","valueCoding":{"system":"http://unitsofmeasure.org","code":"kg"}}]`,
+			`{"valueQuantity":{"value":1,"system":"http://unitsofmeasure.org","code":"g"}}`, "item i takes no quantity in http://unitsofmeasure.org|g"},
+		{"a type of attachments", `"type":"attachment","extension":[{` + base + `mimeType","valueCode":"image/png"}]`, `{"valueAttachment":{"contentType":"image/gif","url":"http://example.org/a"}}`, "item i takes no attachment of type image/gif"},
+		{"a large attachment", `"type":"attachment","extension":[{` + base + `maxSize","valueDecimal":0.0001}]`, `{"valueAttachment":{"contentType":"image/png","data":"` + strings.Repeat("AAAA", 60) + `"}}`, "item i takes attachments up to 0.0001 MB"},
+		{"a rule that is not checked", `"type":"string","extension":[{` + base + `questionnaire-signatureRequired","valueCodeableConcept":{"text":"x"}}]`, `{"valueString":"a"}`, "the extension questionnaire-signatureRequired of item i was not checked"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			v := validate.New(r4.Model, overlay{Definitions: library(t), byURL: map[string]string{
+				"http://example.org/x": `{"resourceType":"Questionnaire","url":"http://example.org/x","status":"active","item":[{"linkId":"i",` + c.item + `}]}`}}, codes(t))
+			got := issues(t, v, `{"resourceType":"QuestionnaireResponse","questionnaire":"http://example.org/x","status":"completed","item":[{"linkId":"i","answer":[`+c.answers+`]}]}`,
+				validate.Options{Warnings: true})
+			found := slices.ContainsFunc(got, func(s string) bool { return c.want != "" && strings.Contains(s, c.want) })
+			other := slices.ContainsFunc(got, func(s string) bool { return strings.Contains(s, "item i") })
+			if found != (c.want != "") || c.want == "" && other {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+		})
+	}
+}
