@@ -475,11 +475,18 @@ func masked(v reflect.Value) map[string]any {
 }
 
 func mask(v reflect.Value, secret string) any {
-	if secret == "" || v.IsZero() {
+	if secret == "" || v.IsZero() || v.Kind() == reflect.Slice && v.Len() == 0 {
 		return v.Interface()
 	}
 	if secret == "url" && v.Kind() == reflect.String {
 		return settings.Redact(v.String())
+	}
+	if list, ok := v.Interface().([]string); ok && secret == "url" {
+		shown := make([]string, len(list))
+		for i, url := range list {
+			shown[i] = settings.Redact(url)
+		}
+		return shown
 	}
 	return "********"
 }
