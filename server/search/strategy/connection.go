@@ -226,9 +226,12 @@ func (l *line) let() {
 // room for another there.
 const shortFor = 20 * time.Millisecond
 
+// reservedConns is the number of connections of the pool that searches leave to others.
+const reservedConns = 3
+
 func newAdmission(maxConns int) *admission {
 	return &admission{
-		all:   make(chan struct{}, max(1, maxConns-3)),
+		all:   make(chan struct{}, max(1, maxConns-reservedConns)),
 		short: shortPlaces{free: max(1, min(maxConns/2, 2*runtime.NumCPU()))},
 		dear:  &line{room: max(1, runtime.NumCPU()/2)},
 	}

@@ -152,19 +152,29 @@ type Searcher struct {
 	sorting     chan struct{}      // has an element for each search that sorts many resources
 }
 
-// New returns a Searcher that remembers nothing yet.
+// New returns a Searcher with an empty cache.
 func New(c Config) *Searcher {
-	s := &Searcher{store: c.Store, now: c.Now, memory: memory{limit: c.Limit}, admission: newAdmission(c.MaxConns),
-		walkMost: cmp.Or(c.Walk, defaultWalk), changeTakes: cmp.Or(c.ChangeTakes, defaultChangeTakes), stepTakes: cmp.Or(c.StepTakes, defaultStepTakes), stepped: c.Stepped,
-		sorting: make(chan struct{}, max(1, runtime.NumCPU()/2))}
+	s := &Searcher{}
+	s.start(c)
+	return s
+}
+
+// start gives a Searcher its configuration and an empty cache.
+func (s *Searcher) start(c Config) {
+	s.store, s.now, s.remembers = c.Store, c.Now, c.Remembers
 	if s.now == nil {
 		s.now = time.Now
 	}
+	s.walkMost = cmp.Or(c.Walk, defaultWalk)
+	s.changeTakes = cmp.Or(c.ChangeTakes, defaultChangeTakes)
+	s.stepTakes, s.stepped = cmp.Or(c.StepTakes, defaultStepTakes), c.Stepped
+	s.admission = newAdmission(c.MaxConns)
+	s.sorting = make(chan struct{}, max(1, runtime.NumCPU()/2))
+	s.memory = memory{limit: c.Limit}
 	s.cache = cache.New(0, s.now)
-	s.SetMemory(c.MemoryBytes)
+	s.finder = finder{}
 	s.finder.idle = sync.NewCond(&s.finder.mu)
-	s.remembers = c.Remembers
-	return s
+	s.SetMemory(c.MemoryBytes)
 }
 
 // SetMemory changes what Config.MemoryBytes has said, at once.
