@@ -68,6 +68,17 @@ WHERE r.at < @before OR r.session = @session AND r.id NOT IN (
     SELECT k.id FROM console_request k WHERE k.session = @session ORDER BY k.at DESC LIMIT 20
 );
 
+-- TakeConsoleRequest deletes a row and returns it: of several servers one gets it.
+-- name: TakeConsoleRequest :one
+DELETE FROM console_request r
+WHERE r.id = @id AND r.session = @session
+RETURNING r.at, r.request;
+
+-- SweepConsoleSecrets deletes secrets that nobody has looked at.
+-- name: SweepConsoleSecrets :exec
+DELETE FROM console_request r
+WHERE r.session LIKE 'secret %' AND r.at < @before;
+
 -- name: DeleteConsoleRequests :exec
 DELETE FROM console_request r
 WHERE r.session = @session;

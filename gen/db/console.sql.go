@@ -293,6 +293,17 @@ func (q *Queries) SweepConsoleRequests(ctx context.Context, arg SweepConsoleRequ
 	return err
 }
 
+const SweepConsoleSecrets = `-- name: SweepConsoleSecrets :exec
+DELETE FROM console_request r
+WHERE r.session LIKE 'secret %' AND r.at < $1
+`
+
+// SweepConsoleSecrets deletes secrets that nobody has looked at.
+func (q *Queries) SweepConsoleSecrets(ctx context.Context, before time.Time) error {
+	_, err := q.db.Exec(ctx, SweepConsoleSecrets, before)
+	return err
+}
+
 const SweepConsoleSessions = `-- name: SweepConsoleSessions :many
 DELETE FROM console_session s
 WHERE s.last_active < $1 OR s.started < $2
@@ -322,6 +333,30 @@ func (q *Queries) SweepConsoleSessions(ctx context.Context, arg SweepConsoleSess
 		return nil, err
 	}
 	return items, nil
+}
+
+const TakeConsoleRequest = `-- name: TakeConsoleRequest :one
+DELETE FROM console_request r
+WHERE r.id = $1 AND r.session = $2
+RETURNING r.at, r.request
+`
+
+type TakeConsoleRequestParams struct {
+	ID      string
+	Session string
+}
+
+type TakeConsoleRequestRow struct {
+	At      time.Time
+	Request []byte
+}
+
+// TakeConsoleRequest deletes a row and returns it: of several servers one gets it.
+func (q *Queries) TakeConsoleRequest(ctx context.Context, arg TakeConsoleRequestParams) (TakeConsoleRequestRow, error) {
+	row := q.db.QueryRow(ctx, TakeConsoleRequest, arg.ID, arg.Session)
+	var i TakeConsoleRequestRow
+	err := row.Scan(&i.At, &i.Request)
+	return i, err
 }
 
 const TouchConsoleSession = `-- name: TouchConsoleSession :exec

@@ -38,6 +38,9 @@ func (v *visit) access(parts []string) error {
 	}
 	rest := parts[1:]
 	p := panel{TabsName: v.T("Access"), Tabs: v.accessTabs(page)}
+	if err := v.showSecret(&p); err != nil {
+		return err
+	}
 	switch page {
 	case "users":
 		return v.users(p, rest)
@@ -132,8 +135,7 @@ func (v *visit) users(p panel, parts []string) error {
 		var made accessUser
 		err := v.send(method, path, body, &made)
 		if err == nil && made.Password != "" && u.Password == "" {
-			p.Secret, v.Said = made.Password, v.T("%s is stored.", made.Username)
-			return v.showPanel("access", made.Username, p)
+			return v.doneWithSecret("/console/access/users/"+escape(made.Username), v.T("%s is stored.", made.Username), made.Password)
 		}
 		if err == nil {
 			return v.done("/console/access/users", v.T("%s is stored.", made.Username))
@@ -202,8 +204,7 @@ func (v *visit) clients(p panel, parts []string) error {
 		var made accessClient
 		err := v.send(method, path, body, &made)
 		if err == nil && made.Secret != "" {
-			p.Secret, v.Said = made.Secret, v.T("%s is stored.", made.ClientID)
-			return v.showPanel("access", made.ClientID, p)
+			return v.doneWithSecret("/console/access/clients/"+escape(made.ClientID), v.T("%s is stored.", made.ClientID), made.Secret)
 		}
 		if err == nil {
 			return v.done("/console/access/clients", v.T("%s is stored.", made.ClientID))
@@ -244,8 +245,7 @@ func (v *visit) keys(p panel, parts []string) error {
 			var made key
 			err := v.send(http.MethodPost, "/admin/apikeys", body, &made)
 			if err == nil {
-				p.Secret, v.Said = made.Key, v.T("%s is stored.", made.Name)
-				return v.showPanel("access", made.Name, p)
+				return v.doneWithSecret("/console/access/keys", v.T("%s is stored.", made.Name), made.Key)
 			}
 			if err := v.refuse(err); err != nil {
 				return err

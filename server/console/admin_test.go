@@ -38,10 +38,15 @@ func TestAdministratorsScreensInABrowser(t *testing.T) {
 	send("PUT", "/App/dose", `{"resourceType":"App","id":"dose","name":"Dose check","version":"2","status":"draft","operations":[{"name":"count","type":"read","resourceType":"Patient","handler":{"type":"internal","url":"internal:summary"}}]}`)
 	send("POST", "/admin/policies", `{"name":"night","active":true,"priority":1,"dryRun":true,"matcher":{},"effect":"deny"}`)
 	send("POST", "/admin/apikeys", `{"name":"loader","scope":"system/*.rs"}`)
+	send("PUT", "/ViewDefinition/names", namesView("names"))
+	send("POST", "/admin/views", `{"view":"ViewDefinition/names","indexes":[["family"]]}`)
 	c := openChromium(t, s.base)
 	c.signIn("admin")
 	c.must("button", "Sign out")
-	c.must("link", "Account", "Subscriptions", "Apps", "Jobs", "Definitions", "Access", "Settings", "Searches", "Audit")
+	c.must("link", "Account", "Subscriptions", "Apps", "Jobs", "Definitions", "Access", "Settings", "Searches", "Audit", "Views")
+	if got := script[[]string](c, `[...document.querySelectorAll("nav.main a")].map(e => e.innerText)`); strings.Join(got[len(got)-2:], " ") != "Audit Views" {
+		t.Errorf("the navigation is %v", got)
+	}
 	c.forget()
 	for _, tt := range []struct {
 		name, path, heading string
@@ -69,6 +74,9 @@ func TestAdministratorsScreensInABrowser(t *testing.T) {
 		{"settings", "/console/settings", "Settings", map[string][]string{"table": {"Features", "search"}, "link": {"search.default_count"}, "button": {"Turn on search.explain"}}},
 		{"setting", "/console/settings/search.default_count", "search.default_count", map[string][]string{"field": {"Value"}, "button": {"Save", "Use the default"}}},
 		{"searches", "/console/searches", "Searches", map[string][]string{"table": {"Searches", "Index suggestions"}}},
+		{"views", "/console/views", "Views", map[string][]string{"field": {"View", "Indexes"}, "button": {"Build table", "Remove names"}, "table": {"Views"}, "link": {"names", "New ViewDefinition"}}},
+		{"view", "/console/views/names", "names", map[string][]string{"button": {"Remove names"}, "table": {"Columns", "Problems"}, "link": {"Views", "ViewDefinition/names"}}},
+		{"remove-view", "/console/views/names/remove", "Remove names?", map[string][]string{"button": {"Remove names"}, "link": {"Cancel"}}},
 		{"audit", "/console/audit", "Audit", map[string][]string{"field": {"From", "To", "User", "Patient"}, "button": {"Search"}, "table": {"Events"}}},
 		{"account", "/console/account", "Account", map[string][]string{"table": {"Apps with access to my data", "Sessions"}, "button": {"Sign out everywhere", "Change password"}, "field": {"Current password", "New password"}}},
 	} {
@@ -108,14 +116,10 @@ func TestAdministratorsActions(t *testing.T) {
 	admin.get(admin.post("/console/settings", url.Values{"flag": {"search.explain"}, "on": {"false"}}).want(303).location).want(200).has("Turn on search.explain")
 
 	// Access.
-	made := admin.post("/console/access/users/new", url.Values{"username": {"nurse"}, "name": {"Nurse"}, "active": {"true"}}).want(200).has("Secret")
-	if !strings.Contains(made.body, `id="secret"`) {
-		t.Error("the password that was made is not shown")
-	}
+	admin.get(admin.post("/console/access/users/new", url.Values{"username": {"nurse"}, "name": {"Nurse"}, "active": {"true"}}).want(303).location).want(200).has("Secret", `id="secret"`, "nurse is stored.")
 	admin.get("/console/access/users").want(200).has("nurse").lacks(`id="secret"`)
-	key := admin.post("/console/access/keys/new", url.Values{"name": {"loader"}, "scopes": {"system/*.rs"}}).want(200).has("kiln_")
-	_ = key
-	list := admin.get("/console/access/keys").want(200).has("Revoke loader").lacks("kiln_")
+	admin.get(admin.post("/console/access/keys/new", url.Values{"name": {"loader"}, "scopes": {"system/*.rs"}}).want(303).location).want(200).has(`value="kiln_`)
+	list := admin.get("/console/access/keys").want(200).has("Revoke loader").lacks(`"kiln_`)
 	at := strings.Index(list.body, `action="/console/access/keys/`)
 	path := list.body[at+len(`action="`):]
 	path = path[:strings.IndexByte(path, '"')]

@@ -65,15 +65,16 @@ type Console struct {
 	Version  string
 	Logger   *slog.Logger
 
-	mux       *web.Mux
-	seal      *sealer
-	templates map[string]*template.Template // by language
-	assets    map[string]asset              // by address
-	addresses map[string]string             // by name
-	requests  *prometheus.CounterVec
-	duration  *prometheus.HistogramVec
-	routes    []route
-	storage   storageStats
+	mux            *web.Mux
+	seal           *sealer
+	templates      map[string]*template.Template // by language
+	assets         map[string]asset              // by address
+	addresses      map[string]string             // by name
+	requests       *prometheus.CounterVec
+	duration       *prometheus.HistogramVec
+	routes         []route
+	resourceRoutes []resourceRoute
+	storage        storageStats
 	// background is a context that ends with the server.
 	background context.Context
 }
@@ -117,7 +118,7 @@ func (c *Console) Mount(m *web.Mux) {
 		panic(err) // a key of 32 bytes always does
 	}
 	c.loadAssets()
-	c.routes = screenRoutes()
+	c.routes, c.resourceRoutes = screenRoutes(), resourceRoutes()
 	c.templates = make(map[string]*template.Template)
 	for _, language := range languages {
 		c.templates[language] = template.Must(template.New("").Funcs(template.FuncMap{

@@ -121,6 +121,22 @@ func (s *site) visitor() *visitor {
 	return &visitor{s, &http.Client{Jar: jar, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, Timeout: time.Minute}}
 }
 
+// on is the same browser at another server of the database.
+func (v *visitor) on(to *site) *visitor {
+	v.s.t.Helper()
+	w := to.visitor()
+	from, err := url.Parse(v.s.base + "/console")
+	if err != nil {
+		v.s.t.Fatal(err)
+	}
+	there, err := url.Parse(to.base + "/console")
+	if err != nil {
+		v.s.t.Fatal(err)
+	}
+	w.client.Jar.SetCookies(there, v.client.Jar.Cookies(from))
+	return w
+}
+
 // page is an answer to a visitor.
 type page struct {
 	t        *testing.T

@@ -11,6 +11,7 @@ type panel struct {
 	Forms    []panelForm
 	Facts    [][2]string
 	Secret   string // shown once
+	Note     string // above the content
 	Tables   []table
 	Regions  []region
 	Log      *liveLog

@@ -15,10 +15,52 @@ import (
 	"kiln/server/fhir"
 )
 
+// resourceRoute is a page below /Type/id by the segment that follows.
+type resourceRoute struct {
+	below      string
+	parts      int    // segments of the path
+	typ        string // the only type that has the page, "" for all types
+	post, both bool   // the page takes forms only; the page takes forms too
+	show       func(v *visit, typ, id string, parts []string) error
+}
+
+// resourceRoutes are the pages of a resource, but for its Overview.
+func resourceRoutes() []resourceRoute {
+	// plain is a page that needs no more than the resource.
+	plain := func(show func(v *visit, typ, id string) error) func(v *visit, typ, id string, _ []string) error {
+		return func(v *visit, typ, id string, _ []string) error { return show(v, typ, id) }
+	}
+	// last is a page of a part of the resource, which the fourth segment names.
+	last := func(show func(v *visit, typ, id, part string) error) func(v *visit, typ, id string, parts []string) error {
+		return func(v *visit, typ, id string, parts []string) error { return show(v, typ, id, parts[3]) }
+	}
+	list := []resourceRoute{
+		{below: "json", parts: 3, show: plain((*visit).resourceJSON)},
+		{below: "download", parts: 3, show: plain((*visit).resourceDownload)},
+		{below: "attachment", parts: 4, show: last((*visit).attachment)},
+		{below: "references", parts: 3, show: plain((*visit).resourceReferences)},
+		{below: "delete", parts: 3, both: true, show: plain((*visit).resourceDelete)},
+		{below: "edit", parts: 3, both: true, show: plain((*visit).edit)},
+		{below: "history", parts: 3, show: plain((*visit).history)},
+		{below: "history", parts: 4, show: last((*visit).version)},
+		{below: "history", parts: 5, post: true, show: func(v *visit, typ, id string, parts []string) error {
+			if parts[4] != "restore" {
+				return errNoPage
+			}
+			return v.restore(typ, id, parts[3])
+		}},
+		{below: "deliveries", parts: 3, typ: "Subscription", both: true, show: func(v *visit, _, id string, _ []string) error { return v.subscriptionDeliveries(id) }},
+		{below: "view", parts: 3, typ: "Patient", show: func(v *visit, _, id string, _ []string) error { return v.patientView(id) }},
+	}
+	for _, page := range []string{"run", "code", "log", "deliveries", "versions", "grants"} {
+		list = append(list, resourceRoute{below: page, parts: 3, typ: "App", both: true, show: func(v *visit, _, id string, _ []string) error { return v.app(id, page) }})
+	}
+	return list
+}
+
 // resource shows the pages of a resource: /Type/id and the paths below it.
 func (v *visit) resource(parts []string) error {
 	typ := parts[0]
-	post := v.r.Method == http.MethodPost
 	if len(parts) == 1 {
 		v.redirect("/console/resources/" + typ)
 		return nil
@@ -30,37 +72,17 @@ func (v *visit) resource(parts []string) error {
 	if !fhir.ValidID(id) {
 		return errNoPage
 	}
-	below := ""
-	if len(parts) > 2 {
-		below = parts[2]
-	}
-	switch {
-	case len(parts) == 2 && !post:
+	post := v.r.Method == http.MethodPost
+	if len(parts) == 2 && !post {
 		return v.resourceOverview(typ, id)
-	case len(parts) == 3 && below == "json" && !post:
-		return v.resourceJSON(typ, id)
-	case len(parts) == 3 && below == "download" && !post:
-		return v.resourceDownload(typ, id)
-	case len(parts) == 4 && below == "attachment" && !post:
-		return v.attachment(typ, id, parts[3])
-	case len(parts) == 3 && below == "references" && !post:
-		return v.resourceReferences(typ, id)
-	case len(parts) == 3 && below == "delete":
-		return v.resourceDelete(typ, id)
-	case len(parts) == 3 && below == "edit":
-		return v.edit(typ, id)
-	case len(parts) == 3 && below == "history" && !post:
-		return v.history(typ, id)
-	case len(parts) == 4 && below == "history" && !post:
-		return v.version(typ, id, parts[3])
-	case len(parts) == 5 && below == "history" && parts[4] == "restore" && post:
-		return v.restore(typ, id, parts[3])
-	case len(parts) == 3 && typ == "Subscription" && below == "deliveries":
-		return v.subscriptionDeliveries(id)
-	case len(parts) == 3 && typ == "App" && slices.Contains([]string{"run", "code", "log", "deliveries", "versions", "grants"}, below):
-		return v.app(id, below)
-	case len(parts) == 3 && below == "view" && typ == "Patient" && !post:
-		return v.patientView(id)
+	}
+	for _, page := range v.c.resourceRoutes {
+		if len(parts) != page.parts || parts[2] != page.below || page.typ != "" && page.typ != typ {
+			continue
+		}
+		if page.post == post || page.both {
+			return page.show(v, typ, id, parts)
+		}
 	}
 	return errNoPage
 }

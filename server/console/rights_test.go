@@ -264,7 +264,7 @@ func TestFormsOfAdministratorsSentByOthers(t *testing.T) {
 	}
 	state := func() (all []string) {
 		for _, path := range []string{"/admin/users", "/admin/clients", "/admin/apikeys", "/admin/policies", "/admin/features", "/admin/jobs", "/$packages", "/Subscription/s1", "/Subscription/s1/_history", "/App/dose/_history", "/SearchParameter?_summary=count",
-			"/admin/config/search", "/admin/indexes/suggestions", "/admin/notifications/deliveries"} {
+			"/admin/config/search", "/admin/indexes/suggestions", "/admin/notifications/deliveries", "/admin/views"} {
 			all = append(all, path+" "+ask("GET", path, ""))
 		}
 		return all
@@ -289,7 +289,7 @@ func TestFormsOfAdministratorsSentByOthers(t *testing.T) {
 			{"/console/definitions", url.Values{}}, {"/console/definitions/remove/x/1", url.Values{}}, {"/console/audit", url.Values{"user": {"admin"}}},
 			{"/console/App/dose/run", url.Values{"operation": {"Patient/$count"}}}, {"/console/App/dose/versions", url.Values{"version": {"1"}}}, {"/console/App/dose/grants", url.Values{"scopes": {"system/*.cruds"}}},
 			{"/console/Subscription/s1/deliveries", url.Values{"action": {"test"}}}, {"/console/Subscription/s1/deliveries", url.Values{"action": {"again"}}}, {"/console/Subscription/s1/deliveries", url.Values{"action": {"redeliver"}}},
-			{"/console/deliveries/x", url.Values{}},
+			{"/console/deliveries/x", url.Values{}}, {"/console/views", url.Values{"view": {"ViewDefinition/x"}}}, {"/console/views/x/remove", url.Values{}},
 		} {
 			v.post(form.path, maps.Clone(form.values)).want(http.StatusForbidden).has("<h1>Not allowed</h1>", "admin")
 		}

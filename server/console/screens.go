@@ -27,6 +27,7 @@ var mainScreens = []mainScreen{
 	{"Settings", "/console/settings", true, []string{"settings"}},
 	{"Searches", "/console/searches", true, []string{"searches"}},
 	{"Audit", "/console/audit", true, []string{"audit"}},
+	{"Views", "/console/views", true, []string{"views"}},
 }
 
 // route shows the page of the path.
@@ -120,6 +121,9 @@ func screenRoutes() []route {
 		{first: "searches", parts: 0, admin: true, both: true, show: (*visit).searches},
 		{first: "audit", parts: 0, admin: true, both: true, show: (*visit).audit},
 		{first: "audit", parts: 1, admin: true, show: (*visit).audit},
+		{first: "views", parts: 0, admin: true, both: true, show: (*visit).views},
+		{first: "views", parts: 1, admin: true, both: true, show: (*visit).view},
+		{first: "views", parts: 2, admin: true, both: true, show: (*visit).view},
 		{first: "account", parts: -1, both: true, show: (*visit).account},
 		{first: "sign-out", parts: 0, post: true, show: func(v *visit, _ []string) error { return v.signOut() }},
 	}

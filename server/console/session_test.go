@@ -56,7 +56,7 @@ func TestSessions(t *testing.T) {
 		t.Errorf("Cache-Control %q", c)
 	}
 	v.get("/console").want(200).has("My data").lacks("Traffic", "Storage")
-	for _, path := range []string{"/console/jobs", "/console/settings", "/console/access/users", "/console/subscriptions", "/console/definitions", "/console/searches", "/console/audit", "/console/apps", "/console/live"} {
+	for _, path := range []string{"/console/jobs", "/console/settings", "/console/access/users", "/console/subscriptions", "/console/definitions", "/console/searches", "/console/audit", "/console/apps", "/console/live", "/console/views", "/console/views/x"} {
 		v.get(path).want(http.StatusForbidden).has("<h1>Not allowed</h1>", "admin")
 	}
 	// Another server knows the session.
