@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"kiln/server/search/cache/bitmap"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -148,8 +149,8 @@ func TestNewResourcesReachTheirColumns(t *testing.T) {
 		c := NewColumn(key, map[int64]*match.Unit{}).finish()
 		m.keep(keyed{&item{column: c, cost: time.Hour}, key})
 	}
-	m.keep(keyed{&item{set: &set{members: new(bitmap)}, cost: time.Hour}, Key{}})
-	every := &item{term: &termSet{terms: []int64{Every}, members: new(bitmap)}}
+	m.keep(keyed{&item{set: &set{members: new(bitmap.Set)}, cost: time.Hour}, Key{}})
+	every := &item{term: &termSet{terms: []int64{Every}, members: new(bitmap.Set)}}
 	m.keep(ofTerms(every))
 	for range 300 {
 		changed := make(map[int64]*match.Resource)
@@ -170,7 +171,7 @@ func TestNewResourcesReachTheirColumns(t *testing.T) {
 	}
 	for n := range int64(resources) {
 		r := now[n]
-		if has := m.sets[Key{}].set.members.has(uint32(n)); has != (r != nil) {
+		if has := m.sets[Key{}].set.members.Contains(uint32(n)); has != (r != nil) {
 			t.Errorf("%d is in the set of all: %v", n, has)
 		}
 		for _, key := range columns {

@@ -431,7 +431,7 @@ func (m *Memory) apply(changed map[int64]*match.Resource) {
 		} else if of != nil {
 			some := of.all[:of.applied]
 			every := of.terms[Every]
-			isNew := every != nil && !every.term.members.has(n)
+			isNew := every != nil && !every.term.members.Contains(n)
 			if isNew {
 				m.some = of.ofNew(r, m.some)
 				some = m.some

@@ -2,6 +2,7 @@ package cache
 
 import (
 	"encoding/binary"
+	"kiln/server/search/cache/packed"
 	"math"
 	"slices"
 	"sort"
@@ -13,7 +14,7 @@ import (
 // distances from the first, in the largest common unit, and a tail shared by all is stored once.
 type chunk struct {
 	*chunkHead
-	piece
+	packed.Piece
 }
 
 // A chunkHead is the stored form of a chunk beside its block: it contains no pointers.
@@ -25,25 +26,33 @@ type chunkHead struct {
 	tail         uint32 // of all, where runTails has none
 	place        uint32
 	part         uint32 // part.number
-	lies         block
+	lies         packed.Block
 }
+
+// The number of cells of a new chunk, and the number that a chunk never reaches.
+const (
+	chunkFilled = 512
+	chunkFull   = packed.MostNumbers
+)
 
 // The arrays of a chunk.
 const (
-	numbers      array = 0<<4 + wide2 // of the resources: stretches, with the next two
-	numberEnds   array = 3<<4 + wide2
-	runStarts    array = 4<<4 + wide2 // among the cells; none where each run is of one
-	runDistances array = 5<<4 + wide2 // packed, with the next two
-	runLows      array = 8<<4 + wide8 // instead of distances where these do not fit
-	runTails     array = 9<<4 + wide4
+	numbers      packed.Array = 0<<4 + packed.Wide2 // of the resources: stretches, with the next two
+	numberEnds   packed.Array = 3<<4 + packed.Wide2
+	runStarts    packed.Array = 4<<4 + packed.Wide2 // among the cells; none where each run is of one
+	runDistances packed.Array = 5<<4 + packed.Wide2 // packed, with the next two
+	runLows      packed.Array = 8<<4 + packed.Wide8 // instead of distances where these do not fit
+	runTails     packed.Array = 9<<4 + packed.Wide4
 )
 
 // ns are the resources of the cells.
-func (k *chunk) ns() stretches {
-	return stretches{packed{&k.piece, &k.numberBase, numbers}, numberEnds}
+func (k *chunk) ns() packed.Stretches {
+	return packed.NewStretches(&k.Piece, &k.numberBase, numbers, numberEnds)
 }
 
-func (k *chunk) distances() packed { return packed{&k.piece, &k.distanceBase, runDistances} }
+func (k *chunk) distances() packed.Numbers {
+	return packed.NewNumbers(&k.Piece, &k.distanceBase, runDistances)
+}
 
 // A run is the resources with one value.
 type run struct {
@@ -56,27 +65,27 @@ type run struct {
 // the same parts of a number.
 var chunkUnits = []int32{1_000_000, 1000, 1}
 
-func (k *chunk) len() int { return k.ns().len() }
+func (k *chunk) len() int { return k.ns().Len() }
 
 // low is the low end of a run.
 func (k *chunk) low(r int) int64 {
-	if lows := k.array(runLows); len(lows) > 0 {
+	if lows := k.Array(runLows); len(lows) > 0 {
 		return int64(binary.LittleEndian.Uint64(lows[8*r:]))
 	}
-	return k.base + int64(k.unit)*int64(k.distances().at(r))
+	return k.base + int64(k.unit)*int64(k.distances().At(r))
 }
 
 // firstRun is the first run, of the first so many, whose low end is not below low.
 func (k *chunk) firstRun(runs int, low int64) int {
-	if k.has(runLows) {
+	if k.Has(runLows) {
 		return sort.Search(runs, func(r int) bool { return k.low(r) >= low })
 	}
-	distances := k.distances().view()
-	return sort.Search(runs, func(r int) bool { return k.base+int64(k.unit)*int64(distances.at(r)) >= low })
+	distances := k.distances().View()
+	return sort.Search(runs, func(r int) bool { return k.base+int64(k.unit)*int64(distances.At(r)) >= low })
 }
 
 func (k *chunk) tailOf(r int) uint32 {
-	if tails := k.array(runTails); len(tails) > 0 {
+	if tails := k.Array(runTails); len(tails) > 0 {
 		return binary.LittleEndian.Uint32(tails[4*r:])
 	}
 	return k.tail
@@ -84,7 +93,7 @@ func (k *chunk) tailOf(r int) uint32 {
 
 // runs is the number of runs.
 func (k *chunk) runs() int {
-	if n := k.piece.len(runStarts); n > 0 {
+	if n := k.Piece.Len(runStarts); n > 0 {
 		return n
 	}
 	return k.len()
@@ -92,44 +101,44 @@ func (k *chunk) runs() int {
 
 // bounds are the places of the cells of a run.
 func (k *chunk) bounds(r int) (from, to int) {
-	starts := k.array(runStarts)
+	starts := k.Array(runStarts)
 	if len(starts) == 0 {
 		return r, r + 1
 	}
 	if 2*r+2 < len(starts) {
-		to = int(uint16At(starts, r+1))
+		to = int(packed.Uint16At(starts, r+1))
 	} else {
 		to = k.len()
 	}
-	return int(uint16At(starts, r)), to
+	return int(packed.Uint16At(starts, r)), to
 }
 
 // run is a run whose resources may be in buf.
-func (k *chunk) run(r int, buf *packedBuffer) run {
+func (k *chunk) run(r int, buf *packed.Buffer) run {
 	from, to := k.bounds(r)
-	return run{k.low(r), k.tailOf(r), k.ns().read(from, to, buf)}
+	return run{k.low(r), k.tailOf(r), k.ns().Read(from, to, buf)}
 }
 
 // runOf is the run that has a cell.
 func (k *chunk) runOf(i int) int {
-	starts := k.array(runStarts)
+	starts := k.Array(runStarts)
 	if len(starts) == 0 {
 		return i
 	}
-	return sort.Search(len(starts)/2, func(r int) bool { return int(uint16At(starts, r)) > i }) - 1
+	return sort.Search(len(starts)/2, func(r int) bool { return int(packed.Uint16At(starts, r)) > i }) - 1
 }
 
 func (k *chunk) cell(i int) cell { return k.cellOf(k.runOf(i), i) }
 
 // cellOf is the cell at a place that is in a run.
-func (k *chunk) cellOf(r, i int) cell { return cell{k.low(r), k.ns().at(i), k.tailOf(r)} }
+func (k *chunk) cellOf(r, i int) cell { return cell{k.low(r), k.ns().At(i), k.tailOf(r)} }
 
 func (k *chunk) last() cell { return k.cellOf(k.runs()-1, k.len()-1) }
 
 // cells are all of them, with room for one more.
 func (k *chunk) cells() []cell {
 	out := make([]cell, 0, k.len()+1)
-	var buf packedBuffer
+	var buf packed.Buffer
 	for i := range k.runs() {
 		r := k.run(i, &buf)
 		for _, n := range r.ns {
@@ -152,10 +161,10 @@ func (k *chunk) seek(e cell, some *tails) int {
 			continue
 		}
 		ns := k.ns()
-		if ns.at(to-1) < e.n { // most are newer than all others
+		if ns.At(to-1) < e.n { // most are newer than all others
 			return to
 		}
-		return from + sort.Search(to-from, func(i int) bool { return ns.at(from+i) >= e.n })
+		return from + sort.Search(to-from, func(i int) bool { return ns.At(from+i) >= e.n })
 	}
 	if r == runs {
 		return k.len()
@@ -170,21 +179,21 @@ func (k *chunk) runFrom(low int64) int {
 }
 
 // find is where the cell of a resource is, below 0 where there is none.
-func (k *chunk) find(n uint32) int { return k.ns().find(n) }
+func (k *chunk) find(n uint32) int { return k.ns().Find(n) }
 
 // pack stores cells, which are in order, in place of the former cells.
 func (k *chunk) pack(cells []cell) {
 	if len(cells) == 0 {
-		k.release()
+		k.Release()
 		return
 	}
-	in := packing.Get().(*room)
+	in := packing.Get().(*packed.Room)
 	defer packing.Put(in)
 	head := chunkHead{base: cells[0].low, tail: cells[0].tail, unit: unitOf(cells)}
 	p := head.in(in)
-	defer p.release()
-	p.grow(packRoom)
-	var ns, distances, tails packedBuffer
+	defer p.Release()
+	p.Grow(packRoom)
+	var ns, distances, tails packed.Buffer
 	var starts [chunkFull]uint16
 	var lows [chunkFull]int64
 	runs, alike := 0, true
@@ -199,30 +208,30 @@ func (k *chunk) pack(cells []cell) {
 		}
 		runs, alike = runs+1, alike && c.tail == p.tail
 	}
-	p.ns().fill(ns[:len(cells)])
+	p.ns().Fill(ns[:len(cells)])
 	if runs < len(cells) {
-		fill(&p.piece, runStarts, starts[:runs])
+		packed.FillArray(&p.Piece, runStarts, starts[:runs])
 	}
 	if p.unit != 0 {
-		p.distances().fill(distances[:runs])
+		p.distances().Fill(distances[:runs])
 	} else {
-		fill(&p.piece, runLows, lows[:runs])
+		packed.FillArray(&p.Piece, runLows, lows[:runs])
 	}
 	if !alike {
-		fill(&p.piece, runTails, tails[:runs])
+		packed.FillArray(&p.Piece, runTails, tails[:runs])
 	}
 	k.base, k.tail, k.unit, k.numberBase, k.distanceBase = p.base, p.tail, p.unit, p.numberBase, p.distanceBase
-	k.become(p.piece)
+	k.Become(p.Piece)
 }
 
 // packRoom is what most chunks take at most, in bytes.
 const packRoom = 8 << 10
 
 // packing has rooms for chunks that are being packed.
-var packing = sync.Pool{New: func() any { return new(room) }}
+var packing = sync.Pool{New: func() any { return new(packed.Room) }}
 
 // in is the chunk in its room.
-func (h *chunkHead) in(r *room) chunk { return chunk{h, piece{r, &h.lies}} }
+func (h *chunkHead) in(r *packed.Room) chunk { return chunk{h, packed.NewPiece(r, &h.lies)} }
 
 // insert puts a cell into its place; false where it is no such distance from the first cell
 // as the others are, and the chunk must be packed anew.
@@ -242,15 +251,15 @@ func (k *chunk) insert(at int, c cell) bool {
 			return false
 		}
 	}
-	if !k.has(runStarts) && k.distances().len()+k.piece.len(runLows) == k.len() { // no run was made: the cell joins another
+	if !k.Has(runStarts) && k.distances().Len()+k.Piece.Len(runLows) == k.len() { // no run was made: the cell joins another
 		var starts [chunkFull]uint16
 		for i := range k.len() {
 			starts[i] = uint16(i)
 		}
-		fill(&k.piece, runStarts, starts[:k.len()])
+		packed.FillArray(&k.Piece, runStarts, starts[:k.len()])
 	}
-	k.shift(runStarts, r+1, 1)
-	k.ns().insert(at, c.n)
+	k.Shift(runStarts, r+1, 1)
+	k.ns().Insert(at, c.n)
 	return true
 }
 
@@ -258,23 +267,23 @@ func (k *chunk) insert(at int, c cell) bool {
 // others.
 func (k *chunk) insertRun(r, at int, c cell) bool {
 	runs := k.runs()
-	if k.has(runLows) {
-		k.piece.insert(runLows, r, uint64(c.low))
+	if k.Has(runLows) {
+		k.Piece.Insert(runLows, r, uint64(c.low))
 	} else {
 		distance := uint64(c.low) - uint64(k.base)
 		if c.low < k.base || distance%uint64(k.unit) != 0 || distance/uint64(k.unit) > math.MaxUint32 {
 			return false
 		}
-		k.distances().insert(r, uint32(distance/uint64(k.unit)))
+		k.distances().Insert(r, uint32(distance/uint64(k.unit)))
 	}
-	if !k.has(runTails) && c.tail != k.tail {
-		fill(&k.piece, runTails, slices.Repeat([]uint32{k.tail}, runs))
+	if !k.Has(runTails) && c.tail != k.tail {
+		packed.FillArray(&k.Piece, runTails, slices.Repeat([]uint32{k.tail}, runs))
 	}
-	if k.has(runTails) {
-		k.piece.insert(runTails, r, uint64(c.tail))
+	if k.Has(runTails) {
+		k.Piece.Insert(runTails, r, uint64(c.tail))
 	}
-	if k.has(runStarts) {
-		k.piece.insert(runStarts, r, uint64(at))
+	if k.Has(runStarts) {
+		k.Piece.Insert(runStarts, r, uint64(at))
 	}
 	return true
 }
@@ -284,18 +293,18 @@ func (k *chunk) delete(at int) {
 	r := k.runOf(at)
 	from, to := k.bounds(r)
 	alone := to-from == 1
-	k.ns().delete(at)
-	k.shift(runStarts, r+1, -1)
+	k.ns().Delete(at)
+	k.Shift(runStarts, r+1, -1)
 	if !alone {
 		return
 	}
-	for _, a := range []array{runStarts, runLows, runTails} {
-		if k.has(a) {
-			k.piece.delete(a, r, 1)
+	for _, a := range []packed.Array{runStarts, runLows, runTails} {
+		if k.Has(a) {
+			k.Piece.Delete(a, r, 1)
 		}
 	}
-	if k.distances().len() > 0 {
-		k.distances().delete(r)
+	if k.distances().Len() > 0 {
+		k.distances().Delete(r)
 	}
 }
 
@@ -317,7 +326,7 @@ func (k *chunk) size() int64 {
 	if k.len() == 0 {
 		return 0
 	}
-	return chunkBytes + int64(k.piece.size())
+	return chunkBytes + int64(k.Piece.Size())
 }
 
 // chunkBytes is the approximate size in bytes of a chunk without its piece.

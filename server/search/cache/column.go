@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/binary"
 	"iter"
+	"kiln/server/search/cache/packed"
 	"slices"
 	"sort"
 	"time"
@@ -73,17 +74,17 @@ type column struct {
 type part struct {
 	of       *places
 	number   uint32
-	points   bool       // numbers, not ranges of time
-	n        int        // of all
-	widest   int64      // of the short ones
-	chunks   []uint32   // their places
-	lasts    []int64    // the low ends of the chunks' last cells: finding one reads no chunk
-	sizes    []int32    // of the chunks
-	sections []section  // nil until they are needed
-	scarce   bool       // there were too few entries among too many resources for sections
-	moved    int        // entries that have come or gone since either was found
-	crowded  time.Time  // when there was no room for sections
-	long     list[cell] // by resource
+	points   bool              // numbers, not ranges of time
+	n        int               // of all
+	widest   int64             // of the short ones
+	chunks   []uint32          // their places
+	lasts    []int64           // the low ends of the chunks' last cells: finding one reads no chunk
+	sizes    []int32           // of the chunks
+	sections []section         // nil until they are needed
+	scarce   bool              // there were too few entries among too many resources for sections
+	moved    int               // entries that have come or gone since either was found
+	crowded  time.Time         // when there was no room for sections
+	long     packed.List[cell] // by resource
 }
 
 // A cell is the entry of a resource: a range of time, or a point as its two halves. The column's tails contain the
@@ -162,7 +163,7 @@ type partEnd struct {
 
 // NewColumn returns a builder without entries. Units are those that the entries may have.
 func NewColumn(key ColumnKey, units map[int64]*match.Unit) *ColumnBuilder {
-	return &ColumnBuilder{column: column{key: key, keys: key.List(), parts: make(map[int64]*part), units: units, of: places{room: new(room)}}, ends: make(map[int64]*partEnd)}
+	return &ColumnBuilder{column: column{key: key, keys: key.List(), parts: make(map[int64]*part), units: units, of: places{room: new(packed.Room)}}, ends: make(map[int64]*partEnd)}
 }
 
 // Add reports false for an entry that a column does not hold: a second one of a resource,
@@ -235,12 +236,15 @@ func (b *ColumnBuilder) finish() *column {
 	for unit, end := range b.ends {
 		p := b.part(unit)
 		b.pack(p, end)
-		p.long = newList(compareN, end.long)
+		p.long = packed.NewList(compareN, end.long)
 	}
 	b.ends = nil
 	b.compact(false)
 	return &b.column
 }
+
+// scatteredFrom is the number of free bytes in a room up to which its pieces do not move to another.
+var scatteredFrom int64 = 64 << 10
 
 // compact moves everything to a new room: places.compact.
 func (c *column) compact(grows bool) {
@@ -256,7 +260,7 @@ func (c *column) compact(grows bool) {
 func (c *column) part(unit int64) *part {
 	p := c.parts[unit]
 	if p == nil {
-		p = &part{of: &c.of, number: uint32(len(c.list)), points: c.key.Kind != Dates, long: newList[cell](compareN, nil)}
+		p = &part{of: &c.of, number: uint32(len(c.list)), points: c.key.Kind != Dates, long: packed.NewList[cell](compareN, nil)}
 		c.parts[unit], c.list = p, append(c.list, p)
 	}
 	return p
@@ -347,7 +351,7 @@ func (c *column) chunkOf(p *part, e cell) int {
 func (c *column) insert(p *part, e cell) {
 	p.n++
 	if c.isLong(p, e) {
-		p.long.insert(e)
+		p.long.Insert(e)
 		c.of.set(e.n, amongLong)
 		return
 	}
@@ -382,7 +386,7 @@ func (c *column) remove(n uint32) {
 		return
 	case amongLong:
 		p := c.part(0) // quantities have none
-		p.long.remove(cell{n: n})
+		p.long.Remove(cell{n: n})
 		p.n--
 	default:
 		in := c.of.chunk(place)
@@ -408,7 +412,7 @@ func (c *column) apply(n uint32, r *match.Resource) bool {
 
 // add is apply of a resource that has none.
 func (c *column) add(n uint32, r *match.Resource) bool {
-	if c.of.room.scattered() {
+	if c.of.room.Scattered(scatteredFrom) {
 		c.compact(true)
 	}
 	if r == nil {
@@ -470,7 +474,7 @@ func (c *column) all() (n int) {
 }
 
 func (c *column) bytes() int64 {
-	n := 8<<10 + c.size + c.of.size + c.of.room.spare() + int64(len(c.tails.values))*tailBytes
+	n := 8<<10 + c.size + c.of.size + c.of.room.Spare() + int64(len(c.tails.values))*tailBytes
 	for _, p := range c.parts {
 		n += p.sectionsBytes()
 	}
@@ -513,7 +517,7 @@ func (p *part) between(from, to int64) iter.Seq[run] {
 		if from >= to {
 			return
 		}
-		var buf packedBuffer
+		var buf packed.Buffer
 		for i := p.chunkFrom(0, from); i < len(p.chunks); i++ {
 			k := p.chunk(i)
 			for j := k.runFrom(from); j < k.runs(); j++ {
@@ -526,7 +530,7 @@ func (p *part) between(from, to int64) iter.Seq[run] {
 }
 
 // longs gives the long entries.
-func (p *part) longs() iter.Seq[cell] { return p.long.from(func(cell) bool { return false }) }
+func (p *part) longs() iter.Seq[cell] { return p.long.From(func(cell) bool { return false }) }
 
 // count is the number of entries for which the comparison holds.
 func (c *compared) count() int {
@@ -584,7 +588,7 @@ func (c *compared) reach() int {
 	if c.not {
 		return c.n
 	}
-	return max(0, c.below(c.to)-c.below(c.from)) + c.long.n
+	return max(0, c.below(c.to)-c.below(c.from)) + c.long.Len()
 }
 
 // each calls f for every resource for which the comparison holds, in no order.
@@ -616,7 +620,7 @@ func (c *compared) hasAt(n, place uint32) bool {
 	case nowhere:
 		return false
 	case amongLong:
-		e, ok := c.long.find(cell{n: n})
+		e, ok := c.long.Find(cell{n: n})
 		return ok && c.tested(e.low, e.tail) != c.not
 	}
 	k := c.column.of.chunk(place)

@@ -2,8 +2,9 @@ package cache
 
 import (
 	"cmp"
-	"encoding/binary"
 	"fmt"
+	"kiln/server/search/cache/bitmap"
+	"kiln/server/search/cache/packed"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -209,12 +210,12 @@ func columnFollowsChanges(t *testing.T, every uint32, ordered bool) {
 				t.Fatalf("%v %d..%d: has %v is %v, want %v", asked.Op, low, high, d, got, held)
 			}
 		}
-		var d, other dense
+		var d, other bitmap.Dense
 		if parts[0].newSectionsBytes() > 0 {
 			parts[0].setSections()
 		}
 		parts[0].collect(&d, &other)
-		if got := slices.Collect(d.bitmap().all(0)); !slices.Equal(got, want) {
+		if got := slices.Collect(d.Set().All(0)); !slices.Equal(got, want) {
 			t.Fatalf("%v %d..%d: %d collected, want %d", asked.Op, low, high, len(got), len(want))
 		}
 		var found []uint32
@@ -253,7 +254,7 @@ func columnFollowsChanges(t *testing.T, every uint32, ordered bool) {
 			k := parts[0].chunk(i)
 			entries += k.len()
 		}
-		if held := entries + parts[0].long.n; held != len(now) || held != parts[0].n {
+		if held := entries + parts[0].long.Len(); held != len(now) || held != parts[0].n {
 			t.Fatalf("%d entries, %d are told, want %d", held, parts[0].n, len(now))
 		}
 	}
@@ -307,7 +308,7 @@ func TestSectionsAreEven(t *testing.T) {
 		}
 		all := 0
 		for i, s := range p.sections {
-			n := countBits(s.bits)
+			n := s.bits.Len()
 			if all += n; n > entries/want+alike {
 				t.Errorf("%d of each value: section %d has %d", alike, i, n)
 			}
@@ -328,9 +329,9 @@ type dates struct{ low, high int64 }
 // place of each.
 func checkOrder(t *testing.T, r *rand.Rand, c *column, now map[uint32]dates, end uint32) {
 	t.Helper()
-	members := new(bitmap)
+	members := new(bitmap.Set)
 	for range 1 << r.IntN(12) {
-		members.add(uint32(r.IntN(int(end))))
+		members.Add(uint32(r.IntN(int(end))))
 	}
 	place := func(n uint32) Place {
 		d, ok := now[n]
@@ -358,7 +359,7 @@ func checkOrder(t *testing.T, r *rand.Rand, c *column, now map[uint32]dates, end
 		return out
 	}
 	var want []Place
-	for n := range members.all(0) {
+	for n := range members.All(0) {
 		if at := place(n); !p.Bounded || compare(at, p.Beyond) > 0 {
 			want = append(want, at)
 		}
@@ -367,10 +368,10 @@ func checkOrder(t *testing.T, r *rand.Rand, c *column, now map[uint32]dates, end
 	want = want[min(p.Offset, len(want)):]
 	want = want[:min(p.Limit, len(want))]
 	if got := c.pageInOrder(members, &p); !slices.Equal(got, want) {
-		t.Fatalf("%+v %+v of %d: %v, want %v", p, *p.Order, members.n, got, want)
+		t.Fatalf("%+v %+v of %d: %v, want %v", p, *p.Order, members.Len(), got, want)
 	}
 	if got, ok := c.along(members, &p, math.MaxInt); !ok || !slices.Equal(got, want) {
-		t.Fatalf("along the order, %+v %+v of %d: %v, want %v", p, *p.Order, members.n, got, want)
+		t.Fatalf("along the order, %+v %+v of %d: %v, want %v", p, *p.Order, members.Len(), got, want)
 	}
 }
 
@@ -393,7 +394,7 @@ func TestPlaces(t *testing.T) {
 		"few in runs":    {func(n uint32) uint32 { return []uint32{noChunk + n/2000, nowhere}[min(n%40, 1)] }, 0, true, 3 * fewPageSize},
 	} {
 		t.Run(name, func(t *testing.T) {
-			o := places{room: new(room)}
+			o := places{room: new(packed.Room)}
 			now := make(map[uint32]uint32)
 			set := func(n, place uint32) {
 				now[n] = place
@@ -468,242 +469,6 @@ func checkAlong(t *testing.T, r *rand.Rand, o *places, now map[uint32]uint32, en
 		}
 		if !slices.Equal(got, want) {
 			t.Fatalf("%+v: %d met, want %d", p, len(got), len(want))
-		}
-	}
-}
-
-// The arrays of a piece are lists of their own, whatever happens to the others and to other pieces of the room.
-func TestPiece(t *testing.T) {
-	t.Parallel()
-	r := rand.New(rand.NewPCG(21, 22))
-	arrays := []array{numbers, numberEnds, runStarts, runLows, runTails}
-	var pieces [7]piece
-	var wants [len(pieces)]map[array][]uint64
-	in := new(room)
-	for i := range pieces {
-		pieces[i], wants[i] = piece{in, new(block)}, make(map[array][]uint64)
-	}
-	used := func() (n int64) {
-		for i := range pieces {
-			n += int64(pieces[i].size())
-		}
-		return n
-	}
-	for range 20_000 {
-		i := r.IntN(len(pieces))
-		p, want := pieces[i], wants[i]
-		a := arrays[r.IntN(len(arrays))]
-		mask := uint64(1)<<(8<<(a&15)) - 1
-		n := r.Uint64() & mask
-		switch list := want[a]; {
-		case len(list) == 0 && r.IntN(2) == 0:
-			some := []int64{int64(r.Uint64()), 0, -1}
-			fill(&p, a, some)
-			for _, n := range some {
-				list = append(list, uint64(n)&mask)
-			}
-			want[a] = list
-		case len(list) == 0 || r.IntN(100) < 50:
-			at := r.IntN(len(list) + 1)
-			p.insert(a, at, n)
-			want[a] = slices.Insert(list, at, n)
-		case r.IntN(100) < 60:
-			at := r.IntN(len(list))
-			most := 1 + r.IntN(len(list)-at)
-			p.delete(a, at, most)
-			want[a] = slices.Delete(list, at, at+most)
-		case a&15 == wide2 && r.IntN(2) == 0:
-			from := r.IntN(len(list) + 1)
-			p.shift(a, from, -1)
-			for i := range list[from:] {
-				list[from+i] = (list[from+i] - 1) & mask
-			}
-		case r.IntN(10) == 0:
-			p.drop(a)
-			want[a] = nil
-		default:
-			at := r.IntN(len(list))
-			p.set(a, at, n)
-			list[at] = n
-		}
-		switch r.IntN(500) {
-		case 0:
-			p.release()
-			clear(want)
-		case 1:
-			o := piece{in, new(block)}
-			o.become(p)
-			p.release()
-			pieces[i], p = o, o
-		case 2:
-			in = moved(slices.Clone(pieces[:]), in, r.IntN(2) == 0)
-			for i := range pieces {
-				pieces[i].room = in
-			}
-			p = pieces[i]
-		}
-		if in.all != in.spare()+used() {
-			t.Fatalf("the room has %d bytes, of which %d are spare and %d used", in.all, in.spare(), used())
-		}
-		for _, a := range arrays {
-			var buf [8]byte
-			var got []uint64
-			width := a.bytes(1)
-			for b := range slices.Chunk(p.array(a), width) {
-				clear(buf[:])
-				copy(buf[:], b)
-				got = append(got, binary.LittleEndian.Uint64(buf[:]))
-			}
-			if !slices.Equal(got, want[a]) || p.len(a) != len(got) || p.has(a) != (len(got) > 0) {
-				t.Fatalf("array %d: %v, want %v", a.number(), got, want[a])
-			}
-		}
-	}
-}
-
-// Blocks waste a sixteenth at most, beyond the smallest.
-func TestBlocks(t *testing.T) {
-	t.Parallel()
-	last := uint8(0)
-	for n := 1; n < 128<<10; n++ {
-		class := classOf(n)
-		size := sizeOf(class)
-		if size < n || size-n > max(15, n/16) || class != classOf(size) || class < last || int(class) > roomClasses {
-			t.Fatalf("%d bytes take a block of class %d, of %d; those before class %d", n, class, size, last)
-		}
-		last = class
-	}
-	r := room{left: [][]byte{make([]byte, 3*mostSlab), make([]byte, mostSlab)}}
-	for i := range 3 {
-		if n := len(r.newSlab(16)); n > mostSlab {
-			t.Errorf("slab %d has %d bytes: blocks could begin beyond %d", i, n, mostSlab)
-		}
-	}
-}
-
-// Numbers are kept in two, three or four bytes each, and are the same in all.
-func TestPacked(t *testing.T) {
-	t.Parallel()
-	r := rand.New(rand.NewPCG(9, 10))
-	for name, c := range map[string]struct {
-		least, span uint32
-		bytes       int64 // of each at first
-	}{
-		"near": {5_000_000, 60_000, 2}, "near the first": {0, 100, 2}, "three bytes": {0, 12_000_000, 3},
-		"three bytes from a base": {3_000_000_000, 12_000_000, 3}, "four bytes": {0, 4_000_000_000, 4},
-	} {
-		t.Run(name, func(t *testing.T) {
-			var want []uint32
-			for range 400 {
-				want = append(want, c.least+uint32(r.Int64N(int64(c.span))))
-			}
-			p := piece{new(room), new(block)}
-			var base uint32
-			o := packed{&p, &base, numbers}
-			o.fill(want)
-			if got := int64(len(p.bytes())) / 400; got != c.bytes {
-				t.Fatalf("%d bytes each, want %d", got, c.bytes)
-			}
-			for i := range 600 {
-				at := r.IntN(len(want))
-				if r.IntN(3) == 0 {
-					o.delete(at)
-					want = slices.Delete(want, at, at+1)
-					continue
-				}
-				n := c.least + uint32(r.Int64N(int64(c.span)))
-				if i > 300 {
-					n = uint32(r.IntN(1 << uint(1+r.IntN(32))))
-				}
-				o.insert(at, n)
-				want = slices.Insert(want, at, n)
-			}
-			var buf packedBuffer
-			if got := o.read(0, o.len(), &buf); !slices.Equal(got, want) {
-				t.Fatalf("%v, want %v", got, want)
-			}
-			for i, n := range want {
-				if o.at(i) != n || o.find(n) != slices.Index(want, n) {
-					t.Fatalf("%d: %d at %d, want %d at %d", i, o.at(i), o.find(n), n, slices.Index(want, n))
-				}
-			}
-			if o.find(c.least+c.span+1) >= 0 && !slices.Contains(want, c.least+c.span+1) {
-				t.Error("one is found that is not there")
-			}
-		})
-	}
-}
-
-// Numbers that follow one another are kept as stretches, as long as most do, and are the same.
-func TestStretches(t *testing.T) {
-	t.Parallel()
-	r := rand.New(rand.NewPCG(19, 20))
-	for _, c := range []struct {
-		stretch  int   // numbers that follow one another
-		together bool  // kept as such
-		bytes    int64 // of all at first
-	}{{40, true, 10 * (2 + 2)}, {3, true, 134 * (2 + 2)}, {1, false, 400 * 2}} {
-		var want []uint32
-		for n := uint32(1000); len(want) < 400; n += 1 + uint32(r.IntN(30)) {
-			for range min(c.stretch, 400-len(want)) {
-				want = append(want, n)
-				n++
-			}
-		}
-		p := piece{new(room), new(block)}
-		var base uint32
-		o := stretches{packed{&p, &base, numbers}, numberEnds}
-		o.fill(want)
-		if got, together := int64(len(p.bytes())), p.has(numberEnds); together != c.together || got < c.bytes || got > c.bytes+32 {
-			t.Fatalf("stretches of %d: %d bytes, together %v", c.stretch, got, together)
-		}
-		check := func() {
-			t.Helper()
-			if o.len() != len(want) {
-				t.Fatalf("stretches of %d: %d numbers, want %d", c.stretch, o.len(), len(want))
-			}
-			var buf packedBuffer
-			for range 20 {
-				from := r.IntN(len(want) + 1)
-				to := from + r.IntN(len(want)-from+1)
-				if got := o.read(from, to, &buf); !slices.Equal(got, want[from:to]) {
-					t.Fatalf("stretches of %d: from %d to %d %v, want %v", c.stretch, from, to, got, want[from:to])
-				}
-			}
-			for i, n := range want {
-				if o.at(i) != n || o.find(n) != i {
-					t.Fatalf("stretches of %d: %d at %d, want %d at %d", c.stretch, o.at(i), o.find(n), n, i)
-				}
-			}
-			for range 20 {
-				if n := r.Uint32N(20_000); !slices.Contains(want, n) && o.find(n) >= 0 {
-					t.Fatalf("stretches of %d: %d is found, and not there", c.stretch, n)
-				}
-			}
-		}
-		check()
-		for i := range 500 {
-			if at := r.IntN(len(want)); r.IntN(2) == 0 {
-				o.delete(at)
-				want = slices.Delete(want, at, at+1)
-			} else if n := want[at] + 1; !slices.Contains(want, n) { // behind another, or at another place
-				if r.IntN(2) == 0 {
-					at = r.IntN(len(want))
-				}
-				o.insert(at+1, n)
-				want = slices.Insert(want, at+1, n)
-			}
-			if i%50 == 0 {
-				check()
-			}
-		}
-		for len(want) > 0 {
-			at := r.IntN(len(want))
-			o.delete(at)
-			want = slices.Delete(want, at, at+1)
-		}
-		if o.len() != 0 {
-			t.Fatalf("stretches of %d: %d numbers left", c.stretch, o.len())
 		}
 	}
 }

@@ -3,6 +3,8 @@ package cache
 import (
 	"cmp"
 	"iter"
+	"kiln/server/search/cache/bitmap"
+	"kiln/server/search/cache/packed"
 	"math"
 	"slices"
 	"sort"
@@ -51,7 +53,7 @@ func (c *column) placeOf(n uint32) Place {
 	case nowhere:
 		return Place{N: n}
 	case amongLong:
-		e, _ := c.part(0).long.find(cell{n: n})
+		e, _ := c.part(0).long.Find(cell{n: n})
 		return Place{true, e.low, n}
 	default:
 		k := c.of.chunk(place)
@@ -61,20 +63,20 @@ func (c *column) placeOf(n uint32) Place {
 
 // pageInOrder is the part of members that a page in an order of this column has: along the order
 // where they are common there, else by the place of each.
-func (c *column) pageInOrder(members *bitmap, p *Page) []Place {
+func (c *column) pageInOrder(members *bitmap.Set, p *Page) []Place {
 	size := p.Offset + p.Limit
-	if size == 0 || members.n == 0 {
+	if size == 0 || members.Len() == 0 {
 		return nil
 	}
-	most := members.n * looksForEntry
-	if size*c.n()/members.n < most {
+	most := members.Len() * looksForEntry
+	if size*c.n()/members.Len() < most {
 		if out, ok := c.along(members, p, most); ok {
 			return out
 		}
 	}
 	var out []Place
 	full := false // the first of out are the best of those before, in order
-	for n := range members.all(0) {
+	for n := range members.All(0) {
 		at := c.placeOf(n)
 		if !p.beyond(at) || full && p.compare(at, out[size-1]) > 0 {
 			continue
@@ -104,7 +106,7 @@ func (c *column) n() int {
 
 // along goes along the order until the page is full, past most entries at most; false where that
 // were too many.
-func (c *column) along(members *bitmap, p *Page, most int) (out []Place, ok bool) {
+func (c *column) along(members *bitmap.Set, p *Page, most int) (out []Place, ok bool) {
 	size := p.Offset + p.Limit
 	valueless := func() {
 		var all []Place
@@ -115,9 +117,9 @@ func (c *column) along(members *bitmap, p *Page, most int) (out []Place, ok bool
 			return len(out)+len(all) < size
 		}
 		if p.Backwards {
-			members.backwards(math.MaxUint32)(take)
+			members.Backward(math.MaxUint32)(take)
 		} else {
-			members.all(0)(take)
+			members.All(0)(take)
 		}
 		out = append(out, all...)
 	}
@@ -137,7 +139,7 @@ func (c *column) along(members *bitmap, p *Page, most int) (out []Place, ok bool
 }
 
 // alongValues is along for resources with a value: it appends candidates of the page to out.
-func (c *column) alongValues(members *bitmap, p *Page, out []Place, most int) ([]Place, bool) {
+func (c *column) alongValues(members *bitmap.Set, p *Page, out []Place, most int) ([]Place, bool) {
 	part := c.parts[0]
 	if part == nil {
 		return out, true
@@ -145,7 +147,7 @@ func (c *column) alongValues(members *bitmap, p *Page, out []Place, most int) ([
 	size := p.Offset + p.Limit
 	var long []Place // the long entries, which are in no order of values
 	for e := range part.longs() {
-		if at := (Place{true, e.low, e.n}); members.has(e.n) && p.beyond(at) {
+		if at := (Place{true, e.low, e.n}); members.Contains(e.n) && p.beyond(at) {
 			long = append(long, at)
 		}
 	}
@@ -162,7 +164,7 @@ func (c *column) alongValues(members *bitmap, p *Page, out []Place, most int) ([
 		same = same[:0]
 		return len(out) < size
 	}
-	passed := part.long.n / looksForEntry
+	passed := part.long.Len() / looksForEntry
 	for r := range part.runs(p) {
 		if len(same) > 0 && same[0].Low != r.low && !flush() {
 			return out, true
@@ -171,7 +173,7 @@ func (c *column) alongValues(members *bitmap, p *Page, out []Place, most int) ([
 			return nil, false
 		}
 		for _, n := range r.ns {
-			if at := (Place{true, r.low, n}); members.has(n) && p.beyond(at) {
+			if at := (Place{true, r.low, n}); members.Contains(n) && p.beyond(at) {
 				same = append(same, at)
 			}
 		}
@@ -193,7 +195,7 @@ func (p *part) runs(page *Page) iter.Seq[run] {
 		return p.between(from, highest)
 	}
 	return func(yield func(run) bool) {
-		var buf packedBuffer
+		var buf packed.Buffer
 		last := len(p.chunks) - 1
 		if bound {
 			i := sort.Search(len(p.lasts), func(i int) bool { return p.lasts[i] > page.Beyond.Low })

@@ -7,17 +7,16 @@
 //	             until an answer is settled
 //	written.go   this server's own writes, applied without reading them
 //	snapshot.go  the transactions that a state of the database has seen
-//	bitmap.go    sets of resource numbers, as one bit each, in few objects
 //	set.go       the resources for which some clauses hold
 //	terms.go     the resources of each common term of a type;
 //	             terms that occur together share one set
 //	column.go    the values of an ordered parameter, in chunks (chunk.go). A chunk stores each value once.
-//	             stretches.go and packed.go store its resources in few bytes, in one piece.go
-//	             of the column's room.go. places.go finds the value of a resource; window.go compares
+//	             places.go finds the value of a resource; window.go compares
 //	columnorder.go  a page in the order of a column
 //	links.go     chains and _has: the references from one type to another, as a column
 //	sections.go  the resources between some values of a column, for ranges among millions
-//	list.go      an ordered list that is changed in place
+//
+// Package bitmap stores the sets, and package packed stores the numbers of the columns in few bytes.
 //
 // # How the cache stays exact
 //

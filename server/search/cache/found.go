@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"kiln/server/search/cache/bitmap"
 	"slices"
 	"time"
 
@@ -52,27 +53,27 @@ func (f *Found) Make(now time.Time) bool {
 		f.terms = make(map[int64]*item)
 		for _, t := range f.Terms.sets() {
 			i := made(1)
-			t.members = t.members.clone()
+			t.members = t.members.Clone()
 			i.term, i.some = t, f.Terms.some
 			f.addTerms(i)
 			all += i.bytes()
 		}
 		for _, i := range f.items { // they were found together
 			i.cost = time.Duration(float64(f.Cost) * float64(i.bytes()) / float64(all))
-			i.alone = min(f.Cost, time.Duration(i.term.members.n)*memberReads)
+			i.alone = min(f.Cost, time.Duration(i.term.members.Len())*memberReads)
 		}
 	default:
 		slices.Sort(f.RIDs)
-		members := new(bitmap)
+		members := new(bitmap.Set)
 		for _, rid := range f.RIDs {
 			n, ok := number(rid)
 			if !ok {
 				return false
 			}
-			members.add(n)
+			members.Add(n)
 		}
 		i := made(2)
-		i.set = &set{clauses: f.Clauses, members: members.clone()}
+		i.set = &set{clauses: f.Clauses, members: members.Clone()}
 		f.items = []keyed{{i, f.Set}}
 	}
 	for _, i := range f.items {

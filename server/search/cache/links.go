@@ -1,6 +1,8 @@
 package cache
 
 import (
+	"kiln/server/search/cache/bitmap"
+	"kiln/server/search/cache/packed"
 	"math"
 	"slices"
 
@@ -62,7 +64,7 @@ func (m *Memory) version(q *Question) int {
 
 // linked is the resources that match a question with links, and the refs that each of these has found,
 // in order; false where the memory cannot tell.
-func (m *Memory) linked(q *Question) (members *bitmap, found [][]int64, ok bool) {
+func (m *Memory) linked(q *Question) (members *bitmap.Set, found [][]int64, ok bool) {
 	// The copies of the parts may need as much memory as a column.
 	columns := make([][2]*column, len(q.Links))
 	for i := range q.Links {
@@ -99,7 +101,7 @@ func (l *Link) columns() (from, to ColumnKey) {
 }
 
 // all is the resources that match a question, which must not be changed.
-func (m *Memory) all(q *Question) (*bitmap, bool) {
+func (m *Memory) all(q *Question) (*bitmap.Set, bool) {
 	members, _, _, ok := m.members(q)
 	if ok && members == nil {
 		members = m.matches(m.compared(q.Columns[0]))
@@ -127,10 +129,10 @@ func (q *Question) linkedTo(found [][]int64, r *match.Resource) bool {
 const lookups = 200
 
 // refsOf is the refs of some resources, each once and in order.
-func (c *column) refsOf(some *bitmap, room *dense) (refs []int64) {
+func (c *column) refsOf(some *bitmap.Set, room *bitmap.Dense) (refs []int64) {
 	p := c.part(0)
-	if some.n < p.n/lookups {
-		for n := range some.all(0) {
+	if some.Len() < p.n/lookups {
+		for n := range some.All(0) {
 			if at := c.placeOf(n); at.Valued {
 				refs = append(refs, at.Low)
 			}
@@ -138,13 +140,13 @@ func (c *column) refsOf(some *bitmap, room *dense) (refs []int64) {
 		slices.Sort(refs)
 		return slices.Compact(refs)
 	}
-	room.set(some)
-	var buf packedBuffer
+	room.Fill(some)
+	var buf packed.Buffer
 	for i := range p.chunks {
 		k := p.chunk(i)
 		for i := range k.runs() {
 			r := k.run(i, &buf)
-			if n := len(refs); (n == 0 || refs[n-1] != r.low) && slices.ContainsFunc(r.ns, room.has) {
+			if n := len(refs); (n == 0 || refs[n-1] != r.low) && slices.ContainsFunc(r.ns, room.Contains) {
 				refs = append(refs, r.low)
 			}
 		}
@@ -154,22 +156,22 @@ func (c *column) refsOf(some *bitmap, room *dense) (refs []int64) {
 
 // having returns the resources with one of refs, which are in order: all of them, or the members of among if that is
 // not nil.
-func (c *column) having(refs []int64, among *bitmap, room *dense) *bitmap {
+func (c *column) having(refs []int64, among *bitmap.Set, room *bitmap.Dense) *bitmap.Set {
 	most := math.MaxInt
 	if among != nil {
-		most = among.n * lookups
+		most = among.Len() * lookups
 	}
 	if c.collect(refs, room, most) {
 		if among != nil {
-			return room.among(among)
+			return room.Intersection(among)
 		}
-		return room.bitmap()
+		return room.Set()
 	}
-	out := new(bitmap)
-	for n := range among.all(0) {
+	out := new(bitmap.Set)
+	for n := range among.All(0) {
 		if at := c.placeOf(n); at.Valued {
 			if _, has := slices.BinarySearch(refs, at.Low); has {
-				out.add(n)
+				out.Add(n)
 			}
 		}
 	}
@@ -177,10 +179,10 @@ func (c *column) having(refs []int64, among *bitmap, room *dense) *bitmap {
 }
 
 // collect adds all resources that have one of some refs; false where that would look at more than most.
-func (c *column) collect(refs []int64, into *dense, most int) bool {
+func (c *column) collect(refs []int64, into *bitmap.Dense, most int) bool {
 	*into = (*into)[:0]
 	p := c.part(0)
-	var buf packedBuffer
+	var buf packed.Buffer
 	chunk := 0
 	for _, ref := range refs {
 		most--
@@ -193,7 +195,7 @@ func (c *column) collect(refs []int64, into *dense, most int) bool {
 					return false
 				}
 				for _, n := range ns {
-					into.add(n)
+					into.Add(n)
 				}
 			}
 			if run < k.runs() {

@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"kiln/server/search/cache/bitmap"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -36,20 +37,20 @@ func TestColumnOfReferences(t *testing.T) {
 		}
 	}
 	c := b.finish()
-	some := func(size int) *bitmap {
-		out := new(bitmap)
+	some := func(size int) *bitmap.Set {
+		out := new(bitmap.Set)
 		for range size {
-			out.add(r.Uint32N(resources))
+			out.Add(r.Uint32N(resources))
 		}
 		return out
 	}
-	var room dense
+	var room bitmap.Dense
 	check := func() {
 		t.Helper()
 		for _, size := range []int{0, 1, 20, 400, resources} {
 			members := some(size)
 			var want []int64
-			for n := range members.all(0) {
+			for n := range members.All(0) {
 				if ref, ok := of[n]; ok {
 					want = append(want, ref)
 				}
@@ -57,21 +58,21 @@ func TestColumnOfReferences(t *testing.T) {
 			slices.Sort(want)
 			want = slices.Compact(want)
 			if got := c.refsOf(members, &room); !slices.Equal(got, want) {
-				t.Fatalf("%d resources have %d refs, want %d", members.n, len(got), len(want))
+				t.Fatalf("%d resources have %d refs, want %d", members.Len(), len(got), len(want))
 			}
 		}
 		for _, size := range []int{0, 1, 5, targets} {
 			asked := append([]int64{int64(r.Uint64())}, refs[:size]...) // and one that nothing refers to
 			slices.Sort(asked)
-			for _, among := range []*bitmap{nil, some(0), some(3), some(2000)} {
-				want := new(bitmap)
+			for _, among := range []*bitmap.Set{nil, some(0), some(3), some(2000)} {
+				want := new(bitmap.Set)
 				for n, ref := range of {
-					if slices.Contains(asked, ref) && (among == nil || among.has(n)) {
-						want.add(n)
+					if slices.Contains(asked, ref) && (among == nil || among.Contains(n)) {
+						want.Add(n)
 					}
 				}
-				if got := c.having(asked, among, &room); !slices.Equal(slices.Collect(got.all(0)), slices.Collect(want.all(0))) {
-					t.Fatalf("%d resources have one of %d refs, want %d", got.n, len(asked), want.n)
+				if got := c.having(asked, among, &room); !slices.Equal(slices.Collect(got.All(0)), slices.Collect(want.All(0))) {
+					t.Fatalf("%d resources have one of %d refs, want %d", got.Len(), len(asked), want.Len())
 				}
 			}
 		}

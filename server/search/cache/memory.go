@@ -3,6 +3,7 @@ package cache
 import (
 	"cmp"
 	"iter"
+	"kiln/server/search/cache/bitmap"
 	"maps"
 	"math"
 	"slices"
@@ -42,7 +43,7 @@ type Memory struct {
 	stepped int               // how many there were, with those that are gone
 	behind  *state            // that the last step which is not in steps led to
 	brought map[int64]version // recently applied changes, by surrogate
-	dense   [2]dense          // for intersections
+	dense   [2]bitmap.Dense   // for intersections
 	some    []keyed           // room of listed.ofNew
 	wanted  map[any]want
 	refused map[any]time.Time // when a set or a column could not be kept
@@ -84,11 +85,11 @@ func (i *item) bytes() int64 {
 func (i *item) n() int {
 	switch {
 	case i.set != nil:
-		return i.set.members.n
+		return i.set.members.Len()
 	case i.column != nil:
 		return i.column.all()
 	}
-	return i.term.members.n
+	return i.term.members.Len()
 }
 
 // entryTakes is the approximate time to read an entry of a column, memberTakes to find a member of a set by the index

@@ -2,6 +2,7 @@ package cache
 
 import (
 	"fmt"
+	"kiln/server/search/cache/bitmap"
 	"testing"
 	"time"
 
@@ -18,7 +19,9 @@ func TestSetLimit(t *testing.T) {
 	m.state, m.at = &state{}, now
 	m.sets, m.columns, m.terms, m.common = map[Key]*item{}, map[ColumnKey]*item{}, map[termKey]*item{}, map[TypeKey]map[int64]bool{}
 	for i := range 16 {
-		s := &item{set: &set{members: bitmapOf(uint32(i))}, alone: time.Duration(i) * time.Second, uses: 1, used: now}
+		members := new(bitmap.Set)
+		members.Add(uint32(i))
+		s := &item{set: &set{members: members}, alone: time.Duration(i) * time.Second, uses: 1, used: now}
 		m.keep(keyed{s, Key{byte(i)}})
 	}
 	all := m.Bytes()
@@ -141,9 +144,9 @@ func TestSectionsMakeRoom(t *testing.T) {
 		m.sets, m.columns, m.terms, m.common = map[Key]*item{}, map[ColumnKey]*item{}, map[termKey]*item{}, map[TypeKey]map[int64]bool{}
 		c := b.finish()
 		m.keep(keyed{&item{column: c, alone: time.Millisecond, uses: 1, used: now}, c.key})
-		other := &item{set: &set{members: new(bitmap)}, typ: 7, alone: time.Millisecond, uses: 0.001, used: now}
+		other := &item{set: &set{members: new(bitmap.Set)}, typ: 7, alone: time.Millisecond, uses: 0.001, used: now}
 		for n := range uint32(20_000) {
-			other.set.members.add(n * 3)
+			other.set.members.Add(n * 3)
 		}
 		if useful {
 			other.uses = 1000
@@ -152,8 +155,8 @@ func TestSectionsMakeRoom(t *testing.T) {
 		m.limit = m.Bytes() + 100
 		ask := func() {
 			q := &Question{Type: 7, Columns: []Comparison{{c.key, match.Dates{Keys: c.keys, Op: match.GE, Low: 1e9, High: 1e9}}}}
-			if got := m.matches(m.compared(q.Columns[0])); got.n != 9000 {
-				t.Fatalf("%d match, want 9000", got.n)
+			if got := m.matches(m.compared(q.Columns[0])); got.Len() != 9000 {
+				t.Fatalf("%d match, want 9000", got.Len())
 			}
 		}
 		ask()
@@ -221,7 +224,7 @@ func TestGrown(t *testing.T) {
 			all = 0
 			for _, i := range m.sets {
 				for j := range uint32(1000) {
-					i.set.members.add(n + 2*j)
+					i.set.members.Add(n + 2*j)
 				}
 				all += i.bytes()
 			}

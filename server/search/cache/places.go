@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/binary"
 	"iter"
+	"kiln/server/search/cache/packed"
 	"math/bits"
 	"slices"
 	"sort"
@@ -28,47 +29,47 @@ const sparse = 20
 // A placesPage contains the places of a page's resources that have an entry, in their order.
 type placesPage struct {
 	*pageHead
-	piece
+	packed.Piece
 }
 
 // A pageHead is the stored form of a page beside its block: it contains no pointers.
 type pageHead struct {
 	n    int // of the places
-	lies block
+	lies packed.Block
 }
 
 // The arrays of a page.
 const (
-	pageThere   array = 0<<4 + wide8 // where many have a place: a bit for each resource that does
-	pageNumbers array = 1<<4 + wide2 // where few do: their numbers within the page
+	pageThere   packed.Array = 0<<4 + packed.Wide8 // where many have a place: a bit for each resource that does
+	pageNumbers packed.Array = 1<<4 + packed.Wide2 // where few do: their numbers within the page
 	// pageStarts are where the runs of one place begin, none where each has its own: resources
 	// that were written one after the other have their last updates in one chunk.
-	pageStarts array = 2<<4 + wide2
-	placeLow   array = 3<<4 + wide2 // of each place, or run
-	placeHigh  array = 4<<4 + wide1 // the rest of it; none where all are 0
+	pageStarts packed.Array = 2<<4 + packed.Wide2
+	placeLow   packed.Array = 3<<4 + packed.Wide2 // of each place, or run
+	placeHigh  packed.Array = 4<<4 + packed.Wide1 // the rest of it; none where all are 0
 )
 
 // many reports whether many resources of the page have a place.
-func (g *placesPage) many() bool { return g.has(pageThere) }
+func (g *placesPage) many() bool { return g.Has(pageThere) }
 
 // word is a word of what pageThere says.
-func (g *placesPage) word(i int) uint64 { return binary.LittleEndian.Uint64(g.array(pageThere)[8*i:]) }
+func (g *placesPage) word(i int) uint64 { return binary.LittleEndian.Uint64(g.Array(pageThere)[8*i:]) }
 
 // mark says whether a resource has a place, where many do.
 func (g *placesPage) mark(n uint32, there bool) {
 	i := int(n % pageSize / 64)
 	if w, bit := g.word(i), uint64(1)<<(n%64); there {
-		g.set(pageThere, i, w|bit)
+		g.Set(pageThere, i, w|bit)
 	} else {
-		g.set(pageThere, i, w&^bit)
+		g.Set(pageThere, i, w&^bit)
 	}
 }
 
 // find returns the position of a resource in its page, or the position where it would be inserted.
 func (g *placesPage) find(n uint32) (i int, there bool) {
 	if !g.many() {
-		numbers := g.array(pageNumbers)
-		return sort.Find(len(numbers)/2, func(i int) int { return cmp.Compare(uint16(n%fewPageSize), uint16At(numbers, i)) })
+		numbers := g.Array(pageNumbers)
+		return sort.Find(len(numbers)/2, func(i int) int { return cmp.Compare(uint16(n%fewPageSize), packed.Uint16At(numbers, i)) })
 	}
 	word, bit := int(n%pageSize/64), n%64
 	for w := range word {
@@ -78,15 +79,15 @@ func (g *placesPage) find(n uint32) (i int, there bool) {
 }
 
 // runs is the number of runs, 0 where each place is kept by itself.
-func (g *placesPage) runs() int { return g.len(pageStarts) }
+func (g *placesPage) runs() int { return g.Len(pageStarts) }
 
 // inRuns reports whether runs are kept.
-func (g *placesPage) inRuns() bool { return g.n == 0 || g.has(pageStarts) }
+func (g *placesPage) inRuns() bool { return g.n == 0 || g.Has(pageStarts) }
 
 // run is the run that a place is in; below 0 before the first.
 func (g *placesPage) run(at int) int {
-	starts := g.array(pageStarts)
-	return sort.Search(len(starts)/2, func(r int) bool { return int(uint16At(starts, r)) > at }) - 1
+	starts := g.Array(pageStarts)
+	return sort.Search(len(starts)/2, func(r int) bool { return int(packed.Uint16At(starts, r)) > at }) - 1
 }
 
 func (g *placesPage) place(at int) uint32 {
@@ -99,15 +100,15 @@ func (g *placesPage) place(at int) uint32 {
 // end is where a run ends.
 func (g *placesPage) end(r int) int {
 	if r+1 < g.runs() {
-		return g.at(pageStarts, r+1)
+		return g.At(pageStarts, r+1)
 	}
 	return g.n
 }
 
 // kept returns the stored value of the i-th place.
 func (g *placesPage) kept(i int) uint32 {
-	place := uint32(g.at(placeLow, i))
-	if high := g.array(placeHigh); len(high) > 0 {
+	place := uint32(g.At(placeLow, i))
+	if high := g.Array(placeHigh); len(high) > 0 {
 		place |= uint32(high[i]) << 16
 	}
 	return place
@@ -122,9 +123,9 @@ func (g *placesPage) setPlace(at int, place uint32) {
 		return
 	}
 	g.widen(place)
-	g.set(placeLow, at, uint64(place))
-	if g.has(placeHigh) {
-		g.set(placeHigh, at, uint64(place>>16))
+	g.Set(placeLow, at, uint64(place))
+	if g.Has(placeHigh) {
+		g.Set(placeHigh, at, uint64(place>>16))
 	}
 }
 
@@ -132,7 +133,7 @@ func (g *placesPage) insert(at int, n, place uint32) {
 	if g.many() {
 		g.mark(n, true)
 	} else {
-		g.piece.insert(pageNumbers, at, uint64(n%fewPageSize))
+		g.Piece.Insert(pageNumbers, at, uint64(n%fewPageSize))
 	}
 	if g.inRuns() {
 		g.addToRuns(at, place)
@@ -145,24 +146,24 @@ func (g *placesPage) insert(at int, n, place uint32) {
 // keep makes place the i-th that is kept.
 func (g *placesPage) keep(i int, place uint32) {
 	g.widen(place)
-	if g.has(placeHigh) || place>>16 != 0 {
-		g.piece.insert(placeHigh, i, uint64(place>>16))
+	if g.Has(placeHigh) || place>>16 != 0 {
+		g.Piece.Insert(placeHigh, i, uint64(place>>16))
 	}
-	g.piece.insert(placeLow, i, uint64(place))
+	g.Piece.Insert(placeLow, i, uint64(place))
 }
 
 // widen makes room for the rest of a place.
 func (g *placesPage) widen(place uint32) {
-	if place>>16 != 0 && !g.has(placeHigh) {
-		clear(g.open(placeHigh, 0, g.len(placeLow)))
+	if place>>16 != 0 && !g.Has(placeHigh) {
+		clear(g.Open(placeHigh, 0, g.Len(placeLow)))
 	}
 }
 
 // discard removes the stored value of the i-th place.
 func (g *placesPage) discard(i int) {
-	g.delete(placeLow, i, 1)
-	if g.has(placeHigh) {
-		g.delete(placeHigh, i, 1)
+	g.Delete(placeLow, i, 1)
+	if g.Has(placeHigh) {
+		g.Delete(placeHigh, i, 1)
 	}
 }
 
@@ -175,18 +176,18 @@ func (g *placesPage) addToRuns(at int, place uint32) {
 		end = g.end(before)
 	}
 	g.n++
-	g.shift(pageStarts, next, 1)
+	g.Shift(pageStarts, next, 1)
 	switch {
 	case before >= 0 && g.kept(before) == place:
 		return
 	case next < g.runs() && end == at && g.kept(next) == place:
-		g.set(pageStarts, next, uint64(at))
+		g.Set(pageStarts, next, uint64(at))
 		return
 	}
-	g.piece.insert(pageStarts, next, uint64(at))
+	g.Piece.Insert(pageStarts, next, uint64(at))
 	g.keep(next, place)
 	if before >= 0 && at < end { // in the midst of a run
-		g.piece.insert(pageStarts, next+1, uint64(at+1))
+		g.Piece.Insert(pageStarts, next+1, uint64(at+1))
 		g.keep(next+1, g.kept(before))
 	}
 	if runs := g.runs(); runs > shortRuns && 2*runs > g.n {
@@ -201,9 +202,9 @@ const shortRuns = 8
 func (g *placesPage) takeFromRun(at int) {
 	r := g.run(at)
 	g.n--
-	g.shift(pageStarts, r+1, -1)
-	if g.at(pageStarts, r) == g.end(r) {
-		g.delete(pageStarts, r, 1)
+	g.Shift(pageStarts, r+1, -1)
+	if g.At(pageStarts, r) == g.end(r) {
+		g.Delete(pageStarts, r, 1)
 		g.discard(r)
 	}
 }
@@ -214,12 +215,12 @@ func (g *placesPage) spread() {
 	for at := range all {
 		all[at] = g.place(at)
 	}
-	g.drop(pageStarts)
-	g.drop(placeLow)
-	g.drop(placeHigh)
-	fill(&g.piece, placeLow, all)
+	g.Drop(pageStarts)
+	g.Drop(placeLow)
+	g.Drop(placeHigh)
+	packed.FillArray(&g.Piece, placeLow, all)
 	if slices.Max(all)>>16 != 0 {
-		high := g.open(placeHigh, 0, len(all))
+		high := g.Open(placeHigh, 0, len(all))
 		for i, place := range all {
 			high[i] = uint8(place >> 16)
 		}
@@ -230,7 +231,7 @@ func (g *placesPage) remove(at int, n uint32) {
 	if g.many() {
 		g.mark(n, false)
 	} else {
-		g.delete(pageNumbers, at, 1)
+		g.Delete(pageNumbers, at, 1)
 	}
 	if g.inRuns() {
 		g.takeFromRun(at)
@@ -241,7 +242,7 @@ func (g *placesPage) remove(at int, n uint32) {
 }
 
 // size returns the approximate size of the page in bytes.
-func (g *placesPage) size() int64 { return placesPageBytes + int64(g.piece.size()) }
+func (g *placesPage) size() int64 { return placesPageBytes + int64(g.Piece.Size()) }
 
 // placesPageBytes is the approximate size in bytes of a page without its piece.
 const placesPageBytes = 48
@@ -254,7 +255,7 @@ type places struct {
 	size   int64               // of the pages, in bytes
 	chunks together[chunkHead] // by place, less noChunk. 2^24 of them have all resources
 	free   []uint32            // places of chunks without cells
-	room   *room               // of pages and chunks
+	room   *packed.Room        // of pages and chunks
 }
 
 // together are elements without pointers that stay where they are.
@@ -285,7 +286,7 @@ func (o *places) page(i int) (g placesPage, ok bool) {
 }
 
 // in is the page in its room.
-func (h *pageHead) in(r *room) placesPage { return placesPage{h, piece{r, &h.lies}} }
+func (h *pageHead) in(r *packed.Room) placesPage { return placesPage{h, packed.NewPiece(r, &h.lies)} }
 
 func (o *places) pageSize() uint32 {
 	if o.few {
@@ -315,7 +316,7 @@ func (o *places) set(n, place uint32) {
 		o.pages[i] = uint32(o.heads.add()) + 1
 		g, _ = o.page(i)
 		if !o.few {
-			clear(g.open(pageThere, 0, pageSize/64))
+			clear(g.Open(pageThere, 0, pageSize/64))
 		}
 		o.size += g.size()
 	}
@@ -346,14 +347,14 @@ func (o *places) compact(grows bool) {
 		}
 		*o = few
 	}
-	pieces := make([]piece, 0, o.chunks.n+o.heads.n)
+	pieces := make([]packed.Piece, 0, o.chunks.n+o.heads.n)
 	for i := range o.chunks.n {
-		pieces = append(pieces, o.chunks.at(i).in(o.room).piece)
+		pieces = append(pieces, o.chunks.at(i).in(o.room).Piece)
 	}
 	for i := range o.heads.n {
-		pieces = append(pieces, o.heads.at(i).in(o.room).piece)
+		pieces = append(pieces, o.heads.at(i).in(o.room).Piece)
 	}
-	o.room = moved(pieces, o.room, grows)
+	o.room = packed.MovePieces(pieces, o.room, grows)
 	o.size = 0
 	for i := range o.heads.n {
 		g := o.heads.at(i).in(o.room)
@@ -377,7 +378,7 @@ func (o *places) newChunk(p *part) chunk {
 }
 
 func (o *places) drop(k chunk) {
-	k.release()
+	k.Release()
 	*k.chunkHead = chunkHead{place: k.place}
 	o.free = append(o.free, k.place)
 }
@@ -417,7 +418,7 @@ func (g *placesPage) forwards(first uint32, none func(place uint32) bool, yield 
 	if !g.many() {
 		page := first - first%fewPageSize
 		for ; at < g.n; at++ {
-			if !yield(page+uint32(g.at(pageNumbers, at)), g.place(at)) {
+			if !yield(page+uint32(g.At(pageNumbers, at)), g.place(at)) {
 				return false
 			}
 		}
@@ -458,7 +459,7 @@ func (g *placesPage) backwards(last uint32, none func(place uint32) bool, yield 
 	if !g.many() {
 		page := last - last%fewPageSize
 		for ; at >= 0; at-- {
-			if !yield(page+uint32(g.at(pageNumbers, at)), g.place(at)) {
+			if !yield(page+uint32(g.At(pageNumbers, at)), g.place(at)) {
 				return false
 			}
 		}
@@ -479,7 +480,7 @@ func (g *placesPage) backwards(last uint32, none func(place uint32) bool, yield 
 			}
 			place := g.place(at)
 			if g.inRuns() && none(place) {
-				from = g.at(pageStarts, g.run(at)) - 1
+				from = g.At(pageStarts, g.run(at)) - 1
 			} else if !yield(page+uint32(word*64+bit), place) {
 				return false
 			}

@@ -2,6 +2,7 @@ package cache
 
 import (
 	"cmp"
+	"kiln/server/search/cache/bitmap"
 	"slices"
 	"time"
 
@@ -70,9 +71,9 @@ type Answer struct {
 	question   *Question
 	generation int
 	version    int
-	stepped    int       // Memory.stepped
-	members    *bitmap   // nil where they are remembered
-	found      [][]int64 // the refs that each link has found
+	stepped    int         // Memory.stepped
+	members    *bitmap.Set // nil where they are remembered
+	found      [][]int64   // the refs that each link has found
 }
 
 // Ask answers a question in the state of the memory; false where it cannot.
@@ -147,7 +148,7 @@ func (a *Answer) apply(n uint32, r *match.Resource) bool {
 		return s.apply(n, r)
 	}
 	if r == nil || !q.linkedTo(a.found, r) {
-		a.members.remove(n)
+		a.members.Remove(n)
 		return true
 	}
 	s := set{members: a.members}
@@ -159,7 +160,7 @@ func (a *Answer) apply(n uint32, r *match.Resource) bool {
 
 // answerOf returns the answer with the resources of members; nil members mean those of the question's one comparison. Own
 // members belong to no cached set.
-func (m *Memory) answerOf(q *Question, members *bitmap, found [][]int64, own bool) (Answer, bool) {
+func (m *Memory) answerOf(q *Question, members *bitmap.Set, found [][]int64, own bool) (Answer, bool) {
 	a := Answer{question: q, generation: m.generation, version: m.version(q), stepped: m.stepped, found: found}
 	ordered := q.Page.Order != nil && q.Page.Limit > 0
 	if ordered && members == nil {
@@ -175,12 +176,12 @@ func (m *Memory) answerOf(q *Question, members *bitmap, found [][]int64, own boo
 		if order == nil {
 			return Answer{}, false
 		}
-		a.Total, a.Places = int64(members.n), order.column.pageInOrder(members, &q.Page)
+		a.Total, a.Places = int64(members.Len()), order.column.pageInOrder(members, &q.Page)
 		for _, at := range a.Places {
 			ns = append(ns, at.N)
 		}
 	case members != nil:
-		a.Total, ns = int64(members.n), pageOf(members, q.Page)
+		a.Total, ns = int64(members.Len()), pageOf(members, q.Page)
 	default:
 		var total int
 		total, ns = pageOfColumn(m.compared(q.Columns[0]), q.Page)
@@ -195,7 +196,7 @@ func (m *Memory) answerOf(q *Question, members *bitmap, found [][]int64, own boo
 // members returns the matching resources; nil if they are those of one comparison alone, whose column yields the page
 // without testing each. The result may be a cached set, which must not be changed, unless own is true. found are the
 // results of links. ok is false if the cache cannot decide.
-func (m *Memory) members(q *Question) (members *bitmap, found [][]int64, own, ok bool) {
+func (m *Memory) members(q *Question) (members *bitmap.Set, found [][]int64, own, ok bool) {
 	if len(q.Links) > 0 {
 		members, found, ok = m.linked(q)
 		return members, found, true, ok
@@ -212,7 +213,7 @@ func (m *Memory) members(q *Question) (members *bitmap, found [][]int64, own, ok
 			return nil, nil, false, false
 		}
 	}
-	var rest *bitmap
+	var rest *bitmap.Set
 	if len(q.Others) > 0 {
 		if s := m.use(m.sets[q.Rest]); s != nil {
 			rest = s.set.members
@@ -241,7 +242,7 @@ const dearIntersection = 20_000
 
 // intersection is the resources of rest, nil for every one, for which all comparisons
 // hold. One that was asked for before and is dear is kept as a set.
-func (m *Memory) intersection(q *Question, rest *bitmap, parts [][]compared) *bitmap {
+func (m *Memory) intersection(q *Question, rest *bitmap.Set, parts [][]compared) *bitmap.Set {
 	reach := func(part []compared) (n int) {
 		for i := range part {
 			n += part[i].reach()
@@ -254,16 +255,16 @@ func (m *Memory) intersection(q *Question, rest *bitmap, parts [][]compared) *bi
 	out := rest
 	for _, part := range parts {
 		n := reach(part)
-		if out != nil && out.n < n/looksForEntry {
-			looks += out.n
+		if out != nil && out.Len() < n/looksForEntry {
+			looks += out.Len()
 			out = among(out, part)
 			continue
 		}
 		looks += n
 		if d := m.denseMatches(part); out != nil {
-			out = d.among(out)
+			out = d.Intersection(out)
 		} else {
-			out = d.bitmap()
+			out = d.Set()
 		}
 	}
 	if looks >= dearIntersection {
@@ -277,21 +278,21 @@ func (m *Memory) intersection(q *Question, rest *bitmap, parts [][]compared) *bi
 const looksForEntry = 8
 
 // among is the resources of a set for which a comparison holds.
-func among(set *bitmap, part []compared) *bitmap {
-	out := new(bitmap)
-	for n := range set.all(0) {
+func among(set *bitmap.Set, part []compared) *bitmap.Set {
+	out := new(bitmap.Set)
+	for n := range set.All(0) {
 		if slices.ContainsFunc(part, func(c compared) bool { return c.has(n) }) {
-			out.add(n)
+			out.Add(n)
 		}
 	}
 	return out
 }
 
 // matches is the resources for which a comparison holds.
-func (m *Memory) matches(part []compared) *bitmap { return m.denseMatches(part).bitmap() }
+func (m *Memory) matches(part []compared) *bitmap.Set { return m.denseMatches(part).Set() }
 
 // denseMatches is matches until the next of them.
-func (m *Memory) denseMatches(part []compared) *dense {
+func (m *Memory) denseMatches(part []compared) *bitmap.Dense {
 	d := &m.dense[0]
 	*d = (*d)[:0]
 	for i := range part {
@@ -325,12 +326,12 @@ func (m *Memory) section(c *compared) {
 const crowdedFor = 10 * time.Second
 
 // keepDear keeps what all clauses of a question hold for, when it was asked for before.
-func (m *Memory) keepDear(q *Question, members *bitmap, cost time.Duration) {
+func (m *Memory) keepDear(q *Question, members *bitmap.Set, cost time.Duration) {
 	if !m.wants(q.Whole, false) {
 		return
 	}
-	members = members.clone()
-	s := &item{set: &set{clauses: q.Clauses, members: members}, typ: q.Type, cost: cost, alone: cost, found: members.n, used: m.now(), uses: 1}
+	members = members.Clone()
+	s := &item{set: &set{clauses: q.Clauses, members: members}, typ: q.Type, cost: cost, alone: cost, found: members.Len(), used: m.now(), uses: 1}
 	if m.makeRoom(s.bytes(), s.score(m.now())) {
 		m.keep(keyed{s, q.Whole})
 	}

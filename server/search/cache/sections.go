@@ -1,6 +1,8 @@
 package cache
 
 import (
+	"kiln/server/search/cache/bitmap"
+	"kiln/server/search/cache/packed"
 	"math"
 	"slices"
 	"sort"
@@ -12,7 +14,7 @@ import (
 type section struct {
 	end  int64 // low ends are below it; the section begins at the end of the former one
 	base int   // words before the first
-	bits dense
+	bits bitmap.Dense
 }
 
 // sectionsFrom is the number of entries from which a part has sections, and of those that a range
@@ -39,17 +41,17 @@ func (s *section) set(n uint32, there bool) {
 		s.base, word = int(n>>6), 0
 	case word < 0:
 		more := max(-word, min(s.base, len(s.bits)/4)) // others may come before it, too
-		s.bits = append(make(dense, more), s.bits...)
+		s.bits = append(make(bitmap.Dense, more), s.bits...)
 		s.base, word = s.base-more, word+more
 	}
-	s.bits.grow(word + 1)
+	s.bits.Grow(word + 1)
 	s.bits[word] |= 1 << (n & 63)
 }
 
 // setSections makes the sections of a part, evenly among its entries.
 func (p *part) setSections() {
 	p.sections, p.moved = nil, 0
-	every := (p.n - p.long.n + partSections - 1) / partSections
+	every := (p.n - p.long.Len() + partSections - 1) / partSections
 	var now section
 	end := func(at int64) {
 		now.end, now.bits = at, slices.Clone(now.bits)
@@ -57,11 +59,11 @@ func (p *part) setSections() {
 		now = section{}
 	}
 	n, last := 0, int64(lowest)
-	var buf packedBuffer
+	var buf packed.Buffer
 	for i := range p.chunks {
 		k := p.chunk(i)
 		if due := every * (len(p.sections) + 1); n+k.len() <= due {
-			for _, of := range k.ns().read(0, k.len(), &buf) {
+			for _, of := range k.ns().Read(0, k.len(), &buf) {
 				now.set(of, true)
 			}
 			n, last = n+k.len(), p.lasts[i]
@@ -94,7 +96,7 @@ func (p *part) newSectionsBytes() (n int64) {
 		for i := first; i < min(first+every, len(p.chunks)); i += every/looks + 1 {
 			k := p.chunk(i)
 			for j := 0; j < k.len(); j += looks {
-				n := k.ns().at(j)
+				n := k.ns().At(j)
 				least, most = min(least, n), max(most, n)
 			}
 		}
@@ -138,19 +140,19 @@ func (p *part) nearest(at int64) (before int, end int64) {
 }
 
 // within makes d the resources whose short entries have low ends in [from, to).
-func (p *part) within(d *dense, from, to int64) {
+func (p *part) within(d *bitmap.Dense, from, to int64) {
 	*d = (*d)[:0]
 	add := func(from, to int64) {
 		for r := range p.between(from, to) {
 			for _, n := range r.ns {
-				d.add(n)
+				d.Add(n)
 			}
 		}
 	}
 	remove := func(from, to int64) {
 		for r := range p.between(from, to) {
 			for _, n := range r.ns {
-				d.remove(n)
+				d.Remove(n)
 			}
 		}
 	}
@@ -161,7 +163,7 @@ func (p *part) within(d *dense, from, to int64) {
 		return
 	}
 	for _, s := range p.sections[first:last] {
-		d.union(s.base, s.bits)
+		d.Union(s.base, s.bits)
 	}
 	remove(start, from)
 	add(from, start)
@@ -170,26 +172,26 @@ func (p *part) within(d *dense, from, to int64) {
 }
 
 // collect adds the resources for which the comparison holds to d; other is for it to use.
-func (c *compared) collect(d, other *dense) {
+func (c *compared) collect(d, other *bitmap.Dense) {
 	sure, end := max(c.sure, c.from), min(c.sureEnd, c.to)
 	if c.sections == nil || c.not || sure >= end || c.below(end)-c.below(sure) < sectionsFrom {
-		c.each(d.add)
+		c.each(d.Add)
 		return
 	}
 	c.within(other, sure, end)
-	d.union(0, *other)
+	d.Union(0, *other)
 	for _, edge := range [][2]int64{{c.from, sure}, {end, c.to}} {
 		for r := range c.between(edge[0], edge[1]) {
 			if c.tested(r.low, r.tail) {
 				for _, n := range r.ns {
-					d.add(n)
+					d.Add(n)
 				}
 			}
 		}
 	}
 	for e := range c.longs() {
 		if c.tested(e.low, e.tail) {
-			d.add(e.n)
+			d.Add(e.n)
 		}
 	}
 }

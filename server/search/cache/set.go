@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"kiln/server/search/cache/bitmap"
 	"slices"
 
 	"kiln/server/search/match"
@@ -10,7 +11,7 @@ import (
 // their surrogates.
 type set struct {
 	clauses []match.Clause
-	members *bitmap
+	members *bitmap.Set
 }
 
 func (s *set) apply(n uint32, r *match.Resource) bool {
@@ -23,38 +24,38 @@ func (s *set) apply(n uint32, r *match.Resource) bool {
 		holds = yes
 	}
 	if holds {
-		s.members.add(n)
+		s.members.Add(n)
 	} else {
-		s.members.remove(n)
+		s.members.Remove(n)
 	}
 	return true
 }
 
-func (s *set) bytes() int64 { return s.members.bytes() + setBytes }
+func (s *set) bytes() int64 { return s.members.Bytes() + setBytes }
 
 // setBytes is the approximate size in bytes of a set without its members.
 const setBytes = 512
 
 // pageOf is the part of a set that a page has.
-func pageOf(members *bitmap, p Page) (out []uint32) {
-	first, end := p.Offset, members.n
+func pageOf(members *bitmap.Set, p Page) (out []uint32) {
+	first, end := p.Offset, members.Len()
 	switch {
 	case p.Backwards && p.Bounded && p.Beyond.N == 0:
 		return nil
 	case p.Backwards:
 		if p.Bounded {
-			end = members.rank(p.Beyond.N - 1)
+			end = members.Rank(p.Beyond.N - 1)
 		}
 		end -= p.Offset
 		first = max(0, end-p.Limit)
 	case p.Bounded:
-		first += members.rank(p.Beyond.N)
+		first += members.Rank(p.Beyond.N)
 	}
 	if end = min(end, first+p.Limit); first >= end {
 		return nil
 	}
 	out = make([]uint32, 0, end-first)
-	for n := range members.all(members.at(first)) {
+	for n := range members.All(members.Select(first)) {
 		if out = append(out, n); len(out) == cap(out) {
 			break
 		}

@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"kiln/server/search/cache/bitmap"
 	"math"
 	"slices"
 	"time"
@@ -38,7 +39,7 @@ type termKey struct {
 // several terms, which have the same resources as long as its system and code come together.
 type termSet struct {
 	terms   []int64
-	members *bitmap
+	members *bitmap.Set
 }
 
 // applyTerms applies the present terms of a resource: at finds the item of a term, and all are the items of terms. If
@@ -63,27 +64,27 @@ func applyTerms(n uint32, r *match.Resource, at func(term int64) *item, all []ke
 			touched[j].has++
 		}
 	}
-	if every := at(Every); every != nil && !every.term.members.has(n) {
+	if every := at(Every); every != nil && !every.term.members.Contains(n) {
 		all = nil // it is new: no set has it
 	}
 	for _, i := range all {
-		if i.term == nil || !i.term.members.has(n) { // removing looks further
+		if i.term == nil || !i.term.members.Contains(n) { // removing looks further
 			continue
 		}
 		if !slices.ContainsFunc(touched, func(o touch) bool { return o.item == i.item }) {
-			i.term.members.remove(n)
+			i.term.members.Remove(n)
 		}
 	}
 	for _, o := range touched {
 		s := o.term
 		if o.has == len(s.terms) {
-			s.members.add(n)
+			s.members.Add(n)
 			continue
 		}
 		left := *o.item
 		left.term = s.split(r.HasTerm)
-		left.term.members.add(n)
-		s.members.remove(n)
+		left.term.members.Add(n)
+		s.members.Remove(n)
 		split = append(split, &left)
 	}
 	return split
@@ -91,7 +92,7 @@ func applyTerms(n uint32, r *match.Resource, at func(term int64) *item, all []ke
 
 // split takes the terms away that leave the set, to a set of their own.
 func (s *termSet) split(leave func(term int64) bool) *termSet {
-	out := &termSet{members: s.members.clone()}
+	out := &termSet{members: s.members.Clone()}
 	var left []int64
 	for _, t := range s.terms {
 		if leave(t) {
@@ -105,7 +106,7 @@ func (s *termSet) split(leave func(term int64) bool) *termSet {
 }
 
 func (s *termSet) bytes() int64 {
-	return s.members.bytes() + 256 + 64*int64(len(s.terms))
+	return s.members.Bytes() + 256 + 64*int64(len(s.terms))
 }
 
 // A TermsBuilder makes the sets of some terms of a type from its resources.
@@ -137,7 +138,7 @@ func NewSomeTerms(terms []int64) *TermsBuilder {
 func newTerms(together [][]int64) *TermsBuilder {
 	b := &TermsBuilder{of: make(map[int64]*termsOfRow)}
 	for _, terms := range together {
-		s := &termsOfRow{termSet: termSet{terms, new(bitmap)}}
+		s := &termsOfRow{termSet: termSet{terms, new(bitmap.Set)}}
 		for _, t := range terms {
 			b.of[t] = s
 		}
@@ -162,14 +163,14 @@ func (b *TermsBuilder) Add(rid int64, terms []int64) bool {
 			s.row, s.has = b.rows, s.has[:0]
 		}
 		if s.has = append(s.has, t); len(s.has) == len(s.terms) {
-			s.members.add(n)
+			s.members.Add(n)
 		}
 	}
 	for _, t := range terms {
 		if s := b.of[t]; s != nil && s.row == b.rows && len(s.has) < len(s.terms) {
 			split := &termsOfRow{termSet: *s.split(func(t int64) bool { return slices.Contains(s.has, t) }), row: b.rows}
 			split.has = slices.Clone(split.terms)
-			split.members.add(n)
+			split.members.Add(n)
 			for _, t := range split.terms {
 				b.of[t] = split
 			}
@@ -193,7 +194,7 @@ func (b *TermsBuilder) sets() (all []*termSet) {
 
 // byTerms is the resources for which the terms of the question hold; nil where they are
 // not remembered. It may be a set that is remembered and must not be changed, but where own is true.
-func (m *Memory) byTerms(q *Question) (members *bitmap, own bool) {
+func (m *Memory) byTerms(q *Question) (members *bitmap.Set, own bool) {
 	t := q.Terms
 	if t == nil {
 		return nil, false
@@ -207,7 +208,7 @@ func (m *Memory) byTerms(q *Question) (members *bitmap, own bool) {
 		if !ok {
 			return nil, false
 		}
-		all = append(all, union(sets))
+		all = append(all, bitmap.Union(sets))
 	}
 	none, ok := m.membersOf(q.Type, t.None)
 	if !ok {
@@ -217,7 +218,7 @@ func (m *Memory) byTerms(q *Question) (members *bitmap, own bool) {
 		return all[0], false
 	}
 	begin := time.Now()
-	out := intersection(all, none)
+	out := bitmap.Intersection(all, none)
 	if len(q.Columns) == 0 {
 		m.keepDear(q, out, time.Since(begin))
 	}
@@ -232,7 +233,7 @@ func (m *Memory) All(typ int16) (n int64, ok bool) {
 	if i == nil {
 		return 0, false
 	}
-	return int64(i.term.members.n), true
+	return int64(i.term.members.Len()), true
 }
 
 // maxUnknown bounds the terms that Unknown tells.
@@ -303,7 +304,7 @@ func (m *Memory) Common(typ int16, term int64) {
 }
 
 // membersOf is the sets of terms; false where one is not remembered.
-func (m *Memory) membersOf(typ int16, terms []int64) (sets []*bitmap, ok bool) {
+func (m *Memory) membersOf(typ int16, terms []int64) (sets []*bitmap.Set, ok bool) {
 	for _, t := range terms {
 		i := m.use(m.terms[termKey{typ, t}])
 		if i == nil {

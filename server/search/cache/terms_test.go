@@ -56,7 +56,7 @@ func TestTermsFollowChanges(t *testing.T) {
 					t.Fatalf("nothing is known of %d", term)
 				}
 				for n := range int64(resources) {
-					if has, want := sets[0].has(uint32(n)), slices.Contains(now[n], term); has != want {
+					if has, want := sets[0].Contains(uint32(n)), slices.Contains(now[n], term); has != want {
 						t.Fatalf("%d has %d: %v, want %v", n, term, has, want)
 					}
 				}

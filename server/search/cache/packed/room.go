@@ -1,4 +1,4 @@
-package cache
+package packed
 
 import (
 	"cmp"
@@ -6,11 +6,10 @@ import (
 	"slices"
 )
 
-// A room is the memory of the pieces of one column, in slabs without pointers. As separate slices, pieces would be some
-// hundred thousand objects of half a kilobyte, and the garbage collector would look at each of them many times a second
-// while others write. Nobody keeps the contents of a piece beyond the lock of the Memory, so a growing piece can return
-// its block.
-type room struct {
+// A Room is the memory of pieces, in slabs without pointers. The zero Room is empty. Pieces as separate slices would
+// be some hundred thousand objects of half a kilobyte, and the garbage collector would visit each of them many times
+// a second. The owner of a room locks it: a piece that grows returns its block at once.
+type Room struct {
 	slabs  [][]byte
 	from   int                       // where the last slab is free
 	free   [roomClasses + 1][]uint64 // blocks that are not used, by class
@@ -30,16 +29,16 @@ const (
 // sixteen between each power of two and the next.
 const roomClasses = 16 + 16*9
 
-// A block is where a piece lies in a room. The zero block has no room for anything.
-type block struct {
+// A Block is the place of a piece in a room. The zero Block has no memory.
+type Block struct {
 	slab  uint32
 	from  uint16 // in the slab
 	class uint8  // from 1 on
-	// begins are where each array begins, and the last ends.
+	// begins has the begin of each array, and the end of the last.
 	begins [maxArrays + 1]uint16
 }
 
-// classOf is the class of blocks of n bytes, or a little more, below 128 kB.
+// classOf returns the class of the smallest blocks of at least n bytes, which are below 128 kB.
 func classOf(n int) uint8 {
 	if n <= 256 {
 		return uint8(max(0, n-1)/16 + 1)
@@ -48,9 +47,10 @@ func classOf(n int) uint8 {
 	return uint8(16*(shift-4) + (n-1)>>shift + 1)
 }
 
-// size is the number of bytes of a block.
-func (b *block) size() int { return sizeOf(b.class) }
+// Size returns the number of bytes of the block.
+func (b *Block) Size() int { return sizeOf(b.class) }
 
+// sizeOf returns the number of bytes of the blocks of a class.
 func sizeOf(class uint8) int {
 	if class <= 16 {
 		return 16 * int(class)
@@ -58,31 +58,31 @@ func sizeOf(class uint8) int {
 	return ((int(class)-1)%16 + 17) << ((class-1)/16 + 3)
 }
 
-// take gives b so many bytes at least. It had none, or they are somebody else's.
-func (r *room) take(b *block, n int) {
+// take gives b at least n bytes. The former memory of b is not returned.
+func (r *Room) take(b *Block, n int) {
 	b.class = classOf(n)
 	if list := r.free[b.class]; len(list) > 0 {
 		last := list[len(list)-1]
 		b.slab, b.from = uint32(last>>16), uint16(last)
 		r.free[b.class] = list[:len(list)-1]
-		r.unused -= int64(b.size())
+		r.unused -= int64(b.Size())
 		return
 	}
 	last := len(r.slabs) - 1
-	if last < 0 || len(r.slabs[last])-r.from < b.size() {
+	if last < 0 || len(r.slabs[last])-r.from < b.Size() {
 		if last >= 0 {
 			r.ends += int64(len(r.slabs[last]) - r.from)
 		}
-		slab := r.newSlab(b.size())
+		slab := r.newSlab(b.Size())
 		r.slabs, r.from, r.all = append(r.slabs, slab), 0, r.all+int64(len(slab))
 		last++
 	}
 	b.slab, b.from = uint32(last), uint16(r.from)
-	r.from += b.size()
+	r.from += b.Size()
 }
 
-// newSlab is a slab of so many bytes at least.
-func (r *room) newSlab(least int) []byte {
+// newSlab returns a slab of at least least bytes.
+func (r *Room) newSlab(least int) []byte {
 	n := max(least, min(max(int(r.all/8), leastSlab), mostSlab))
 	for last := len(r.left) - 1; last >= 0; last-- {
 		slab := r.left[last]
@@ -93,12 +93,12 @@ func (r *room) newSlab(least int) []byte {
 	return make([]byte, n)
 }
 
-// moved moves all pieces of a room to a new one, slab by slab: those that are empty then are the next of the
-// new one, so that it takes little more than there was.
-func moved(pieces []piece, from *room, grows bool) *room {
-	pieces = slices.DeleteFunc(pieces, func(p piece) bool { return p.class == 0 })
-	slices.SortFunc(pieces, func(a, b piece) int { return cmp.Compare(a.slab, b.slab) })
-	to := new(room)
+// MovePieces moves all pieces of a room to a new one, and returns that. It moves slab by slab, and reuses each empty
+// slab for the new room, so that little more memory is needed than before. With grows, pieces keep spare memory.
+func MovePieces(pieces []Piece, from *Room, grows bool) *Room {
+	pieces = slices.DeleteFunc(pieces, func(p Piece) bool { return p.class == 0 })
+	slices.SortFunc(pieces, func(a, b Piece) int { return cmp.Compare(a.slab, b.slab) })
+	to := new(Room)
 	for i := range pieces {
 		was := pieces[i].slab
 		pieces[i].moveTo(to, grows)
@@ -110,26 +110,24 @@ func moved(pieces []piece, from *room, grows bool) *room {
 	return to
 }
 
-// give returns the memory of a block.
-func (r *room) give(b *block) {
+// give returns the memory of a block to the room.
+func (r *Room) give(b *Block) {
 	if b.class == 0 {
 		return
 	}
 	r.free[b.class] = append(r.free[b.class], uint64(b.slab)<<16|uint64(b.from))
-	r.unused += int64(b.size())
+	r.unused += int64(b.Size())
 	b.class = 0
 }
 
-// spare is the size of the room beside its used blocks.
-func (r *room) spare() int64 {
+// Spare returns the bytes of the room that are in no block.
+func (r *Room) Spare() int64 {
 	if len(r.slabs) == 0 {
 		return 0
 	}
 	return r.unused + r.ends + int64(len(r.slabs[len(r.slabs)-1])-r.from)
 }
 
-// scattered reports whether so much of the room is free that its pieces should move to another.
-func (r *room) scattered() bool { return r.unused > scatteredFrom && r.unused > r.all/16 }
-
-// scatteredFrom is the bytes up to which nothing moves.
-var scatteredFrom int64 = 64 << 10
+// Scattered reports whether the pieces should move to another room, because more than a sixteenth of this one and
+// more than least bytes are free.
+func (r *Room) Scattered(least int64) bool { return r.unused > least && r.unused > r.all/16 }

@@ -1,4 +1,4 @@
-package cache
+package bitmap
 
 import (
 	"cmp"
@@ -7,29 +7,29 @@ import (
 	"slices"
 )
 
-// A bitmap is the numbers of some resources, each once. They are kept in blocks of 65,536 as a roaring bitmap
-// keeps them, but all blocks of a kind behind each other: thousands of sets among millions of resources
-// would else be hundreds of thousands of objects, at each of which the collector looks many times a second while others
-// write.
-type bitmap struct {
-	n      int           // of all
-	blocks []bitmapBlock // in order, none without numbers
-	listed []uint16      // of the blocks that list their numbers, in the order of the blocks
-	words  []uint64      // of those that have a bit for each number, in any order
+// A Set is a set of resource numbers. The zero Set is empty. It is stored in blocks of 65,536 numbers, as in a
+// roaring bitmap, but the contents of all blocks are two slices. Thousands of sets with slices for each block would
+// be hundreds of thousands of objects, and the garbage collector would visit each of them.
+type Set struct {
+	n      int      // of all
+	blocks []block  // in order, none without numbers
+	listed []uint16 // of the blocks that list their numbers, in the order of the blocks
+	words  []uint64 // of those that have a bit for each number, in any order
 }
 
-// A bitmapBlock is numbers with the same high half. With all of them it takes nothing.
-type bitmapBlock struct {
+// A block contains the numbers with the same high half. A full block has no contents.
+type block struct {
 	high uint16
-	kind blockKind
+	kind kind
 	n    int32  // of its numbers
 	from uint32 // where it begins in listed or, in blocks of blockWords, in words
 }
 
-type blockKind uint8
+// A kind is the form of a block.
+type kind uint8
 
 const (
-	listedBlock blockKind = iota
+	listedBlock kind = iota
 	bitsBlock
 	fullBlock
 )
@@ -43,8 +43,8 @@ const (
 	listedAgain = mostListed / 2
 )
 
-// block is where the block of a high half is, or would be.
-func (s *bitmap) block(high uint16) (i int, there bool) {
+// block returns the index of the block of a high half, or the index at which it would be inserted.
+func (s *Set) block(high uint16) (i int, there bool) {
 	if i := int(high); i < len(s.blocks) && s.blocks[i].high == high { // most often none is missing
 		return i, true
 	}
@@ -54,24 +54,25 @@ func (s *bitmap) block(high uint16) (i int, there bool) {
 		}
 		return last + 1, false
 	}
-	return slices.BinarySearchFunc(s.blocks, high, func(b bitmapBlock, high uint16) int { return cmp.Compare(b.high, high) })
+	return slices.BinarySearchFunc(s.blocks, high, func(b block, high uint16) int { return cmp.Compare(b.high, high) })
 }
 
-// listOf is the numbers that a block lists.
-func (s *bitmap) listOf(b *bitmapBlock) []uint16 { return s.listed[b.from : b.from+uint32(b.n)] }
+// listOf returns the list of a block, in order.
+func (s *Set) listOf(b *block) []uint16 { return s.listed[b.from : b.from+uint32(b.n)] }
 
-// bitsOf is the words of a block.
-func (s *bitmap) bitsOf(b *bitmapBlock) []uint64 {
+// bitsOf returns the words of a block.
+func (s *Set) bitsOf(b *block) []uint64 {
 	return s.words[int(b.from)*blockWords : int(b.from+1)*blockWords]
 }
 
-func (s *bitmap) has(n uint32) bool {
+// Contains reports whether n is in the set.
+func (s *Set) Contains(n uint32) bool {
 	i, there := s.block(uint16(n >> 16))
 	return there && s.hasLow(&s.blocks[i], uint16(n))
 }
 
-// hasLow reports whether a block has the number with a low half.
-func (s *bitmap) hasLow(b *bitmapBlock, low uint16) bool {
+// hasLow reports whether a block contains the number with a low half.
+func (s *Set) hasLow(b *block, low uint16) bool {
 	switch b.kind {
 	case listedBlock:
 		_, there := slices.BinarySearch(s.listOf(b), low)
@@ -82,11 +83,12 @@ func (s *bitmap) hasLow(b *bitmapBlock, low uint16) bool {
 	return true
 }
 
-func (s *bitmap) add(n uint32) {
+// Add adds n.
+func (s *Set) Add(n uint32) {
 	high, low := uint16(n>>16), uint16(n)
 	i, there := s.block(high)
 	if !there {
-		s.blocks = slices.Insert(roomFor(s.blocks, 1), i, bitmapBlock{high: high, from: s.listedFrom(i)})
+		s.blocks = slices.Insert(roomFor(s.blocks, 1), i, block{high: high, from: s.listedFrom(i)})
 	}
 	b := &s.blocks[i]
 	switch b.kind {
@@ -121,7 +123,8 @@ func (s *bitmap) add(n uint32) {
 	}
 }
 
-func (s *bitmap) remove(n uint32) {
+// Remove removes n.
+func (s *Set) Remove(n uint32) {
 	low := uint16(n)
 	i, there := s.block(uint16(n >> 16))
 	if !there || !s.hasLow(&s.blocks[i], low) {
@@ -147,8 +150,8 @@ func (s *bitmap) remove(n uint32) {
 	}
 }
 
-// listedFrom is where the list of the i-th block begins, or would.
-func (s *bitmap) listedFrom(i int) uint32 {
+// listedFrom returns the beginning of the first list at or after the i-th block.
+func (s *Set) listedFrom(i int) uint32 {
 	for ; i < len(s.blocks); i++ {
 		if b := &s.blocks[i]; b.kind == listedBlock {
 			return b.from
@@ -157,8 +160,8 @@ func (s *bitmap) listedFrom(i int) uint32 {
 	return uint32(len(s.listed))
 }
 
-// shift moves where the lists behind a block begin.
-func (s *bitmap) shift(block, by int) {
+// shift moves the beginnings of the lists after a block.
+func (s *Set) shift(block, by int) {
 	for i := block + 1; i < len(s.blocks); i++ {
 		if b := &s.blocks[i]; b.kind == listedBlock {
 			b.from = uint32(int(b.from) + by)
@@ -166,8 +169,8 @@ func (s *bitmap) shift(block, by int) {
 	}
 }
 
-// become makes a block one of another kind: of bits one of any, full one with all numbers, listed one of bits.
-func (s *bitmap) become(i int, kind blockKind) {
+// become changes the form of a block: bits from any form, full from bits of all numbers, a list from bits.
+func (s *Set) become(i int, kind kind) {
 	b := &s.blocks[i]
 	was := *b
 	b.kind = kind
@@ -192,8 +195,8 @@ func (s *bitmap) become(i int, kind blockKind) {
 	}
 }
 
-// discard takes the words of a block away, in whose place come the last ones.
-func (s *bitmap) discard(from uint32) {
+// discard removes the words of a block. The last words of the set move to their place.
+func (s *Set) discard(from uint32) {
 	last := uint32(len(s.words)/blockWords) - 1
 	if from != last {
 		copy(s.words[int(from)*blockWords:], s.words[int(last)*blockWords:])
@@ -206,7 +209,8 @@ func (s *bitmap) discard(from uint32) {
 	s.words = s.words[:int(last)*blockWords]
 }
 
-// roomFor is a slice with room for n elements more: a sixteenth is left beside, since many sets grow a little.
+// roomFor returns a slice with room for n more elements. It allocates a sixteenth more, because many sets grow a
+// little.
 func roomFor[E any](some []E, n int) []E {
 	if len(some)+n <= cap(some) {
 		return some
@@ -216,8 +220,8 @@ func roomFor[E any](some []E, n int) []E {
 	return out
 }
 
-// addBits sets the bits of a block's numbers.
-func (s *bitmap) addBits(b *bitmapBlock, into []uint64) {
+// addBits sets the bits of the numbers of a block.
+func (s *Set) addBits(b *block, into []uint64) {
 	switch b.kind {
 	case listedBlock:
 		for _, low := range s.listOf(b) {
@@ -234,11 +238,12 @@ func (s *bitmap) addBits(b *bitmapBlock, into []uint64) {
 	}
 }
 
-// listOfBits are the places of the bits that are set.
+// listOfBits returns the positions of the set bits.
 func listOfBits(words []uint64) []uint16 {
 	return appendBits(make([]uint16, 0, mostListed), words)
 }
 
+// appendBits appends the positions of the set bits.
 func appendBits(out []uint16, words []uint64) []uint16 {
 	for i, w := range words {
 		for ; w != 0; w &= w - 1 {
@@ -248,7 +253,7 @@ func appendBits(out []uint16, words []uint64) []uint16 {
 	return out
 }
 
-// countBits is how many bits are set.
+// countBits returns the number of set bits.
 func countBits(words []uint64) (n int) {
 	for _, w := range words {
 		n += bits.OnesCount64(w)
@@ -256,9 +261,9 @@ func countBits(words []uint64) (n int) {
 	return n
 }
 
-// put puts a block behind all others, of the n numbers whose bits are set: at most blockWords words.
-func (s *bitmap) put(high uint16, words []uint64, n int) {
-	b := bitmapBlock{high: high, n: int32(n)}
+// put appends a block with the n numbers whose bits are set in words, of which there are at most blockWords.
+func (s *Set) put(high uint16, words []uint64, n int) {
+	b := block{high: high, n: int32(n)}
 	switch {
 	case n == 0:
 		return
@@ -275,23 +280,23 @@ func (s *bitmap) put(high uint16, words []uint64, n int) {
 	s.blocks, s.n = append(s.blocks, b), s.n+n
 }
 
-// putList puts a block behind all others, of numbers in order: mostListed at most.
-func (s *bitmap) putList(high uint16, list []uint16) {
+// putList appends a block with at most mostListed numbers, which are in order.
+func (s *Set) putList(high uint16, list []uint16) {
 	if len(list) == 0 {
 		return
 	}
-	s.blocks = append(s.blocks, bitmapBlock{high: high, n: int32(len(list)), from: uint32(len(s.listed))})
+	s.blocks = append(s.blocks, block{high: high, n: int32(len(list)), from: uint32(len(s.listed))})
 	s.listed, s.n = append(s.listed, list...), s.n+len(list)
 }
 
-// putBlock puts a block of other numbers behind all.
-func (s *bitmap) putBlock(of *bitmap, b *bitmapBlock) {
+// putBlock appends a copy of a block of another set.
+func (s *Set) putBlock(of *Set, b *block) {
 	switch b.kind {
 	case listedBlock:
 		s.putList(b.high, of.listOf(b))
 		return
 	case bitsBlock:
-		s.blocks = append(s.blocks, bitmapBlock{high: b.high, kind: bitsBlock, n: b.n, from: uint32(len(s.words) / blockWords)})
+		s.blocks = append(s.blocks, block{high: b.high, kind: bitsBlock, n: b.n, from: uint32(len(s.words) / blockWords)})
 		s.words = append(s.words, of.bitsOf(b)...)
 	default:
 		s.blocks = append(s.blocks, *b)
@@ -299,20 +304,23 @@ func (s *bitmap) putBlock(of *bitmap, b *bitmapBlock) {
 	s.n += int(b.n)
 }
 
-// clone is a copy in as little memory as it takes.
-func (s *bitmap) clone() *bitmap {
-	return &bitmap{n: s.n, blocks: slices.Clip(slices.Clone(s.blocks)), listed: slices.Clip(slices.Clone(s.listed)), words: slices.Clip(slices.Clone(s.words))}
+// Len returns the number of elements.
+func (s *Set) Len() int { return s.n }
+
+// Clone returns a copy without spare memory.
+func (s *Set) Clone() *Set {
+	return &Set{n: s.n, blocks: slices.Clip(slices.Clone(s.blocks)), listed: slices.Clip(slices.Clone(s.listed)), words: slices.Clip(slices.Clone(s.words))}
 }
 
-// bytes returns the approximate size of the bitmap in bytes.
-func (s *bitmap) bytes() int64 {
+// Bytes returns the approximate size in bytes.
+func (s *Set) Bytes() int64 {
 	return int64(cap(s.blocks))*bitmapBlockBytes + 2*int64(cap(s.listed)) + 8*int64(cap(s.words))
 }
 
 const bitmapBlockBytes = 12
 
-// all gives the numbers in order, from one on.
-func (s *bitmap) all(from uint32) iter.Seq[uint32] {
+// All yields the numbers in ascending order, beginning with the first that is at least from.
+func (s *Set) All(from uint32) iter.Seq[uint32] {
 	return func(yield func(uint32) bool) {
 		i, _ := s.block(uint16(from >> 16))
 		for ; i < len(s.blocks); i++ {
@@ -346,8 +354,8 @@ func (s *bitmap) all(from uint32) iter.Seq[uint32] {
 	}
 }
 
-// backwards gives the numbers up to one, the last of them first.
-func (s *bitmap) backwards(until uint32) iter.Seq[uint32] {
+// Backward yields the numbers in descending order, beginning with the last that is at most until.
+func (s *Set) Backward(until uint32) iter.Seq[uint32] {
 	return func(yield func(uint32) bool) {
 		i, there := s.block(uint16(until >> 16))
 		if !there {
@@ -389,16 +397,16 @@ func (s *bitmap) backwards(until uint32) iter.Seq[uint32] {
 	}
 }
 
-// word is a word of a block that does not list its numbers.
-func (s *bitmap) word(b *bitmapBlock, i int) uint64 {
+// word returns a word of a block that is not a list.
+func (s *Set) word(b *block, i int) uint64 {
 	if b.kind == fullBlock {
 		return ^uint64(0)
 	}
 	return s.words[int(b.from)*blockWords+i]
 }
 
-// rank is how many numbers are at most n.
-func (s *bitmap) rank(n uint32) (rank int) {
+// Rank returns the count of numbers that are at most n.
+func (s *Set) Rank(n uint32) (rank int) {
 	high, low := uint16(n>>16), uint16(n)
 	for i := range s.blocks {
 		b := &s.blocks[i]
@@ -425,8 +433,8 @@ func (s *bitmap) rank(n uint32) (rank int) {
 	return rank
 }
 
-// at is the i-th number, of those that there are.
-func (s *bitmap) at(i int) uint32 {
+// Select returns the i-th number, from 0. i has to be below Len.
+func (s *Set) Select(i int) uint32 {
 	for j := range s.blocks {
 		b := &s.blocks[j]
 		if i >= int(b.n) {
@@ -452,9 +460,9 @@ func (s *bitmap) at(i int) uint32 {
 	return 0
 }
 
-// union is the numbers that some sets have.
-func union(sets []*bitmap) *bitmap {
-	out := new(bitmap)
+// Union returns the numbers that are in at least one of the sets.
+func Union(sets []*Set) *Set {
+	out := new(Set)
 	next := make([]int, len(sets))
 	var words [blockWords]uint64
 	for {
@@ -490,14 +498,15 @@ func union(sets []*bitmap) *bitmap {
 	}
 }
 
-// intersection is the numbers that each of some sets has, at least one set, and none of others.
-func intersection(sets, others []*bitmap) *bitmap {
+// Intersection returns the numbers that are in each of the sets, of which there is at least one, and in none of
+// without. So the difference of a and b is Intersection([]*Set{a}, []*Set{b}).
+func Intersection(sets, others []*Set) *Set {
 	sets = slices.Clone(sets)
-	slices.SortFunc(sets, func(a, b *bitmap) int { return cmp.Compare(a.n, b.n) })
-	out := &bitmap{words: make([]uint64, 0, len(sets[0].words))}
+	slices.SortFunc(sets, func(a, b *Set) int { return cmp.Compare(a.n, b.n) })
+	out := &Set{words: make([]uint64, 0, len(sets[0].words))}
 	var list []uint16
 	var words [blockWords]uint64
-	in, not := make([]bitmapBlock, len(sets)), make([]bitmapBlock, len(others))
+	in, not := make([]block, len(sets)), make([]block, len(others))
 each:
 	for i := range sets[0].blocks {
 		in[0] = sets[0].blocks[i]
@@ -512,7 +521,7 @@ each:
 			}
 		}
 		for j, s := range others {
-			not[j] = bitmapBlock{}
+			not[j] = block{}
 			if at, there := s.block(in[0].high); there {
 				not[j] = s.blocks[at]
 			}
@@ -547,8 +556,8 @@ each:
 	return out
 }
 
-// takeBits clears the bits of a block's numbers.
-func (s *bitmap) takeBits(b *bitmapBlock, from []uint64) {
+// takeBits clears the bits of the numbers of a block.
+func (s *Set) takeBits(b *block, from []uint64) {
 	switch {
 	case b.n == 0:
 	case b.kind == listedBlock:
@@ -564,8 +573,9 @@ func (s *bitmap) takeBits(b *bitmapBlock, from []uint64) {
 	}
 }
 
-// keep replaces a block of s by the numbers of list that b contains, or lacks if there is false.
-func (s *bitmap) keep(b *bitmapBlock, list []uint16, there bool) []uint16 {
+// keep keeps the numbers of list that a block of s contains or, if there is false, those that it lacks. It reuses the
+// memory of list.
+func (s *Set) keep(b *block, list []uint16, there bool) []uint16 {
 	out := list[:0]
 	if b.n == 0 {
 		if there {
@@ -591,7 +601,8 @@ func (s *bitmap) keep(b *bitmapBlock, list []uint16, there bool) []uint16 {
 	return out
 }
 
-// lowerBound is the place of the first of a list that is not below low, which is near its begin most often.
+// lowerBound returns the index of the first number that is at least low. It searches from the beginning, where the
+// number usually is.
 func lowerBound(list []uint16, low uint16) int {
 	step := 1
 	for step < len(list) && list[step] < low {
@@ -599,107 +610,4 @@ func lowerBound(list []uint16, low uint16) int {
 	}
 	at, _ := slices.BinarySearch(list[step/2:min(step+1, len(list))], low)
 	return step/2 + at
-}
-
-// dense are numbers as one bit each, of which a million in no order take some milliseconds:
-// sorting them takes a hundred.
-type dense []uint64
-
-func (d *dense) add(n uint32) {
-	word := int(n >> 6)
-	if word >= len(*d) {
-		d.grow(word + 1)
-	}
-	(*d)[word] |= 1 << (n & 63)
-}
-
-func (d *dense) has(n uint32) bool {
-	word := int(n >> 6)
-	return word < len(*d) && (*d)[word]&(1<<(n&63)) != 0
-}
-
-// set fills d with the numbers of some.
-func (d *dense) set(some *bitmap) {
-	*d = (*d)[:0]
-	if last := len(some.blocks) - 1; last >= 0 {
-		d.grow((int(some.blocks[last].high) + 1) * blockWords)
-	}
-	for i := range some.blocks {
-		b := &some.blocks[i]
-		some.addBits(b, (*d)[int(b.high)*blockWords:(int(b.high)+1)*blockWords])
-	}
-}
-
-// among is the numbers of d that a bitmap has.
-func (d *dense) among(some *bitmap) *bitmap {
-	out := &bitmap{words: make([]uint64, 0, len(some.words))}
-	var list []uint16
-	var words [blockWords]uint64
-	for i := range some.blocks {
-		b := &some.blocks[i]
-		from := min(int(b.high)*blockWords, len(*d))
-		of := (*d)[from:min(from+blockWords, len(*d))]
-		if b.kind == listedBlock {
-			list = list[:0]
-			for _, low := range some.listOf(b) {
-				if word := int(low >> 6); word < len(of) && of[word]&(1<<(low&63)) != 0 {
-					list = append(list, low)
-				}
-			}
-			out.putList(b.high, list)
-			continue
-		}
-		n := 0
-		for j, w := range of {
-			words[j] = w & some.word(b, j)
-			n += bits.OnesCount64(words[j])
-		}
-		out.put(b.high, words[:len(of)], n)
-	}
-	return out
-}
-
-// bitmap has the numbers of d.
-func (d *dense) bitmap() *bitmap {
-	counts := make([]int, 0, len(*d)/blockWords+1)
-	listed, words := 0, 0
-	for block := range slices.Chunk(*d, blockWords) {
-		n := countBits(block)
-		counts = append(counts, n)
-		if n <= mostListed {
-			listed += n
-		} else {
-			words += blockWords
-		}
-	}
-	out := &bitmap{listed: make([]uint16, 0, listed), words: make([]uint64, 0, words)}
-	high := 0
-	for block := range slices.Chunk(*d, blockWords) {
-		out.put(uint16(high), block, counts[high])
-		high++
-	}
-	return out
-}
-
-func (d *dense) remove(n uint32) {
-	if word := int(n >> 6); word < len(*d) {
-		(*d)[word] &^= 1 << (n & 63)
-	}
-}
-
-// union adds the numbers of other, which begins after base words.
-func (d *dense) union(base int, other dense) {
-	d.grow(base + len(other))
-	to := (*d)[base:]
-	for i, w := range other {
-		to[i] |= w
-	}
-}
-
-// grow makes room for so many words.
-func (d *dense) grow(words int) {
-	if was := len(*d); words > was {
-		*d = slices.Grow(*d, words-was)[:words]
-		clear((*d)[was:])
-	}
 }

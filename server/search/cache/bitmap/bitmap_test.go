@@ -1,4 +1,4 @@
-package cache
+package bitmap
 
 import (
 	"maps"
@@ -8,10 +8,10 @@ import (
 )
 
 // bitmapOf has some numbers, which may be in any order and come more than once.
-func bitmapOf(some ...uint32) *bitmap {
-	out := new(bitmap)
+func bitmapOf(some ...uint32) *Set {
+	out := new(Set)
 	for _, n := range some {
-		out.add(n)
+		out.Add(n)
 	}
 	return out
 }
@@ -44,14 +44,14 @@ func drawnNumbers(r *rand.Rand) map[uint32]bool {
 }
 
 // made are numbers that come in a random way.
-func made(r *rand.Rand, of map[uint32]bool) *bitmap {
+func made(r *rand.Rand, of map[uint32]bool) *Set {
 	all := slices.Sorted(maps.Keys(of))
 	if r.IntN(3) == 0 {
-		var d dense
+		var d Dense
 		for _, n := range all {
-			d.add(n)
+			d.Add(n)
 		}
-		return d.bitmap()
+		return d.Set()
 	}
 	if r.IntN(2) == 0 {
 		r.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
@@ -60,10 +60,10 @@ func made(r *rand.Rand, of map[uint32]bool) *bitmap {
 }
 
 // checkBitmap checks that s holds exactly want, by every method.
-func checkBitmap(t *testing.T, r *rand.Rand, s *bitmap, want map[uint32]bool) {
+func checkBitmap(t *testing.T, r *rand.Rand, s *Set, want map[uint32]bool) {
 	t.Helper()
 	all := slices.Sorted(maps.Keys(want))
-	if s.n != len(all) || !slices.Equal(slices.Collect(s.all(0)), all) {
+	if s.n != len(all) || !slices.Equal(slices.Collect(s.All(0)), all) {
 		t.Fatalf("%d numbers, want %d", s.n, len(all))
 	}
 	n, listed, words := 0, 0, 0
@@ -81,33 +81,33 @@ func checkBitmap(t *testing.T, r *rand.Rand, s *bitmap, want map[uint32]bool) {
 	if n != s.n || listed != len(s.listed) || words != len(s.words) {
 		t.Fatalf("%d numbers in blocks of %d, %d listed of %d, %d words of %d", s.n, n, listed, len(s.listed), words, len(s.words))
 	}
-	var d dense
-	d.set(s)
+	var d Dense
+	d.Fill(s)
 	for range 50 {
 		n := r.Uint32N(1 << 20)
-		if s.has(n) != want[n] || d.has(n) != want[n] {
-			t.Fatalf("has %d: %v, as bits %v", n, s.has(n), d.has(n))
+		if s.Contains(n) != want[n] || d.Contains(n) != want[n] {
+			t.Fatalf("has %d: %v, as bits %v", n, s.Contains(n), d.Contains(n))
 		}
 		at, there := slices.BinarySearch(all, n)
 		rank := at
 		if there {
 			rank++
 		}
-		if got := s.rank(n); got != rank {
+		if got := s.Rank(n); got != rank {
 			t.Fatalf("rank %d, want %d", got, rank)
 		}
 		const some = 100
-		if got := firstOf(some, s.all(n)); !slices.Equal(got, all[at:min(at+some, len(all))]) {
+		if got := firstOf(some, s.All(n)); !slices.Equal(got, all[at:min(at+some, len(all))]) {
 			t.Fatalf("from %d on: %v", n, got)
 		}
 		before := slices.Clone(all[max(0, rank-some):rank])
 		slices.Reverse(before)
-		if got := firstOf(some, s.backwards(n)); !slices.Equal(got, before) {
+		if got := firstOf(some, s.Backward(n)); !slices.Equal(got, before) {
 			t.Fatalf("backwards from %d: %v", n, got)
 		}
 		if len(all) > 0 {
-			if i := r.IntN(len(all)); s.at(i) != all[i] {
-				t.Fatalf("the %dth is %d, want %d", i, s.at(i), all[i])
+			if i := r.IntN(len(all)); s.Select(i) != all[i] {
+				t.Fatalf("the %dth is %d, want %d", i, s.Select(i), all[i])
 			}
 		}
 	}
@@ -129,24 +129,24 @@ func TestBitmap(t *testing.T) {
 		want := drawnNumbers(r)
 		s := made(r, want)
 		checkBitmap(t, r, s, want)
-		c, was := s.clone(), maps.Clone(want)
+		c, was := s.Clone(), maps.Clone(want)
 		for range 1 + r.IntN(4) {
 			page := r.Uint32N(14) << 16
 			leaves := r.IntN(2) == 0
 			for _, n := range r.Perm(blockSize)[:r.IntN(blockSize)] {
 				if n := page + uint32(n); leaves {
-					s.remove(n)
+					s.Remove(n)
 					delete(want, n)
 				} else {
-					s.add(n)
+					s.Add(n)
 					want[n] = true
 				}
 			}
 			checkBitmap(t, r, s, want)
 		}
 		checkBitmap(t, r, c, was)
-		if s.bytes() > c.bytes()+int64(len(want))*2+3*blockSize/8+1000 {
-			t.Errorf("%d numbers take %d bytes", len(want), s.bytes())
+		if s.Bytes() > c.Bytes()+int64(len(want))*2+3*blockSize/8+1000 {
+			t.Errorf("%d numbers take %d bytes", len(want), s.Bytes())
 		}
 	}
 }
@@ -157,13 +157,13 @@ func TestBitmapsTogether(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	found := 0
 	for range 200 {
-		sets := make([]*bitmap, 1+r.IntN(3))
+		sets := make([]*Set, 1+r.IntN(3))
 		with := make([]map[uint32]bool, len(sets))
 		for i := range sets {
 			with[i] = drawnNumbers(r)
 			sets[i] = made(r, with[i])
 		}
-		others := make([]*bitmap, r.IntN(3))
+		others := make([]*Set, r.IntN(3))
 		without := make([]map[uint32]bool, len(others))
 		for i := range others {
 			without[i] = drawnNumbers(r)
@@ -181,13 +181,13 @@ func TestBitmapsTogether(t *testing.T) {
 			}
 		}
 		found += len(each)
-		checkBitmap(t, r, union(sets), either)
-		checkBitmap(t, r, intersection(sets, others), each)
-		var d dense
-		d.set(intersection(sets, others))
-		checkBitmap(t, r, d.among(sets[0]), each)
-		d.set(sets[0])
-		checkBitmap(t, r, d.among(intersection(sets, others)), each)
+		checkBitmap(t, r, Union(sets), either)
+		checkBitmap(t, r, Intersection(sets, others), each)
+		var d Dense
+		d.Fill(Intersection(sets, others))
+		checkBitmap(t, r, d.Intersection(sets[0]), each)
+		d.Fill(sets[0])
+		checkBitmap(t, r, d.Intersection(Intersection(sets, others)), each)
 		for i := range sets {
 			checkBitmap(t, r, sets[i], with[i])
 		}

@@ -1,4 +1,4 @@
-package cache
+package packed
 
 import (
 	"iter"
@@ -6,36 +6,39 @@ import (
 	"sort"
 )
 
-// A list is ordered and changed in place: chunks of some hundred elements, none empty,
-// so that an insertion moves one chunk.
-type list[E any] struct {
+// A List is an ordered list. It consists of chunks of some hundred elements, none of them empty, so that an insertion
+// moves the elements of one chunk.
+type List[E any] struct {
 	compare func(a, b E) int
 	chunks  [][]E
 	n       int
 }
 
 const (
-	chunkFilled = 512 // elements of a chunk of a new list
-	chunkFull   = 1024
+	listFilled = 512 // elements of a chunk of a new list
+	listFull   = 1024
 )
 
-// newList takes elements in any order, and keeps the slice.
-func newList[E any](compare func(a, b E) int, elements []E) list[E] {
-	l := list[E]{compare: compare, n: len(elements)}
+// NewList returns a list of elements, which may be in any order. It reuses the slice.
+func NewList[E any](compare func(a, b E) int, elements []E) List[E] {
+	l := List[E]{compare: compare, n: len(elements)}
 	if !slices.IsSortedFunc(elements, compare) {
 		slices.SortFunc(elements, compare)
 	}
 	for len(elements) > 0 {
-		k := min(chunkFilled, len(elements))
+		k := min(listFilled, len(elements))
 		l.chunks = append(l.chunks, append(make([]E, 0, k+k/8), elements[:k]...))
 		elements = elements[k:]
 	}
 	return l
 }
 
-// seek is the place of the first element that is not before; before holds for a part
-// of the list at its start.
-func (l *list[E]) seek(before func(E) bool) (chunk, at int) {
+// Len returns the number of elements.
+func (l *List[E]) Len() int { return l.n }
+
+// seek returns the place of the first element that is not before a point. before holds for the elements up to that
+// point.
+func (l *List[E]) seek(before func(E) bool) (chunk, at int) {
 	chunk = sort.Search(len(l.chunks), func(i int) bool { c := l.chunks[i]; return !before(c[len(c)-1]) })
 	if chunk == len(l.chunks) {
 		return chunk, 0
@@ -44,8 +47,8 @@ func (l *list[E]) seek(before func(E) bool) (chunk, at int) {
 	return chunk, sort.Search(len(c), func(i int) bool { return !before(c[i]) })
 }
 
-// from gives the elements from the first that is not before.
-func (l *list[E]) from(before func(E) bool) iter.Seq[E] {
+// From yields the elements from the first that is not before a point: see seek.
+func (l *List[E]) From(before func(E) bool) iter.Seq[E] {
 	return func(yield func(E) bool) {
 		chunk, at := l.seek(before)
 		for ; chunk < len(l.chunks); chunk, at = chunk+1, 0 {
@@ -58,8 +61,8 @@ func (l *list[E]) from(before func(E) bool) iter.Seq[E] {
 	}
 }
 
-// find returns the element that compares as equal.
-func (l *list[E]) find(e E) (E, bool) {
+// Find returns the element that compares as equal.
+func (l *List[E]) Find(e E) (E, bool) {
 	chunk, at := l.seek(func(o E) bool { return l.compare(o, e) < 0 })
 	if chunk == len(l.chunks) || l.compare(l.chunks[chunk][at], e) != 0 {
 		var none E
@@ -68,8 +71,8 @@ func (l *list[E]) find(e E) (E, bool) {
 	return l.chunks[chunk][at], true
 }
 
-// insert adds an element.
-func (l *list[E]) insert(e E) {
+// Insert adds an element.
+func (l *List[E]) Insert(e E) {
 	l.n++
 	if len(l.chunks) == 0 {
 		l.chunks = [][]E{{e}}
@@ -81,7 +84,7 @@ func (l *list[E]) insert(e E) {
 		at = len(l.chunks[chunk])
 	}
 	c := slices.Insert(l.chunks[chunk], at, e)
-	if len(c) < chunkFull {
+	if len(c) < listFull {
 		l.chunks[chunk] = c
 		return
 	}
@@ -90,8 +93,8 @@ func (l *list[E]) insert(e E) {
 	l.chunks = slices.Insert(l.chunks, chunk+1, slices.Clone(c[half:]))
 }
 
-// remove takes away the element that compares as equal; false where there is none.
-func (l *list[E]) remove(e E) bool {
+// Remove removes the element that compares as equal. It returns false if there is none.
+func (l *List[E]) Remove(e E) bool {
 	chunk, at := l.seek(func(o E) bool { return l.compare(o, e) < 0 })
 	if chunk == len(l.chunks) || l.compare(l.chunks[chunk][at], e) != 0 {
 		return false
