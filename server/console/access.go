@@ -111,6 +111,7 @@ func (v *visit) users(p panel, parts []string) error {
 	isNew := parts[0] == "new"
 	heading := v.T("New user")
 	u := accessUser{Active: true}
+	p.Title = v.T("Users")
 	if !isNew {
 		heading = parts[0]
 		if err := v.get("/admin/users/"+escape(parts[0]), &u); err != nil {
@@ -180,6 +181,7 @@ func (v *visit) clients(p panel, parts []string) error {
 	isNew := parts[0] == "new"
 	heading := v.T("New client")
 	c := accessClient{Active: true}
+	p.Title = v.T("Clients")
 	if !isNew {
 		heading = parts[0]
 		if err := v.get("/admin/clients/"+escape(parts[0]), &c); err != nil {
@@ -266,7 +268,7 @@ func (v *visit) keys(p panel, parts []string) error {
 			}
 			return v.done("/console/access/keys", v.T("%s is revoked.", list[i].Name))
 		}
-		return v.confirm(v.T("Revoke %s?", list[i].Name), v.T("Requests with this key are refused from then on."), v.T("Revoke %s", list[i].Name), "/console/access/keys/"+escape(parts[0]), "/console/access/keys")
+		return v.confirm(v.T("API keys"), v.T("Revoke %s?", list[i].Name), v.T("Requests with this key are refused from then on."), v.T("Revoke %s", list[i].Name), "/console/access/keys/"+escape(parts[0]), "/console/access/keys")
 	case len(parts) > 1:
 		return errNoPage
 	}
@@ -310,7 +312,7 @@ func (v *visit) grants(p panel, parts []string) error {
 			}
 			return v.done("/console/access/grants", v.T("%s is revoked.", client))
 		}
-		return v.confirm(v.T("Revoke %s?", client), v.T("The app loses its access to the data of %s at once.", user), v.T("Revoke %s", client), "/console/access/grants/"+escape(parts[0]), "/console/access/grants")
+		return v.confirm(v.T("Grants"), v.T("Revoke %s?", client), v.T("The app loses its access to the data of %s at once.", user), v.T("Revoke %s", client), "/console/access/grants/"+escape(parts[0]), "/console/access/grants")
 	}
 	var answer struct {
 		Grants []accessGrant
@@ -366,6 +368,7 @@ func (v *visit) policies(p panel, parts []string) error {
 	}
 	isNew := parts[0] == "new"
 	heading, text, dry := v.T("New policy"), "{\n  \"name\": \"\",\n  \"active\": true,\n  \"priority\": 100,\n  \"matcher\": {},\n  \"effect\": \"deny\"\n}", false
+	p.Title = v.T("Policies")
 	if !isNew {
 		heading = parts[0]
 		a := v.call(http.MethodGet, "/admin/policies/"+escape(parts[0]), nil)

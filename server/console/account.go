@@ -95,7 +95,7 @@ func (v *visit) revokeOwn(user, client string, list []oauth.OwnGrant) error {
 			}
 			return v.done("/console/account", v.T("%s has no access any more.", g.Name))
 		}
-		return v.confirm(v.T("Revoke access for %s?", g.Name), v.T("The app loses its access to your data at once."), v.T("Revoke access for %s", g.Name), "/console/account/revoke/"+escape(client), "/console/account")
+		return v.confirm(v.T("Account"), v.T("Revoke access for %s?", g.Name), v.T("The app loses its access to your data at once."), v.T("Revoke access for %s", g.Name), "/console/account/revoke/"+escape(client), "/console/account")
 	}
 	if v.r.Method == http.MethodPost { // a second click
 		v.redirect("/console/account")

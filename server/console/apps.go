@@ -50,7 +50,7 @@ func (v *visit) app(id, page string) error {
 	if name == "" {
 		name = "App/" + id
 	}
-	p := panel{TabsName: v.T("App")}
+	p := panel{Title: "App/" + id, TabsName: v.T("App")}
 	for _, tab := range []struct{ name, path string }{{"Run", "run"}, {"Code", "code"}, {"Log", "log"}, {"Deliveries", "deliveries"}, {"Versions", "versions"}, {"Grants", "grants"}} {
 		p.Tabs = append(p.Tabs, navItem{v.T(tab.name), at + "/" + tab.path, tab.path == page})
 	}

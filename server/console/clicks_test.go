@@ -41,13 +41,19 @@ func (c *chromium) await(path, text string) {
 // packageFile writes a package with one CodeSystem.
 func packageFile(t *testing.T) string {
 	t.Helper()
+	return packageOf(t, [][2]string{
+		{"package/package.json", `{"name":"org.example.colours","version":"1.0.0","fhirVersions":["4.0.1"]}`},
+		{"package/CodeSystem-colours.json", `{"resourceType":"CodeSystem","id":"colours","url":"https://example.org/colours","version":"1","status":"active","content":"complete","concept":[{"code":"red"}]}`},
+	})
+}
+
+// packageOf writes a package with files, each a name and a text.
+func packageOf(t *testing.T, files [][2]string) string {
+	t.Helper()
 	var b bytes.Buffer
 	z := gzip.NewWriter(&b)
 	w := tar.NewWriter(z)
-	for _, f := range [][2]string{
-		{"package/package.json", `{"name":"org.example.colours","version":"1.0.0","fhirVersions":["4.0.1"]}`},
-		{"package/CodeSystem-colours.json", `{"resourceType":"CodeSystem","id":"colours","url":"https://example.org/colours","version":"1","status":"active","content":"complete","concept":[{"code":"red"}]}`},
-	} {
+	for _, f := range files {
 		if err := w.WriteHeader(&tar.Header{Name: f[0], Typeflag: tar.TypeReg, Size: int64(len(f[1])), Mode: 0o644}); err != nil {
 			t.Fatal(err)
 		}
@@ -61,7 +67,7 @@ func packageFile(t *testing.T) string {
 	if err := z.Close(); err != nil {
 		t.Fatal(err)
 	}
-	path := filepath.Join(t.TempDir(), "colours.tgz")
+	path := filepath.Join(t.TempDir(), "package.tgz")
 	if err := os.WriteFile(path, b.Bytes(), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -117,6 +123,12 @@ func TestClicksOfAdministrators(t *testing.T) {
 	// Why a webhook failed: 3, and redelivery: 4.
 	from()
 	c.must("region", "Attention")
+	c.must("link", "Subscription/"+id+" fails", "Subscription/"+id+" has 1 dead letters")
+	c.press("link", "Subscription/"+id+" fails")
+	if got := script[string](c, "location.pathname"); got != "/console/Subscription/"+id+"/deliveries" {
+		t.Errorf("Attention leads to %s", got)
+	}
+	from()
 	click("link", "Subscriptions")
 	if row := c.text("tbody tr"); !strings.Contains(row, "Patient?name=ashford") || !strings.HasSuffix(strings.TrimSpace(row), "1") {
 		t.Errorf("the row of the Subscription is %q", row)

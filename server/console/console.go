@@ -382,6 +382,9 @@ func (v *visit) refuse(err error) error {
 	if !errors.As(err, &e) || e.status == http.StatusUnauthorized || e.status >= 500 && len(e.issues) == 0 {
 		return err
 	}
+	if e.status == http.StatusServiceUnavailable && v.r.Method != http.MethodPost {
+		return err // a page that tries again; the text of a form stays
+	}
 	v.status, v.Alerts = e.status, e.words()
 	if e.retry != "" {
 		v.x.Header().Set("Retry-After", e.retry)

@@ -45,7 +45,7 @@ func start(t *testing.T, database string, change ...func(*server.Config)) *site 
 	for _, c := range change {
 		c(&cfg)
 	}
-	s, err := server.New(context.Background(), cfg, server.Options{Version: "test", Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))})
+	s, err := server.New(context.Background(), cfg, server.Options{Version: "test", Sandbox: []string{os.Args[0], "sandbox-worker"}, Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))})
 	if err != nil {
 		t.Fatalf("start the server: %v", err)
 	}

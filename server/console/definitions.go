@@ -53,6 +53,9 @@ func (v *visit) definitions(_ []string) error {
 	return v.showPanel("definitions", v.T("Definitions"), p)
 }
 
+// maxInstallation bounds the answer to an installation that is kept, in bytes: some 5,000 definitions.
+const maxInstallation = 2 << 20
+
 // install installs the package of the form, and leads to the result. It returns the result where that is too long to be kept.
 func (v *visit) install() (*table, error) {
 	file, err := v.fileOf("package")
@@ -70,7 +73,7 @@ func (v *visit) install() (*table, error) {
 	if err := a.err(); err != nil {
 		return nil, err
 	}
-	if len(a.Bytes()) > maxKept {
+	if len(a.Bytes()) > maxInstallation {
 		v.Said = said
 		return v.installResult(a.Bytes())
 	}
@@ -126,7 +129,7 @@ func (v *visit) removePackage(parts []string) error {
 	name, version := parts[1], parts[2]
 	here := "/console/definitions/remove/" + escape(name) + "/" + escape(version)
 	if v.r.Method != http.MethodPost {
-		return v.confirm(v.T("Remove %s?", name+"@"+version), v.T("Resources that were changed since stay."), v.T("Remove %s", name+"@"+version), here, "/console/definitions")
+		return v.confirm(v.T("Definitions"), v.T("Remove %s?", name+"@"+version), v.T("Resources that were changed since stay."), v.T("Remove %s", name+"@"+version), here, "/console/definitions")
 	}
 	body := map[string]any{"resourceType": "Parameters", "parameter": []map[string]any{{"name": "name", "valueString": name}, {"name": "version", "valueString": version}}}
 	if err := v.send(http.MethodPost, "/$remove-package", body, nil); err != nil {

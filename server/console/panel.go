@@ -1,9 +1,13 @@
 package console
 
-import "fmt"
+import (
+	"cmp"
+	"fmt"
+)
 
 // panel is a page of forms, tables and texts: most screens of administrators are one.
 type panel struct {
+	Title    string // of the document, "" for the heading of the page; names of people and apps are no titles
 	TabsName string // of the navigation of its tabs
 	Tabs     []navItem
 	Buttons  []button
@@ -53,7 +57,7 @@ type field struct {
 func (f field) ID() string { return "field-" + f.Name }
 
 // showPanel answers with a panel. screen names it in the metrics and the navigation.
-func (v *visit) showPanel(screen, title string, p panel) error {
+func (v *visit) showPanel(screen, heading string, p panel) error {
 	seen := make(map[string]int)
 	for i := range p.Forms {
 		for j := range p.Forms[i].Fields {
@@ -63,7 +67,7 @@ func (v *visit) showPanel(screen, title string, p panel) error {
 			}
 		}
 	}
-	return v.showScreen(screen, "panel", title, "", p)
+	return v.showScreen(screen, "panel", cmp.Or(p.Title, heading), heading, p)
 }
 
 // form is a form of this page that acts.

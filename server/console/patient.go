@@ -179,17 +179,17 @@ func (v *visit) patientView(id string) error {
 	}
 	p.Charts = v.measurements(found["Observation"])
 	for _, t := range patientTables {
-		out := table{Name: v.T(t.name), Head: columns(v.T("Date"), v.T("Resource"), v.T("Description"), v.T("Status"))}
+		out := table{Name: v.T(t.name), Head: columns(v.T("Resource"), v.T("Date"), v.T("Description"), v.T("Status"))}
 		var rest int64
 		for _, typ := range t.types {
 			kind := recordTypes[slices.IndexFunc(recordTypes, func(r recordType) bool { return r.typ == typ })]
 			for _, n := range found[typ] {
-				out.Rows = append(out.Rows, []cell{{Text: firstOf(n, kind.dates), Class: "date"}, linkCell(typ+"/"+n.str("id"), "/console/"+typ+"/"+escape(n.str("id"))),
+				out.Rows = append(out.Rows, []cell{linkCell(typ+"/"+n.str("id"), "/console/"+typ+"/"+escape(n.str("id"))), {Text: firstOf(n, kind.dates), Class: "date"},
 					textCell(firstOf(n, kind.name)), textCell(firstOf(n, []string{"clinicalStatus", "status"}))})
 			}
 			rest += totals[typ] - int64(len(found[typ]))
 		}
-		slices.SortStableFunc(out.Rows, func(a, b []cell) int { return strings.Compare(b[0].Text, a[0].Text) })
+		slices.SortStableFunc(out.Rows, func(a, b []cell) int { return strings.Compare(b[1].Text, a[1].Text) })
 		if len(out.Rows) == 0 {
 			out.More = v.T("There are none.")
 		}

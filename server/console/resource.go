@@ -358,7 +358,7 @@ func (v *visit) resourceDelete(typ, id string) error {
 		if _, _, err := v.read(typ, id); err != nil {
 			return err
 		}
-		return v.confirm(v.T("Delete %s?", name), v.T("Earlier versions stay in the history, from which it can be restored."), v.T("Delete"), "/console/"+name+"/delete", "/console/"+name)
+		return v.confirm("", v.T("Delete %s?", name), v.T("Earlier versions stay in the history, from which it can be restored."), v.T("Delete"), "/console/"+name+"/delete", "/console/"+name)
 	}
 	if err := v.call(http.MethodDelete, "/"+name, nil).err(); err != nil {
 		return err
@@ -369,14 +369,9 @@ func (v *visit) resourceDelete(typ, id string) error {
 // confirmation is a page that asks before something is removed.
 type confirmation struct {
 	Words, Label, Action, Cancel string
-	Fields                       [][2]string
 }
 
-// confirm shows a page with a button that acts, and a link that does not.
-func (v *visit) confirm(heading, words, label, action, cancel string, fields ...string) error {
-	c := confirmation{Words: words, Label: label, Action: action, Cancel: cancel}
-	for i := 0; i+1 < len(fields); i += 2 {
-		c.Fields = append(c.Fields, [2]string{fields[i], fields[i+1]})
-	}
-	return v.show("confirm", heading, "", c)
+// confirm shows a page with a button that acts, and a link that does not. title is of the document, "" for the heading.
+func (v *visit) confirm(title, heading, words, label, action, cancel string) error {
+	return v.show("confirm", cmp.Or(title, heading), heading, confirmation{words, label, action, cancel})
 }

@@ -128,7 +128,7 @@ func (v *visit) setting(parts []string) error {
 	}
 	f.Buttons[0].Name, f.Buttons[0].Value = "action", "save"
 	f.Buttons = append(f.Buttons, formButton{Label: v.T("Use the default"), Name: "action", Value: "default"})
-	p := panel{Forms: []panelForm{f}, Facts: [][2]string{{v.T("Description"), s.Description}, {v.T("Source"), s.Source}, {v.T("Default"), settingText(s.Default)}, {v.T("Needs a restart"), v.yesNo(s.Restart)}},
+	p := panel{Title: v.T("Settings"), Forms: []panelForm{f}, Facts: [][2]string{{v.T("Description"), s.Description}, {v.T("Source"), s.Source}, {v.T("Default"), settingText(s.Default)}, {v.T("Needs a restart"), v.yesNo(s.Restart)}},
 		Links: []navItem{{Name: v.T("Settings"), Path: "/console/settings"}}}
 	return v.showPanel("settings", key, p)
 }

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -19,6 +20,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"kiln/server"
+	"kiln/server/app/sandbox"
 	"kiln/server/store/storetest"
 )
 
@@ -184,6 +186,17 @@ type killable struct {
 const runAs = "CONSOLE_TEST_SERVER"
 
 func TestMain(m *testing.M) {
+	if len(os.Args) == 3 && os.Args[1] == "sandbox-worker" { // a server runs scripts in its own program
+		memory, err := strconv.ParseInt(os.Args[2], 10, 64)
+		if err == nil {
+			err = sandbox.RunWorker(os.Stdin, os.Stdout, memory)
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	if database := os.Getenv(runAs); database != "" {
 		serveUntilKilled(database)
 		return

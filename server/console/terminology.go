@@ -105,8 +105,7 @@ func (v *visit) expand(set, filter string) (*table, error) {
 	add = func(list []contained) {
 		for _, c := range list {
 			if c.Code != "" && len(t.Rows) < conceptsShown {
-				link := "/console/terminology?" + url.Values{"system": {c.System}, "code": {c.Code}}.Encode()
-				t.Rows = append(t.Rows, []cell{linkCell(c.Code, link), textCell(c.Display), textCell(c.System)})
+				t.Rows = append(t.Rows, []cell{linkCell(c.Code, codeAddress(c.System, c.Code)), textCell(c.Display), textCell(c.System)})
 			}
 			add(c.Contains)
 		}
@@ -116,6 +115,11 @@ func (v *visit) expand(set, filter string) (*table, error) {
 		t.More = v.T("%s more: a filter narrows them.", formatNumber(v.Language, *total-int64(len(t.Rows))))
 	}
 	return t, nil
+}
+
+// codeAddress is the address of the page that looks a code up.
+func codeAddress(system, code string) string {
+	return "/console/terminology?" + url.Values{"system": {system}, "code": {code}}.Encode()
 }
 
 // contained is a concept of an expansion.
@@ -177,7 +181,7 @@ func (v *visit) translateCode(conceptMap, system, code string) (*table, error) {
 		case "match":
 			for j := range p.Part {
 				if c := &p.Part[j]; c.Name == "concept" {
-					t.Rows = append(t.Rows, []cell{{Text: c.text["code"], Head: true}, textCell(c.text["display"]), textCell(c.text["system"]), textCell(p.part("equivalence"))})
+					t.Rows = append(t.Rows, []cell{linkCell(c.text["code"], codeAddress(c.text["system"], c.text["code"])), textCell(c.text["display"]), textCell(c.text["system"]), textCell(p.part("equivalence"))})
 				}
 			}
 		case "message":

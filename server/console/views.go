@@ -95,7 +95,7 @@ func (v *visit) view(parts []string) error {
 		return err
 	}
 	if len(parts) == 2 {
-		return v.confirm(v.T("Remove %s?", name), v.T("The table is dropped. The view stays."), v.T("Remove %s", name), here+"/remove", here)
+		return v.confirm(v.T("Views"), v.T("Remove %s?", name), v.T("The table is dropped. The view stays."), v.T("Remove %s", name), here+"/remove", here)
 	}
 	var answer struct{ Problems []viewProblem }
 	if err := v.get(path+"/problems", &answer); err != nil {
@@ -119,7 +119,7 @@ func (v *visit) view(parts []string) error {
 	for _, i := range x.Indexes {
 		indexes = append(indexes, strings.Join(i, ", "))
 	}
-	return v.showPanel("views", name, panel{Links: []navItem{{Name: v.T("Views"), Path: "/console/views"}, {Name: x.View, Path: "/console/" + x.View}}, Buttons: []button{ask(v.T("Remove %s", name), here+"/remove")},
+	return v.showPanel("views", name, panel{Title: v.T("Views"), Links: []navItem{{Name: v.T("Views"), Path: "/console/views"}, {Name: x.View, Path: "/console/" + x.View}}, Buttons: []button{ask(v.T("Remove %s", name), here+"/remove")},
 		Facts: [][2]string{{v.T("Table"), x.Table}, {v.T("Version"), x.VersionID}, {v.T("State"), strings.TrimSpace(v.T(x.State) + " " + x.Reason)}, {v.T("Rows"), formatNumber(v.Language, x.Rows)}, {v.T("Size"), formatBytes(x.Bytes)},
 			{v.T("Current to"), timeCell(x.CurrentTo).Text}, {v.T("Indexes"), strings.Join(indexes, "; ")}},
 		Tables: []table{kept, problems}})
