@@ -152,8 +152,8 @@ func (f *findings) checkTerminology(ctx context.Context, c server.TerminologyCon
 	f.add("terminology", shown+" answers, FHIR "+statement.FHIRVersion, err)
 }
 
-// checkDatabase looks at the database behind a URL.
-func (f *findings) checkDatabase(ctx context.Context, url string) {
+// checkDatabase looks at the database behind a URL. withAuth is auth.enabled.
+func (f *findings) checkDatabase(ctx context.Context, url string, withAuth bool) {
 	ctx, cancel := context.WithTimeout(ctx, 2*checkTime)
 	defer cancel()
 	conn, err := server.Connect(ctx, url)
@@ -186,6 +186,9 @@ func (f *findings) checkDatabase(ctx context.Context, url string) {
 	if f.add("schema", good, err) && len(plan) == 0 {
 		f.checkEpochs(ctx, url)
 		f.checkSubscriptions(ctx, conn)
+		if withAuth {
+			f.checkApps(ctx, conn)
+		}
 	}
 }
 
@@ -247,10 +250,21 @@ func (f *findings) checkEpochs(ctx context.Context, url string) {
 	f.add("readers", "every reader of the change log is within the history of the database", err)
 }
 
+// shownIDs bounds the ids that a finding names.
+const shownIDs = 20
+
+// checkApps looks for active Apps that may do nothing, because they have no grant.
+func (f *findings) checkApps(ctx context.Context, conn *pgx.Conn) {
+	ids, err := db.New(conn).AppsWithoutGrant(ctx, shownIDs)
+	if err == nil && len(ids) > 0 {
+		err = fmt.Errorf("active without a grant: App/%s: events are withheld from them, and handlers with auth app fail; grant scopes by POST /admin/apps/{id}/grants", strings.Join(ids, ", App/"))
+	}
+	f.add("apps", "every active App that needs a grant has one", err)
+}
+
 // checkSubscriptions looks for Subscriptions that are off because they have no owner.
 func (f *findings) checkSubscriptions(ctx context.Context, conn *pgx.Conn) {
-	const shown = 20
-	ids, err := db.New(conn).EndedSubscriptions(ctx, db.EndedSubscriptionsParams{Reason: notify.NoOwner, Count: shown})
+	ids, err := db.New(conn).EndedSubscriptions(ctx, db.EndedSubscriptionsParams{Reason: notify.NoOwner, Count: shownIDs})
 	if err == nil && len(ids) > 0 {
 		err = fmt.Errorf("off: Subscription/%s: %s", strings.Join(ids, ", Subscription/"), notify.NoOwner)
 	}

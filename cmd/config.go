@@ -81,7 +81,7 @@ wrong key is reported, with its value.`,
 				var found findings
 				found.checkSurroundings(c, cfg)
 				if cfg.Database.URL != "" {
-					found.checkDatabase(c.Context(), cfg.Database.URL)
+					found.checkDatabase(c.Context(), cfg.Database.URL, cfg.Auth.Enabled)
 				}
 				if wantsJSON(c) {
 					if err := printJSON(c.OutOrStdout(), found); err != nil {

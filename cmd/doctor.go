@@ -48,7 +48,7 @@ func examine(c *cobra.Command) findings {
 	}
 	out.checkSurroundings(c, cfg)
 	if cfg.Database.URL != "" {
-		out.checkDatabase(c.Context(), cfg.Database.URL)
+		out.checkDatabase(c.Context(), cfg.Database.URL, cfg.Auth.Enabled)
 		return out
 	}
 	database, url, err := server.StartDatabase(c.Context(), cfg)
@@ -56,7 +56,7 @@ func examine(c *cobra.Command) findings {
 		return out
 	}
 	defer database.Stop()
-	out.checkDatabase(c.Context(), url)
+	out.checkDatabase(c.Context(), url, cfg.Auth.Enabled)
 	return out
 }
 

@@ -25,12 +25,18 @@ import (
 	"kiln/server/store/storetest"
 )
 
+// activeApp stores the active App x, which has a subscription.
+const activeApp = `INSERT INTO resource_type (typ, name) VALUES (99, 'App');
+	INSERT INTO resource (rid, ref, last_updated, version, typ, shard, method, id, terms, targets, body)
+	VALUES (99::bigint << 48 | 1, 256, now(), 1, 99, 0, 'S', 'x', '{}', '{}', '{"resourceType":"App","id":"x","status":"active","subscriptions":[{"resourceType":"Basic"}]}')`
+
 // doctor and config check see what would keep a server from working well.
 func TestDoctor(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name string
 		sql  string // done to the database before
+		auth bool   // auth.enabled
 		what string // the finding that fails, "" for none
 		says string
 	}{
@@ -39,6 +45,9 @@ func TestDoctor(t *testing.T) {
 		{name: "a read-only database", sql: "ALTER DATABASE %s SET default_transaction_read_only = on", what: "writes", says: "read-only"},
 		{name: "a missing table", sql: "DROP TABLE index_string", what: "schema", says: "index_string"},
 		{name: "a Subscription without an owner", sql: "INSERT INTO notification_subscription (id, status, owner, error) VALUES ('x', 'off', '{}', '" + notify.NoOwner + "')", what: "subscriptions", says: "Subscription/x: it has no owner"},
+		{name: "an active App without a grant", auth: true, sql: activeApp, what: "apps", says: "App/x"},
+		{name: "an active App without a grant, without authorization", sql: activeApp},
+		{name: "an active App with a grant", auth: true, sql: activeApp + `; INSERT INTO oauth_client (id, registration, active, created, updated) VALUES ('app-x', '{"scopes": ["system/*.rs"]}', true, now(), now())`},
 		{name: "a later schema", sql: "INSERT INTO goose_db_version (version_id, is_applied) VALUES (9999, true)", what: "schema", says: "9999"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -46,7 +55,15 @@ func TestDoctor(t *testing.T) {
 			url := storetest.New(t)
 			change(t, url, "ALTER DATABASE %s SET synchronous_commit = on")
 			change(t, url, tt.sql)
-			out, _ := runCommand(t, "doctor", "--json", "--listen", "127.0.0.1:0", "--database-url", url)
+			flags := []string{"--listen", "127.0.0.1:0", "--database-url", url}
+			if tt.auth {
+				file := filepath.Join(t.TempDir(), "kiln.yaml")
+				if err := os.WriteFile(file, []byte("auth: {enabled: true, issuer: 'http://127.0.0.1:8080'}"), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				flags = append(flags, "--config", file)
+			}
+			out, _ := runCommand(t, append([]string{"doctor", "--json"}, flags...)...)
 			var found []finding
 			if jerr := json.Unmarshal([]byte(out), &found); jerr != nil {
 				t.Fatalf("%q: %v", out, jerr)
@@ -59,7 +76,7 @@ func TestDoctor(t *testing.T) {
 					t.Errorf("%s: ok %v, %q", f.What, f.OK, f.Says)
 				}
 			}
-			_, err := runCommand(t, "config", "check", "--listen", "127.0.0.1:0", "--database-url", url)
+			_, err := runCommand(t, append([]string{"config", "check"}, flags...)...)
 			if tt.what != "" && (err == nil || !strings.Contains(err.Error(), tt.says)) {
 				t.Errorf("config check: %v, want %q", err, tt.says)
 			}

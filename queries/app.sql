@@ -98,3 +98,17 @@ SELECT split_part(d.subscriber, '/', 2)::text AS app, count(*) AS depth, extract
 FROM notification_delivery d
 WHERE d.status IN ('p', 'i') AND d.subscriber LIKE 'App/%'
 GROUP BY 1;
+
+-- AppsWithoutGrant returns ids of active Apps whose own client has no scopes, or is disabled,
+-- although their subscriptions or a handler with auth app need some.
+-- name: AppsWithoutGrant :many
+SELECT r.id
+FROM resource_json r
+WHERE r.type = 'App' AND r.body ->> 'status' = 'active'
+    AND (r.body ? 'subscriptions' OR r.body @> '{"operations": [{"handler": {"auth": "app"}}]}')
+    AND NOT EXISTS (
+        SELECT FROM oauth_client c
+        WHERE c.id = 'app-' || r.id AND c.active AND jsonb_typeof(c.registration -> 'scopes') = 'array' AND c.registration -> 'scopes' <> '[]'
+    )
+ORDER BY r.id
+LIMIT @count;

@@ -303,6 +303,41 @@ func (q *Queries) AppsVersion(ctx context.Context) (int64, error) {
 	return version, err
 }
 
+const AppsWithoutGrant = `-- name: AppsWithoutGrant :many
+SELECT r.id
+FROM resource_json r
+WHERE r.type = 'App' AND r.body ->> 'status' = 'active'
+    AND (r.body ? 'subscriptions' OR r.body @> '{"operations": [{"handler": {"auth": "app"}}]}')
+    AND NOT EXISTS (
+        SELECT FROM oauth_client c
+        WHERE c.id = 'app-' || r.id AND c.active AND jsonb_typeof(c.registration -> 'scopes') = 'array' AND c.registration -> 'scopes' <> '[]'
+    )
+ORDER BY r.id
+LIMIT $1
+`
+
+// AppsWithoutGrant returns ids of active Apps whose own client has no scopes, or is disabled,
+// although their subscriptions or a handler with auth app need some.
+func (q *Queries) AppsWithoutGrant(ctx context.Context, count int32) ([]string, error) {
+	rows, err := q.db.Query(ctx, AppsWithoutGrant, count)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var id string
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		items = append(items, id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const BumpApps = `-- name: BumpApps :exec
 UPDATE app_registry
 SET version = version + 1

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/url"
+	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -15,7 +17,7 @@ import (
 
 // Contract: Bulk data, a chain of exports by _since is exact, while two servers write: single writes, transactions,
 // deletes and re-creations. Merged, the exports equal the stored resources; no version comes twice; no
-// transaction is torn.
+// transaction is torn. A longer chain: KILN_TEST_BULK_CHAIN=100.
 func TestChainOfExports(t *testing.T) {
 	t.Parallel()
 	database := storetest.New(t)
@@ -91,12 +93,20 @@ func TestChainOfExports(t *testing.T) {
 		}
 		since = r.manifest.TransactionTime
 	}
-	for n := range 12 {
+	length := 12
+	if text := os.Getenv("KILN_TEST_BULK_CHAIN"); text != "" {
+		var err error
+		if length, err = strconv.Atoi(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for n := range length {
 		export(n)
 	}
 	close(stop)
 	writing.Wait()
-	export(12)
+	export(length)
+	t.Logf("%d exports with %d versions", length+1, len(versions))
 	stored := servers[0].bulk("GET", "/$export?_type=Patient,Basic", "")
 	for name, list := range stored.lines {
 		if merged[name] != list[0] {
