@@ -29,6 +29,7 @@ func (s *Server) viewOperations() *operate.Service {
 		Bulk:     s.bulk,
 		Settings: func() operate.Settings { return s.derived.Load().views },
 		Enabled:  func(ctx context.Context) bool { return s.enabled(ctx, "views") },
+		NoteRuns: s.heap.addRuns,
 	}
 	v.Open(s.Metrics)
 	s.bulk.Results = map[string]bulk.Result{operate.ExportJob: v.ExportResult()}

@@ -14,8 +14,9 @@ import (
 // Limits of a row group, which is kept in memory until it is written.
 const (
 	groupRows  = 100_000
-	groupBytes = 6 << 20 // of values
-	batchRows  = 128     // rows that are handed over together
+	groupBytes = 6 << 20   // of values
+	firstBytes = 512 << 10 // of the first row group, so that the first bytes leave soon; each later one may have four times as many
+	batchRows  = 128       // rows that are handed over together
 )
 
 // orderedGroup is a group whose fields keep their order; parquet.Group sorts them by name.
@@ -42,11 +43,12 @@ type parquetWriter struct {
 	n        int    // of rows that are not handed over yet
 	group    int    // rows of the row group
 	bytes    int    // of its values
+	limit    int    // of bytes
 	arena    []byte // the bytes of the rows that are not handed over yet
 }
 
 func newParquet(w io.Writer, columns []view.Column, _ Options) Writer {
-	p := &parquetWriter{columns: columns, rows: make([]parquet.Row, batchRows)}
+	p := &parquetWriter{columns: columns, rows: make([]parquet.Row, batchRows), limit: firstBytes}
 	g := orderedGroup{Group: parquet.Group{}}
 	for i := range columns {
 		c := &columns[i]
@@ -129,14 +131,14 @@ func (p *parquetWriter) Write(row view.Row) error {
 	p.rows[p.n] = out
 	p.n++
 	p.group++
-	if p.n < batchRows && p.bytes < groupBytes {
+	if p.n < batchRows && p.bytes < p.limit {
 		return nil
 	}
 	if err := p.flush(); err != nil {
 		return err
 	}
-	if p.group >= groupRows || p.bytes >= groupBytes {
-		p.group, p.bytes = 0, 0
+	if p.group >= groupRows || p.bytes >= p.limit {
+		p.group, p.bytes, p.limit = 0, 0, min(4*p.limit, groupBytes)
 		return p.w.Flush()
 	}
 	return nil

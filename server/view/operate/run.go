@@ -50,6 +50,8 @@ type Service struct {
 	Bulk     *bulk.Service
 	Settings func() Settings
 	Enabled  func(ctx context.Context) bool
+	// NoteRuns is told how many runs begin, or with a negative number end.
+	NoteRuns func(n int)
 
 	places places
 	runs   *prometheus.CounterVec
@@ -185,7 +187,8 @@ func (s *Service) enter(ctx context.Context) (leave func(), err error) {
 		most := s.Settings().ConcurrentRuns
 		left, ok := s.places.take(most)
 		if ok {
-			return s.places.leave, nil
+			s.NoteRuns(1)
+			return func() { s.NoteRuns(-1); s.places.leave() }, nil
 		}
 		select {
 		case <-left:
@@ -394,8 +397,8 @@ func isSeparator(c rune) bool { return c == '.' || c == '-' }
 // Batches of resources between the goroutine that reads and the one that evaluates.
 const (
 	batchResources = 200
-	batchBytes     = 1 << 20
-	batchesAhead   = 3
+	batchBytes     = 256 << 10 // of JSON; decoded resources take several times as much
+	batchesAhead   = 2
 )
 
 // writeRows writes the rows of a view.
