@@ -351,7 +351,7 @@ func (s *Server) operations() (*operation.Set, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := set.Register(index.Operations, operate.Listed()...); err != nil {
+	if err := set.Register(index.Operations, operate.Listed(s.now().Views.SQL.DatabaseURL != "")...); err != nil {
 		return nil, err
 	}
 	return set, set.RegisterValidate(index.Operations, s.Validator, s.validation())

@@ -453,12 +453,23 @@ var Operations = []fhir.OperationDefinition{
 		{Name: "subjectCanonical", Max: 1, Type: "canonical"},
 		{Name: "subjectReference", Max: 1, Type: "Reference"},
 		{Name: "subjectResource", Max: 1, Type: "Resource"},
+		{Name: "parameters", Max: 1, Type: "Resource"},
 		{Name: "resource", Max: -1, Type: "Resource"},
 		{Name: "_format", Max: 1, Type: "code"},
 		{Name: "header", Max: 1, Type: "boolean"},
 		{Name: "patient", Max: -1, Type: "Reference"},
 		{Name: "group", Max: -1, Type: "Reference"},
 		{Name: "_since", Max: 1, Type: "instant"},
+		{Name: "_limit", Max: 1, Type: "integer"},
+	}, Out: []fhir.OperationParameter{
+		{Name: "return", Min: 1, Max: 1, Type: "Binary"},
+	}},
+	{Code: "sqlquery-run", URL: "http://kiln/fhir/OperationDefinition/sqlquery-run", System: true, Type: true, Instance: true, Resources: []string{"Library"}, In: []fhir.OperationParameter{
+		{Name: "queryReference", Max: 1, Type: "Reference"},
+		{Name: "queryResource", Max: 1, Type: "Resource"},
+		{Name: "parameters", Max: 1, Type: "Resource"},
+		{Name: "_format", Max: 1, Type: "code"},
+		{Name: "header", Max: 1, Type: "boolean"},
 		{Name: "_limit", Max: 1, Type: "integer"},
 	}, Out: []fhir.OperationParameter{
 		{Name: "return", Min: 1, Max: 1, Type: "Binary"},

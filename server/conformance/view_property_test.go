@@ -1,25 +1,45 @@
 package conformance
 
 import (
+	"archive/tar"
 	"bytes"
 	"encoding/csv"
 	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/klauspost/compress/zstd"
 	"github.com/parquet-go/parquet-go"
 
 	"kiln/definitions/examples"
 	"kiln/server"
 )
 
-// The rows of a view over HL7's examples are the same inline, stored, in four formats and exported. An indexed
-// where gives the rows that a scan gives.
+// The rows of a view over HL7's examples and over Synthea's data are the same inline, stored, in four
+// formats and exported. An indexed where gives the rows that a scan gives.
 func TestRowsAreTheSameEveryWay(t *testing.T) {
 	t.Parallel()
+	t.Run("HL7's examples", func(t *testing.T) {
+		t.Parallel()
+		rowsAreTheSameEveryWay(t, exampleObservations(t), "", "status = 'final'", "code.coding.exists(system = %loinc and code = '8867-4')", "code.coding.exists(system = 'http://loinc.org')",
+			"subject.reference = 'Patient/example'", "subject.reference = 'Patient/f001' and status = 'final'", "code.coding.where(code = '85354-9').exists() and value.empty()")
+	})
+	t.Run("Synthea", func(t *testing.T) {
+		t.Parallel()
+		rowsAreTheSameEveryWay(t, syntheaObservations(t), "", "status = 'final'", "code.coding.exists(system = %loinc and code = '8302-2')", "subject.reference = 'Patient/0'",
+			"code.coding.where(code = '8302-2').exists() and value.exists()")
+	})
+}
+
+// rowsAreTheSameEveryWay compares the rows of a view of some Observations, for each where.
+func rowsAreTheSameEveryWay(t *testing.T, observations map[string]string, wheres ...string) {
+	t.Helper()
 	s := start(t, func(c *server.Config) { c.Jobs.MaxPerClient, c.Validation.Mode = 100, "off" })
-	observations := exampleObservations(t)
 	var entries, inline []string
 	for id, body := range observations {
 		entries = append(entries, `{"resource":`+body+`,"request":{"method":"PUT","url":"Observation/`+id+`"}}`)
@@ -28,8 +48,7 @@ func TestRowsAreTheSameEveryWay(t *testing.T) {
 	s.post("/", `{"resourceType":"Bundle","type":"batch","entry":[`+strings.Join(entries, ",")+`]}`).want(200)
 	const select_ = `"select":[{"column":[{"name":"id","path":"id"},{"name":"code","path":"code.coding.code.first()"},{"name":"amount","path":"value.ofType(Quantity).value"},
 		{"name":"at","path":"effective.ofType(dateTime)"},{"name":"note","path":"code.text"}]},{"forEachOrNull":"code.coding","column":[{"name":"system","path":"system"},{"name":"n","path":"%rowIndex"}]}]`
-	for _, where := range []string{"", "status = 'final'", "code.coding.exists(system = %loinc and code = '8867-4')", "code.coding.exists(system = 'http://loinc.org')", "subject.reference = 'Patient/example'",
-		"subject.reference = 'Patient/f001' and status = 'final'", "code.coding.where(code = '85354-9').exists() and value.empty()"} {
+	for _, where := range wheres {
 		view := `{"resourceType":"ViewDefinition","name":"same","resource":"Observation",` + select_
 		scan := view
 		if where != "" {
@@ -100,6 +119,58 @@ func exampleObservations(t *testing.T) map[string]string {
 	}
 	return out
 }
+
+// syntheaObservations are Observations of three of Synthea's patients, Patient/0 to Patient/2, by id.
+func syntheaObservations(t *testing.T) map[string]string {
+	t.Helper()
+	folder := os.Getenv("KILN_SHARED_DATA")
+	if folder == "" {
+		t.Skip("set KILN_SHARED_DATA to the folder with Synthea's data")
+	}
+	file, err := os.Open(filepath.Join(folder, "synthea-r4-617-patients.tar.zst"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	z, err := zstd.NewReader(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer z.Close()
+	out := make(map[string]string)
+	patients := 0
+	for archive := tar.NewReader(z); patients < 3; {
+		if _, err := archive.Next(); err != nil {
+			t.Fatal(err)
+		}
+		var bundle struct {
+			Entry []struct{ Resource json.RawMessage }
+		}
+		if json.NewDecoder(archive).Decode(&bundle) != nil {
+			continue // a folder
+		}
+		found := false
+		for _, e := range bundle.Entry {
+			var head struct{ ResourceType, ID string }
+			if err := json.Unmarshal(e.Resource, &head); err != nil {
+				t.Fatal(err)
+			}
+			if head.ResourceType != "Observation" {
+				continue
+			}
+			found = true
+			body := anyReference.ReplaceAllString(string(e.Resource), fmt.Sprintf(`"reference":"Patient/%d"`, patients))
+			out[head.ID] = compact([]byte(body))
+		}
+		if found {
+			patients++
+		}
+	}
+	return out
+}
+
+// anyReference is a reference to another entry of a Bundle.
+var anyReference = regexp.MustCompile(`"reference"\s*:\s*"urn:uuid:[^"]*"`)
 
 // sameRow is a row as NDJSON has it, of the texts of its cells; nil is null.
 func sameRow(cells []*string) string {

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -83,6 +84,10 @@ func TestSQLQuery(t *testing.T) {
 		wantRows(t, a.post(path, inParameters(`{"name":"queryResource","resource":`+sqlLibrary("SELECT 1 AS n")+`}`)), `{"n":1}`)
 	}
 	wantRows(t, a.get("/Library/q/$sqlquery-run"), `{"id":"1"}`)
+	a.get("/OperationDefinition/sqlquery-run").want(200).equal("base", "http://hl7.org/fhir/uv/sql-on-fhir/OperationDefinition/SQLRun")
+	if body := string(a.get("/metadata").want(200).body); !strings.Contains(body, "http://kiln/fhir/OperationDefinition/sqlquery-run") {
+		t.Error("/metadata does not list $sqlquery-run")
+	}
 	wantRows(t, a.get("/$sql-run?subjectReference=Library/q"), `{"id":"1"}`)
 	wantRows(t, a.get("/$sql-run?subjectCanonical=http://example.org/q"), `{"id":"1"}`)
 	wantRows(t, a.post("/Library/q/$sqlquery-run", inParameters(values(`{"name":"id","valueString":"2"}`))))
@@ -118,6 +123,9 @@ func TestSQLQuery(t *testing.T) {
 func TestSQLQueryNeedsALogin(t *testing.T) {
 	t.Parallel()
 	without := start(t)
+	if body := string(without.get("/metadata").want(200).body); strings.Contains(body, "sqlquery-run") {
+		t.Error("/metadata lists $sqlquery-run, although there is no login")
+	}
 	without.post("/$sql-run", inParameters(`{"name":"subjectResource","resource":`+sqlLibrary("SELECT 1 AS n")+`}`)).issue(400, "not-supported")
 	url := storetest.New(t)
 	s := &tables{startOn(t, url, func(c *server.Config) { c.Views.SQL.DatabaseURL = url }), url, connect(t, url)}

@@ -241,11 +241,23 @@ func TestTableOfAView(t *testing.T) {
 	})
 }
 
-// The tables of several views over HL7's examples equal runs of them, after the build and after changes.
+// The tables of several views over HL7's examples and over Synthea's data equal runs of them, after the
+// build and after changes.
 func TestTableEqualsARun(t *testing.T) {
 	t.Parallel()
+	t.Run("HL7's examples", func(t *testing.T) {
+		t.Parallel()
+		tableEqualsARun(t, exampleObservations(t))
+	})
+	t.Run("Synthea", func(t *testing.T) {
+		t.Parallel()
+		tableEqualsARun(t, syntheaObservations(t))
+	})
+}
+
+func tableEqualsARun(t *testing.T, observations map[string]string) {
+	t.Helper()
 	s := startTables(t, func(c *server.Config) { c.Validation.Mode = "off" })
-	observations := exampleObservations(t)
 	put := func(some map[string]string) {
 		var entries []string
 		for id, body := range some {
