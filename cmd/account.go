@@ -514,7 +514,7 @@ func apiKey() *cobra.Command {
 	c := &cobra.Command{Use: "apikey", Short: "Manage API keys of internal services, on the database itself", Args: cobra.NoArgs, RunE: help}
 	create := &cobra.Command{Use: "create", Short: "Make an API key; it stands alone on the last line", Args: cobra.NoArgs}
 	f := create.Flags()
-	scope := scopesFlag(f, "scope", "its scopes: system/…, admin")
+	scope := scopesFlag(f, "scope", "its scopes: system/…, admin, metrics")
 	name := f.String("name", "", "its purpose")
 	expires := f.String("expires", "", "how long it is good, such as 90d (default for ever)")
 	create.RunE = onAccounts(func(c *cobra.Command, a *oauth.Admin, _ []string) error {

@@ -165,13 +165,13 @@ func TestBulkLimits(t *testing.T) {
 	})
 	t.Run("guesses of job ids", func(t *testing.T) {
 		began := time.Now()
-		for i := range 2000 {
+		for i := range 10_000 {
 			if a := s.in(t).do("GET", fmt.Sprintf("/$job/GUESS%d", i), ""); a.status != 404 {
 				t.Fatalf("a guess is %d", a.status)
 			}
 		}
-		if took := time.Since(began); took > 30*time.Second {
-			t.Errorf("2,000 guesses took %s", took)
+		if took := time.Since(began); took > 60*time.Second {
+			t.Errorf("10,000 guesses took %s", took)
 		}
 	})
 	t.Run("a server with another folder runs no bulk jobs", func(t *testing.T) {
@@ -190,9 +190,9 @@ func TestBulkLimits(t *testing.T) {
 	})
 	t.Run("long lines", func(t *testing.T) {
 		set(t, "server.max_body_bytes", "100000")
-		long := `{"resourceType":"Patient","id":"long","name":[{"text":"` + strings.Repeat("x", 20<<20) + `"}]}` + "\n"
-		r := s.in(t).upload(long + long + long + long + long + `{"resourceType":"Patient","id":"short"}`)
-		if r.want(1, 0, 0, 5); !strings.HasPrefix(r.errors()[0], "line 1: ") {
+		long := `{"resourceType":"Patient","id":"long","name":[{"text":"` + strings.Repeat("x", 100<<20) + `"}]}` + "\n"
+		r := s.in(t).upload(long + long + `{"resourceType":"Patient","id":"short"}`)
+		if r.want(1, 0, 0, 2); !strings.HasPrefix(r.errors()[0], "line 1: ") {
 			t.Errorf("errors are %q", r.errors())
 		}
 	})
