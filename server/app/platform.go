@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"kiln/server/notify/matching"
 	"log/slog"
 	"net/http"
 	"slices"
@@ -137,7 +138,7 @@ type entry struct {
 	remote    *remote        // of an http handler
 	broken    error          // why it cannot be called
 
-	events notify.Kinds
+	events matching.Kinds
 	filter filter
 	policy notify.Policy
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"kiln/server/notify/matching"
 	"net/http"
 	"strings"
 	"time"
@@ -15,7 +16,6 @@ import (
 	"kiln/server/app/sandbox"
 	"kiln/server/fhir"
 	"kiln/server/interaction"
-	"kiln/server/notify"
 	"kiln/server/outcome"
 	"kiln/server/store"
 )
@@ -147,7 +147,7 @@ func (p *Platform) subscriptionOf(ctx context.Context, id string, number int) (*
 }
 
 // past are events since an instant that a subscription is for, oldest first.
-func (p *Platform) past(ctx context.Context, e *entry, since time.Time, count int) (events []*notify.Event, more bool, err error) {
+func (p *Platform) past(ctx context.Context, e *entry, since time.Time, count int) (events []*matching.Event, more bool, err error) {
 	at, err := p.Store.ChangesSince(ctx, since)
 	var trimmed *store.TrimmedError
 	if errors.As(err, &trimmed) {
@@ -181,8 +181,8 @@ func (p *Platform) past(ctx context.Context, e *entry, since time.Time, count in
 			if !ok || c.ResourceType != e.typ || v.LastUpdated.Before(since) {
 				continue
 			}
-			event := &notify.Event{Position: c.Position, Kind: notify.KindOf(c.Method), Version: v, Written: c.Written}
-			if event.Kind == notify.Update || event.Kind == notify.Delete {
+			event := &matching.Event{Position: c.Position, Kind: matching.KindOf(c.Method), Version: v, Written: c.Written}
+			if event.Kind == matching.Update || event.Kind == matching.Delete {
 				event.Previous = versions[c.Previous()]
 			}
 			if !e.events.Has(event.Kind) || !e.filter.matchesResource(subjectVersion(event).Body) {
@@ -197,8 +197,8 @@ func (p *Platform) past(ctx context.Context, e *entry, since time.Time, count in
 }
 
 // replayOne hands one event to the handler, dry.
-func (p *Platform) replayOne(ctx context.Context, e *entry, caller *access.Principal, event *notify.Event) replayed {
-	id := notify.NotificationIDIn(event.Position.Epoch, e.subscription, event.Version.ResourceType, event.Version.ID, event.Version.VersionID, event.Kind)
+func (p *Platform) replayOne(ctx context.Context, e *entry, caller *access.Principal, event *matching.Event) replayed {
+	id := matching.NotificationIDIn(event.Position.Epoch, e.subscription, event.Version.ResourceType, event.Version.ID, event.Version.VersionID, event.Kind)
 	hc := p.eventContext(e, caller, event, id)
 	out := replayed{NotificationID: id.String(), Event: hc.Event, ResourceType: hc.ResourceType, ResourceID: hc.ResourceID, VersionID: hc.VersionID,
 		Writes: []dryWrite{}, Lines: []sandbox.Line{}}

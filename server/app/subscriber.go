@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"kiln/server/notify/matching"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -25,7 +26,7 @@ import (
 // Events are notifications, as far as Apps need them: package notify.
 type Events interface {
 	// NewRule makes a rule of events of a type and of kinds that pass a test.
-	NewRule(ctx context.Context, typ string, kinds notify.Kinds, query string, test func(ctx context.Context, e *notify.Event) bool) (notify.Rule, error)
+	NewRule(ctx context.Context, typ string, kinds matching.Kinds, query string, test func(ctx context.Context, e *matching.Event) bool) (matching.Rule, error)
 	// Send sends a signed message to an endpoint.
 	Send(ctx context.Context, m notify.Message) notify.Result
 	// NotifyUsers sends a message about a resource to users.
@@ -60,17 +61,17 @@ func handlerOf(h *r4.AppSubscriptionsHandler) *r4.AppOperationsHandler {
 }
 
 // eventKinds are the events of Apps, by name.
-var eventKinds = map[string]notify.Kind{"create": notify.Create, "update": notify.Update, "delete": notify.Delete, "vread": notify.VRead}
+var eventKinds = map[string]matching.Kind{"create": matching.Create, "update": matching.Update, "delete": matching.Delete, "vread": matching.VRead}
 
 // kindsOf reads events.
-func kindsOf(events []fhir.Code) (notify.Kinds, error) {
-	var kinds notify.Kinds
+func kindsOf(events []fhir.Code) (matching.Kinds, error) {
+	var kinds matching.Kinds
 	for i := range events {
 		k, ok := eventKinds[events[i].Text]
 		if !ok {
 			return 0, fmt.Errorf("%q is no event: expected create, update, delete or vread", clip(events[i].Text))
 		}
-		kinds |= notify.KindsOf(k)
+		kinds |= matching.KindsOf(k)
 	}
 	if kinds == 0 {
 		return 0, errors.New("the subscription names no event: expected create, update, delete or vread")
@@ -110,7 +111,7 @@ func (Subscribers) ResourceType() string { return "App" }
 func (s Subscribers) Timeout() time.Duration { return s.Platform.Config().WebhookTimeout }
 
 // Load implements notify.SubscriberKind.
-func (s Subscribers) Load(ctx context.Context, id string) ([]*notify.Subscriber, error) {
+func (s Subscribers) Load(ctx context.Context, id string) ([]*matching.Subscriber, error) {
 	p := s.Platform
 	var apps []*r4.App
 	if id == "" {
@@ -133,25 +134,25 @@ func (s Subscribers) Load(ctx context.Context, id string) ([]*notify.Subscriber,
 	if err != nil {
 		return nil, err
 	}
-	var out []*notify.Subscriber
+	var out []*matching.Subscriber
 	for _, a := range apps {
 		for _, e := range p.entries(a, nil, known[a.Header().ID.Text]) {
 			if e.subscription == "" || e.events == 0 {
 				continue
 			}
-			rule, err := p.Events.NewRule(ctx, e.typ, e.events, "", func(ctx context.Context, event *notify.Event) bool { return p.wanted(ctx, e, event) })
+			rule, err := p.Events.NewRule(ctx, e.typ, e.events, "", func(ctx context.Context, event *matching.Event) bool { return p.wanted(ctx, e, event) })
 			if err != nil {
 				return nil, err
 			}
-			out = append(out, &notify.Subscriber{ID: e.subscription, Rules: []notify.Rule{rule}, Queued: true})
+			out = append(out, &matching.Subscriber{ID: e.subscription, Rules: []matching.Rule{rule}, Queued: true})
 		}
 	}
 	return out, nil
 }
 
 // subjectVersion is the version that an event is about: of a deletion the one deleted.
-func subjectVersion(e *notify.Event) fhir.Version {
-	if e.Kind == notify.Delete {
+func subjectVersion(e *matching.Event) fhir.Version {
+	if e.Kind == matching.Delete {
 		return e.Previous
 	}
 	return e.Version
@@ -159,11 +160,11 @@ func subjectVersion(e *notify.Event) fhir.Version {
 
 // wanted reports whether an event passes the filter, and is neither the App's own doing
 // nor at the end of too long a chain.
-func (p *Platform) wanted(ctx context.Context, e *entry, event *notify.Event) bool {
+func (p *Platform) wanted(ctx context.Context, e *entry, event *matching.Event) bool {
 	if !e.filter.matchesResource(subjectVersion(event).Body) {
 		return false
 	}
-	if event.Kind == notify.VRead {
+	if event.Kind == matching.VRead {
 		return true
 	}
 	chain, err := p.callChain(ctx, event.Version)
@@ -181,7 +182,7 @@ func (p *Platform) wanted(ctx context.Context, e *entry, event *notify.Event) bo
 }
 
 // cut tells in the log that a chain of Apps has come to its end.
-func (p *Platform) cut(e *entry, event *notify.Event, chain []string) {
+func (p *Platform) cut(e *entry, event *matching.Event, chain []string) {
 	v := p.beginInvocation(e, &handlerContext{ResourceID: event.Version.ID})
 	v.outcome, v.status = "error", http.StatusUnprocessableEntity
 	v.addMessage("error", fmt.Sprintf("the %s of %s/%s is not handed over: it was written at depth %d of a chain of Apps, %s, and a chain is cut there",
@@ -244,7 +245,7 @@ func (s Subscribers) Deliver(ctx context.Context, subscriber string, d *notify.D
 			result.Withheld = true
 			return result
 		}
-		if before := d.Event.Previous; d.Event.Kind == notify.Update && len(before.Body) > 0 {
+		if before := d.Event.Previous; d.Event.Kind == matching.Update && len(before.Body) > 0 {
 			if seen, err = s.Rights.Sees(ctx, caller, before, p.index(before)); err != nil {
 				return fail("the App's right to read the version before could not be checked")
 			}
@@ -253,7 +254,7 @@ func (s Subscribers) Deliver(ctx context.Context, subscriber string, d *notify.D
 			}
 		}
 	}
-	if d.Event.Kind != notify.VRead {
+	if d.Event.Kind != matching.VRead {
 		chain, err := p.callChain(ctx, d.Event.Version)
 		if err != nil {
 			return fail("the author of the resource is not known")
@@ -335,7 +336,7 @@ func message(e *entry, body []byte) []byte {
 }
 
 // eventContext is the context of a handler for an event.
-func (p *Platform) eventContext(e *entry, c *access.Principal, event *notify.Event, id uuid.UUID) *handlerContext {
+func (p *Platform) eventContext(e *entry, c *access.Principal, event *matching.Event, id uuid.UUID) *handlerContext {
 	hc := &handlerContext{Type: "event", ResourceType: e.typ, ResourceID: event.Version.ID, Resource: event.Version.Body, App: appName{e.app, e.version},
 		Event: event.Kind.String(), VersionID: strconv.Itoa(event.Version.VersionID), Previous: event.Previous.Body, Notification: id.String(), Subscription: e.subscription,
 		RequestID: id.String()}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"kiln/server/fhir"
+	"kiln/server/outcome"
 	"kiln/server/store"
 )
 
@@ -32,7 +33,7 @@ func auditEvent(f finished) []byte {
 		`"subtype":[{"code":"notification","display":"Notification"}],"action":"R","recorded":`)
 	b = fhir.AppendString(b, rfc3339(f.result.At))
 	b = append(b, `,"outcome":"`+code+`","outcomeDesc":`...)
-	b = fhir.AppendString(b, strings.ToValidUTF8(clip(text), "?"))
+	b = fhir.AppendString(b, strings.ToValidUTF8(outcome.Clip(text), "?"))
 	b = append(b, `,"agent":[{"type":{"coding":[{"system":"http://dicom.nema.org/resources/ontology/DCM","code":"110153","display":"Source Role ID"}]},`+
 		`"who":{"display":"Notification service"},"requestor":false}],"source":{"observer":{"display":"Kiln"}},"entity":[{"what":{"reference":`...)
 	b = fhir.AppendString(b, referenceOf(d.Subscriber))

@@ -126,7 +126,7 @@ func (s *Service) mayBind(ctx context.Context, id string) error {
 		return err
 	}
 	if !isBackport(r) || r.Channel == nil || r.Channel.Type_.Text != "websocket" || r.Status.Text == "off" {
-		return outcome.UnprocessableContent(outcome.CodeNotSupported, "Subscription/%s is off, or no Backport Subscription on the channel websocket", clip(id))
+		return outcome.UnprocessableContent(outcome.CodeNotSupported, "Subscription/%s is off, or no Backport Subscription on the channel websocket", outcome.Clip(id))
 	}
 	return nil
 }

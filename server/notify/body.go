@@ -2,6 +2,7 @@ package notify
 
 import (
 	"context"
+	"kiln/server/notify/matching"
 	"net/url"
 	"slices"
 	"strconv"
@@ -103,13 +104,13 @@ func (s *Service) appendEventEntries(ctx context.Context, b []byte, c *subscript
 		b = append(b, e.Version.Body...)
 	}
 	b = append(b, `,"request":{"method":"`+methodOf(e.Kind)+`","url":`...)
-	if e.Kind == Create {
+	if e.Kind == matching.Create {
 		b = fhir.AppendString(b, e.Version.ResourceType)
 	} else {
 		b = fhir.AppendString(b, path)
 	}
 	b = append(b, `},"response":{"status":"`+responseOf(e.Kind)+`"}}`...)
-	if c.content != fullResource || e.Kind == Delete {
+	if c.content != fullResource || e.Kind == matching.Delete {
 		return b
 	}
 	for _, v := range s.shaped(ctx, c, e) {
@@ -132,23 +133,23 @@ func numberOf(d *Delivery, events int64) int64 {
 	return d.Number
 }
 
-func methodOf(k Kind) string {
+func methodOf(k matching.Kind) string {
 	switch k {
-	case Create:
+	case matching.Create:
 		return "POST"
-	case Delete:
+	case matching.Delete:
 		return "DELETE"
-	case VRead:
+	case matching.VRead:
 		return "GET"
 	}
 	return "PUT"
 }
 
-func responseOf(k Kind) string {
+func responseOf(k matching.Kind) string {
 	switch k {
-	case Create:
+	case matching.Create:
 		return "201"
-	case Delete:
+	case matching.Delete:
 		return "204"
 	}
 	return "200"
@@ -214,7 +215,7 @@ func (p statusParameters) append(b []byte) []byte {
 // shaped are the resources that the topic's notification shape adds, as far as the principal
 // of ctx may read them: those that the version of the event refers to, and those that refer to
 // its resource.
-func (s *Service) shaped(ctx context.Context, c *subscription, e *Event) []fhir.Version {
+func (s *Service) shaped(ctx context.Context, c *subscription, e *matching.Event) []fhir.Version {
 	if len(c.include) == 0 {
 		return nil
 	}
@@ -246,14 +247,14 @@ func (s *Service) shaped(ctx context.Context, c *subscription, e *Event) []fhir.
 		if s.Rights == nil {
 			return false
 		}
-		may, err := s.Rights.Sees(ctx, access.PrincipalFrom(ctx), v, s.indexOf(v, new(held)))
+		may, err := s.Rights.Sees(ctx, access.PrincipalFrom(ctx), v, s.evaluator().IndexEntries(v))
 		return err != nil || !may
 	})
 }
 
 // referred are the resources to which the version of an event refers by some parameters.
-func (s *Service) referred(ctx context.Context, includes []search.Include, e *Event) []fhir.Version {
-	_, x := s.indexedVersion(e, false)
+func (s *Service) referred(ctx context.Context, includes []search.Include, e *matching.Event) []fhir.Version {
+	_, x := s.evaluator().IndexedVersion(e, false)
 	if x == nil || len(includes) == 0 {
 		return nil
 	}
@@ -274,7 +275,7 @@ func (s *Service) referred(ctx context.Context, includes []search.Include, e *Ev
 		return nil
 	}
 	found, err := s.Store.Search(ctx, &search.Query{
-		Count: maxFound, Total: search.TotalNone, Clauses: []match.Clause{{Name: "_id", Any: []match.Match{match.IDs{Refs: refs}}}},
+		Count: matching.MaxMatches, Total: search.TotalNone, Clauses: []match.Clause{{Name: "_id", Any: []match.Match{match.IDs{Refs: refs}}}},
 	})
 	if err != nil {
 		return nil
@@ -315,7 +316,7 @@ func (s *Service) asSeen(ctx context.Context, refs []int64, current []fhir.Versi
 	for _, ref := range refs {
 		v, exists := now[ref]
 		if exists && s.Rights != nil {
-			if may, err := s.Rights.Sees(ctx, access.PrincipalFrom(ctx), v, s.indexOf(v, new(held))); err != nil || !may {
+			if may, err := s.Rights.Sees(ctx, access.PrincipalFrom(ctx), v, s.evaluator().IndexEntries(v)); err != nil || !may {
 				continue
 			}
 		}

@@ -5,7 +5,7 @@
 // else:
 //
 //	change log ──> matchers of all Subscriptions ──> queue ──> webhook ──> AuditEvent
-//	 (enqueue.go)    (matcher.go, criteria.go)   (queue.go) (webhook.go)  (audit.go)
+//	 (enqueue.go)        (package matching)      (queue.go) (webhook.go)  (audit.go)
 //	change log ──> matchers of this server's connections ──> WebSocket, server-sent events
 //	 (each server)           (hub.go)                   (websocket.go, sse.go)
 //
@@ -20,7 +20,7 @@
 // An event finds rules by its resource type and one term that a matching resource must
 // have. Chains and _has need more than the index entries of the resource: they are decided
 // by the resources that it refers to and that refer to it, read once for all events and
-// rules of a moment (related.go). The rest is one search for each rule, bounded in time.
+// rules of a moment (package matching). The rest is one search for each rule, bounded in time.
 // Criteria that take longer end their Subscription; its status gives the reason.
 //
 // A Subscription is checked and gets its status in the transaction that writes it

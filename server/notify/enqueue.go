@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"kiln/server/notify/matching"
 	"reflect"
 	"slices"
 	"strings"
@@ -25,12 +26,12 @@ type reader struct {
 	s       *Service
 	name    string
 	asks    bool // it has the subscribers that need the database
-	matcher *matcher
+	matcher *matching.Matcher
 	// withoutRights are the Subscriptions that are not in matcher because their owner was
 	// not allowed to follow their criteria. triedRights is the time of the last attempt.
 	withoutRights map[string]bool
 	triedRights   time.Time
-	grounds       grounds // of matcher
+	grounds       matching.Grounds // of matcher
 	loaded        time.Time
 	// principals are some of matcher's, by their rights.
 	principals map[string]*access.Principal
@@ -40,8 +41,8 @@ type reader struct {
 
 func (s *Service) readers() []*reader {
 	return []*reader{
-		{s: s, name: "notifications", matcher: newMatcher(), withoutRights: make(map[string]bool), topics: make(map[string]string), principals: make(map[string]*access.Principal)},
-		{s: s, name: "notifications-related", asks: true, matcher: newMatcher(), withoutRights: make(map[string]bool), topics: make(map[string]string), principals: make(map[string]*access.Principal)},
+		{s: s, name: "notifications", matcher: matching.NewMatcher(), withoutRights: make(map[string]bool), topics: make(map[string]string), principals: make(map[string]*access.Principal)},
+		{s: s, name: "notifications-related", asks: true, matcher: matching.NewMatcher(), withoutRights: make(map[string]bool), topics: make(map[string]string), principals: make(map[string]*access.Principal)},
 	}
 }
 
@@ -66,15 +67,15 @@ func (s *Service) wakeUp() {
 }
 
 // idle reports that there is nobody for whom to look at changes.
-func (r *reader) idle() bool { return r.matcher.size() == 0 && len(r.withoutRights) == 0 }
+func (r *reader) idle() bool { return r.matcher.Size() == 0 && len(r.withoutRights) == 0 }
 
 // addSubscriber puts a subscriber into a matcher where it is one of this reader's, and takes it out
 // where it is no longer.
-func (r *reader) addSubscriber(m *matcher, sub *Subscriber) {
-	if sub.needsDatabase() == r.asks {
-		m.addSubscriber(sub)
+func (r *reader) addSubscriber(m *matching.Matcher, sub *matching.Subscriber) {
+	if sub.NeedsDatabase() == r.asks {
+		m.AddSubscriber(sub)
 	} else {
-		m.removeSubscriber(sub.ID)
+		m.RemoveSubscriber(sub.ID)
 	}
 }
 
@@ -84,11 +85,11 @@ const subscriptionPage = 500
 
 // loadSubscribers reads all subscribers, when this server begins to match.
 func (r *reader) loadSubscribers(ctx context.Context) error {
-	grounds, err := r.s.rightsGrounds(ctx)
+	grounds, err := r.s.evaluator().RightsGrounds(ctx)
 	if err != nil {
 		return err
 	}
-	m := newMatcher()
+	m := matching.NewMatcher()
 	ctx = withTopics(ctx)
 	principals := make(map[ownerKey]principalOf)
 	r.topics = make(map[string]string)
@@ -120,7 +121,7 @@ func (r *reader) loadSubscribers(ctx context.Context) error {
 
 // loadRows puts some Subscriptions into a matcher, or removes them. principals caches the principals of
 // owners.
-func (r *reader) loadRows(ctx context.Context, m *matcher, rows []db.SubscriptionsRow, principals map[ownerKey]principalOf) error {
+func (r *reader) loadRows(ctx context.Context, m *matching.Matcher, rows []db.SubscriptionsRow, principals map[ownerKey]principalOf) error {
 	var ids []string
 	for _, row := range rows {
 		if isMatchedStatus(row.Status, row.Started) {
@@ -158,10 +159,10 @@ func (r *reader) loadRows(ctx context.Context, m *matcher, rows []db.Subscriptio
 }
 
 // removeSubscriber takes a Subscription out that hears of nothing.
-func (r *reader) removeSubscriber(m *matcher, id string) {
+func (r *reader) removeSubscriber(m *matching.Matcher, id string) {
 	delete(r.withoutRights, id)
 	delete(r.topics, id)
-	m.removeSubscriber("Subscription/" + id)
+	m.RemoveSubscriber("Subscription/" + id)
 }
 
 // noteTopic notes which topic a Subscription names.
@@ -183,17 +184,17 @@ func (r *reader) noteTopic(id string, body []byte) {
 const parametersInterval = 30 * time.Second
 
 // outdated reports whether the criteria of matcher are to be read anew.
-func (r *reader) outdated(now grounds) bool {
-	return now.policies != r.grounds.policies || now.parameters != r.grounds.parameters && time.Since(r.loaded) > parametersInterval
+func (r *reader) outdated(now matching.Grounds) bool {
+	return now.Policies != r.grounds.Policies || now.Parameters != r.grounds.Parameters && time.Since(r.loaded) > parametersInterval
 }
 
 // loadSubscription puts a Subscription into the matcher as it is now, or takes it out.
-func (r *reader) loadSubscription(ctx context.Context, m *matcher, id string) error {
+func (r *reader) loadSubscription(ctx context.Context, m *matching.Matcher, id string) error {
 	return r.loadSubscriptions(ctx, m, []string{id})
 }
 
 // loadSubscriptions is loadSubscription for several.
-func (r *reader) loadSubscriptions(ctx context.Context, m *matcher, ids []string) error {
+func (r *reader) loadSubscriptions(ctx context.Context, m *matching.Matcher, ids []string) error {
 	ctx = withTopics(ctx)
 	principals := make(map[ownerKey]principalOf)
 	for page := range slices.Chunk(ids, subscriptionPage) {
@@ -220,14 +221,14 @@ func (r *reader) loadSubscriptions(ctx context.Context, m *matcher, ids []string
 
 // place puts a Subscription into the matcher, or takes out one that cannot be carried out,
 // which err says: that is told at once, for it gets nothing from then on.
-func (r *reader) place(ctx context.Context, m *matcher, id string, since time.Time, c *subscription, err error) error {
+func (r *reader) place(ctx context.Context, m *matching.Matcher, id string, since time.Time, c *subscription, err error) error {
 	reference := "Subscription/" + id
 	if err != nil {
 		if outcome.Theirs(err) {
 			if !r.withoutRights[id] {
 				r.s.Log.Warn("a subscription cannot be carried out", "subscription", id, "error", err)
 			}
-			m.removeSubscriber(reference)
+			m.RemoveSubscriber(reference)
 			if isRevoked(err) {
 				r.withoutRights[id] = true
 				return nil
@@ -237,7 +238,7 @@ func (r *reader) place(ctx context.Context, m *matcher, id string, since time.Ti
 		return err
 	}
 	delete(r.withoutRights, id)
-	r.addSubscriber(m, &Subscriber{ID: reference, Rules: c.rules, Queued: !c.webSocket, Logged: c.backport, principal: r.share(c.principal), since: since})
+	r.addSubscriber(m, &matching.Subscriber{ID: reference, Rules: c.rules, Queued: !c.webSocket, Logged: c.backport, Principal: r.share(c.principal), Since: since})
 	return nil
 }
 
@@ -280,7 +281,7 @@ func (r *reader) reloadWithoutRights(ctx context.Context) error {
 
 // enqueue matches a batch of changes and puts deliveries into the queue.
 func (r *reader) enqueue(ctx context.Context, changes []store.Change) (func(context.Context, pgx.Tx) error, error) {
-	now, err := r.s.rightsGrounds(ctx)
+	now, err := r.s.evaluator().RightsGrounds(ctx)
 	if err == nil && r.outdated(now) {
 		err = r.loadSubscribers(ctx)
 	}
@@ -290,7 +291,7 @@ func (r *reader) enqueue(ctx context.Context, changes []store.Change) (func(cont
 	if err != nil {
 		return nil, err
 	}
-	var hits []hit
+	var hits []matching.Hit
 	for start := 0; start < len(changes); {
 		// Up to the next change that changes who matches.
 		end := start
@@ -330,23 +331,23 @@ func (r *reader) enqueue(ctx context.Context, changes []store.Change) (func(cont
 }
 
 // matchChanges finds who changes are for.
-func (r *reader) matchChanges(ctx context.Context, changes []store.Change) ([]hit, error) {
+func (r *reader) matchChanges(ctx context.Context, changes []store.Change) ([]matching.Hit, error) {
 	var wanted []store.Change
 	previous := false
 	for _, c := range changes {
-		if r.matcher.wantsType(c.ResourceType) {
+		if r.matcher.WantsType(c.ResourceType) {
 			wanted = append(wanted, c)
-			previous = previous || r.matcher.needsPrevious(c.ResourceType)
+			previous = previous || r.matcher.NeedsPrevious(c.ResourceType)
 		}
 	}
 	if len(wanted) == 0 {
 		return nil, nil
 	}
-	events, err := r.s.readEvents(ctx, wanted, previous)
+	events, err := r.s.evaluator().ReadEvents(ctx, wanted, previous)
 	if err != nil {
 		return nil, err
 	}
-	hits, costly, err := r.s.match(ctx, r.matcher, events)
+	hits, costly, err := r.s.evaluator().MatchEvents(ctx, r.matcher, events)
 	if err != nil {
 		return nil, err
 	}
@@ -354,7 +355,7 @@ func (r *reader) matchChanges(ctx context.Context, changes []store.Change) ([]hi
 		if err := r.s.endCostly(ctx, sub.ID); err != nil {
 			return nil, err
 		}
-		r.matcher.removeSubscriber(sub.ID)
+		r.matcher.RemoveSubscriber(sub.ID)
 	}
 	return hits, nil
 }
@@ -381,7 +382,7 @@ func (r *reader) applyDefinitions(ctx context.Context, changes []store.Change) e
 	if slices.ContainsFunc(changes, func(c store.Change) bool { return c.ResourceType != "SubscriptionTopic" }) {
 		return r.loadSubscribers(ctx)
 	}
-	events, err := r.s.readEvents(ctx, changes, true)
+	events, err := r.s.evaluator().ReadEvents(ctx, changes, true)
 	if err != nil {
 		return err
 	}
@@ -433,7 +434,7 @@ func (r *reader) applyChange(ctx context.Context, c store.Change) error {
 		if err != nil {
 			return err
 		}
-		r.matcher.removePrefix(k.Prefix() + v.ID + "/")
+		r.matcher.RemovePrefix(k.Prefix() + v.ID + "/")
 		for _, sub := range list {
 			r.addSubscriber(r.matcher, sub)
 		}

@@ -84,8 +84,8 @@ func TestSubscriptionsAreLoadedInPages(t *testing.T) {
 		t.Fatal(err)
 	}
 	span.End()
-	if r.matcher.size() != count {
-		t.Errorf("%d subscriptions are matched, want %d", r.matcher.size(), count)
+	if r.matcher.Size() != count {
+		t.Errorf("%d subscriptions are matched, want %d", r.matcher.Size(), count)
 	}
 	n := 0
 	for _, s := range statements.Ended() {
@@ -145,8 +145,8 @@ func TestSubscriptionsAreLoadedInPages(t *testing.T) {
 	if n := follow(others...); n > 8 { // rights may be asked again meanwhile
 		t.Errorf("ten topics that nobody names: %d statements", n)
 	}
-	if r.matcher.size() != count {
-		t.Errorf("%d subscriptions are matched afterwards, want %d", r.matcher.size(), count)
+	if r.matcher.Size() != count {
+		t.Errorf("%d subscriptions are matched afterwards, want %d", r.matcher.Size(), count)
 	}
 	if n := follow(again...); n > 15 {
 		t.Errorf("ten writes of a topic that half of them name: %d statements", n)

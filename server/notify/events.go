@@ -2,6 +2,7 @@ package notify
 
 import (
 	"context"
+	"kiln/server/notify/matching"
 	"math"
 	"net/http"
 	"strconv"
@@ -47,7 +48,7 @@ func (s *Service) pastEventsOf(ctx context.Context, p operation.Request, in *ope
 	case "full-resource":
 		c.content = fullResource
 	default:
-		return interaction.Response{}, outcome.Invalid("content is %q: expected empty, id-only or full-resource", clip(text))
+		return interaction.Response{}, outcome.Invalid("content is %q: expected empty, id-only or full-resource", outcome.Clip(text))
 	}
 	first, last := int64(1), int64(math.MaxInt64)
 	for name, number := range map[string]*int64{"eventsSinceNumber": &first, "eventsUntilNumber": &last} {
@@ -56,7 +57,7 @@ func (s *Service) pastEventsOf(ctx context.Context, p operation.Request, in *ope
 			continue
 		}
 		if *number, err = strconv.ParseInt(text, 10, 64); err != nil || *number < 0 {
-			return interaction.Response{}, outcome.Invalid("%s is %q: expected the number of an event", name, clip(text))
+			return interaction.Response{}, outcome.Invalid("%s is %q: expected the number of an event", name, outcome.Clip(text))
 		}
 	}
 	list, err := s.eventsByNumber(ctx, p.ID, first, last, maxPastEvents)
@@ -94,10 +95,10 @@ func (s *Service) eventsByNumber(ctx context.Context, id string, first, last int
 
 // maySee reports whether a principal may read the resource of an event now; of a deletion, the version
 // before.
-func (s *Service) maySee(ctx context.Context, p *access.Principal, e *Event) (bool, error) {
+func (s *Service) maySee(ctx context.Context, p *access.Principal, e *matching.Event) (bool, error) {
 	if s.Rights == nil || p == nil || p.IsOpen() {
 		return true, nil
 	}
-	v, x := s.indexedVersion(e, e.Kind == Delete)
+	v, x := s.evaluator().IndexedVersion(e, e.Kind == matching.Delete)
 	return s.Rights.Sees(ctx, p, v, x)
 }

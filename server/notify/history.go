@@ -1,6 +1,7 @@
 package notify
 
 import (
+	"kiln/server/notify/matching"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -38,7 +39,7 @@ func (s *Service) eventsHistory(w http.ResponseWriter, r *http.Request, typ stri
 	if err != nil {
 		return err
 	}
-	asked := cloneValues(values)
+	asked := matching.CloneValues(values)
 	options := s.Service.SearchOptions(ctx, false, nil)
 	q := store.HistoryQuery{ResourceType: typ, Count: options.DefaultCount, NoTotal: true, Cursor: values.Get("_cursor")}
 	if q.Count <= 0 {
@@ -46,13 +47,13 @@ func (s *Service) eventsHistory(w http.ResponseWriter, r *http.Request, typ stri
 	}
 	if text := values.Get("_since"); text != "" {
 		if q.Since, err = parseInstant(text); err != nil {
-			return outcome.Invalid("_since is %q: expected an instant", clip(text))
+			return outcome.Invalid("_since is %q: expected an instant", outcome.Clip(text))
 		}
 	}
 	if text := values.Get("_count"); text != "" {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 1 {
-			return outcome.Invalid("_count is %q: expected a number above 0", clip(text))
+			return outcome.Invalid("_count is %q: expected a number above 0", outcome.Clip(text))
 		}
 		most := options.MaxCount
 		if most <= 0 {
@@ -63,23 +64,23 @@ func (s *Service) eventsHistory(w http.ResponseWriter, r *http.Request, typ stri
 	for _, name := range []string{"_since", "_count", "_cursor", "token"} {
 		values.Del(name)
 	}
-	kinds, err := ParseKinds(listOf(values, "events"))
+	kinds, err := matching.ParseKinds(listOf(values, "events"))
 	if err != nil {
 		return err
 	}
-	rule := Rule{ResourceType: typ, Kinds: kinds}
+	rule := matching.Rule{ResourceType: typ, Kinds: kinds}
 	if len(values) > 0 {
-		if rule.current, err = s.criteriaOf(ctx, typ, values); err != nil {
+		if rule.Current, err = s.evaluator().CompileCriteria(ctx, typ, values); err != nil {
 			return err
 		}
-		if len(rule.current.query.Clauses) == 0 {
-			rule.current = nil
+		if len(rule.Current.Query.Clauses) == 0 {
+			rule.Current = nil
 		}
 	}
 	count := q.Count
-	one := newMatcher()
-	one.addSubscriber(&Subscriber{ID: "history", Rules: []Rule{rule}, principal: access.PrincipalFrom(ctx)})
-	var found []*Event
+	one := matching.NewMatcher()
+	one.AddSubscriber(&matching.Subscriber{ID: "history", Rules: []matching.Rule{rule}, Principal: access.PrincipalFrom(ctx)})
+	var found []*matching.Event
 	var links store.HistoryPage // its cursors become the links of the answer
 	newer := store.IsPreviousCursor(q.Cursor)
 	for scanned, first := 0, true; ; first = false {
@@ -92,16 +93,16 @@ func (s *Service) eventsHistory(w http.ResponseWriter, r *http.Request, typ stri
 		if err != nil {
 			return err
 		}
-		hits, costly, err := s.match(ctx, one, events)
+		hits, costly, err := s.evaluator().MatchEvents(ctx, one, events)
 		if err == nil && len(costly) > 0 {
 			err = errCostly(s.questionTimeout)
 		}
 		if err != nil {
 			return err
 		}
-		matched := make([]*Event, len(hits))
+		matched := make([]*matching.Event, len(hits))
 		for i, h := range hits {
-			matched[i] = h.event
+			matched[i] = h.Event
 		}
 		follow := page.Next
 		if newer {
@@ -128,7 +129,7 @@ func (s *Service) eventsHistory(w http.ResponseWriter, r *http.Request, typ stri
 }
 
 // pastEvents makes events of versions.
-func (s *Service) pastEvents(r *http.Request, versions []fhir.Version) ([]*Event, error) {
+func (s *Service) pastEvents(r *http.Request, versions []fhir.Version) ([]*matching.Event, error) {
 	var keys []store.VersionKey
 	types := make(map[int64]string)
 	for _, v := range versions {
@@ -146,18 +147,18 @@ func (s *Service) pastEvents(r *http.Request, versions []fhir.Version) ([]*Event
 	if err != nil {
 		return nil, err
 	}
-	var events []*Event
+	var events []*matching.Event
 	for i, v := range versions {
 		if v.Method == fhir.Unlogged {
 			continue
 		}
 		ref := int64(fhir.ValueReference(v.ResourceType, v.ID))
-		e := &Event{Position: store.ChangePosition{Epoch: epochs[i]}, Kind: KindOf(v.Method), Version: s.maskHeaders(v), Written: v.LastUpdated, ref: ref}
+		e := &matching.Event{Position: store.ChangePosition{Epoch: epochs[i]}, Kind: matching.KindOf(v.Method), Version: s.maskHeaders(v), Written: v.LastUpdated, Ref: ref}
 		if previous, ok := before[store.VersionKey{Ref: ref, VersionID: v.VersionID - 1}]; ok && !previous.Deleted() {
 			e.Previous = previous
 		}
-		if e.Kind == Update && e.Previous.VersionID == 0 {
-			e.Kind = Create
+		if e.Kind == matching.Update && e.Previous.VersionID == 0 {
+			e.Kind = matching.Create
 		}
 		events = append(events, e)
 	}
@@ -165,7 +166,7 @@ func (s *Service) pastEvents(r *http.Request, versions []fhir.Version) ([]*Event
 }
 
 // sendHistory writes the Bundle.
-func (s *Service) sendHistory(w http.ResponseWriter, r *http.Request, contentType, typ string, events []*Event, asked url.Values, page store.HistoryPage) {
+func (s *Service) sendHistory(w http.ResponseWriter, r *http.Request, contentType, typ string, events []*matching.Event, asked url.Values, page store.HistoryPage) {
 	x := web.ExchangeOf(w)
 	base := s.Settings().BaseURL
 	if base == "" {
@@ -193,7 +194,7 @@ func (s *Service) sendHistory(w http.ResponseWriter, r *http.Request, contentTyp
 			b = append(b, ',')
 		}
 		v := e.Version
-		b = append(b, `{"id":"`+e.notificationID("").String()+`","fullUrl":`...)
+		b = append(b, `{"id":"`+e.NotificationID("").String()+`","fullUrl":`...)
 		b = fhir.AppendString(b, base+"/"+v.ResourceType+"/"+v.ID)
 		if len(v.Body) > 0 {
 			b = append(b, `,"resource":`...)
@@ -204,9 +205,9 @@ func (s *Service) sendHistory(w http.ResponseWriter, r *http.Request, contentTyp
 		switch {
 		case v.Method == fhir.POST:
 			location, status = v.ResourceType, "201"
-		case e.Kind == Create:
+		case e.Kind == matching.Create:
 			status = "201"
-		case e.Kind == Delete:
+		case e.Kind == matching.Delete:
 			status = "204"
 		}
 		b = append(b, `,"request":{"method":"`+v.Method.String()+`","url":`...)

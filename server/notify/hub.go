@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"kiln/server/notify/matching"
 	"slices"
 	"strings"
 	"sync"
@@ -30,7 +31,7 @@ type hub struct {
 	begun chan struct{}
 
 	mu        sync.Mutex
-	listeners map[*Subscriber]*listener
+	listeners map[*matching.Subscriber]*listener
 	clients   map[*client]struct{}
 	bound     map[string]map[*listener]struct{} // by id of the Subscription
 	// messages is the transaction from which on messages to users are still to be passed on;
@@ -42,7 +43,7 @@ type hub struct {
 // event decide, or those that need the database, for which the others do not wait.
 type lane struct {
 	h       *hub
-	matcher *matcher
+	matcher *matching.Matcher
 
 	mu       sync.Mutex           // taken before the mutex of the hub
 	position store.ChangePosition // of the last change that was passed on
@@ -62,8 +63,8 @@ func (l *lane) passOn(p store.ChangePosition) {
 }
 
 // lane returns the lane of a subscriber.
-func (h *hub) lane(s *Subscriber) *lane {
-	if s.needsDatabase() {
+func (h *hub) lane(s *matching.Subscriber) *lane {
+	if s.NeedsDatabase() {
 		return h.lanes[1]
 	}
 	return h.lanes[0]
@@ -106,10 +107,10 @@ type addressed struct {
 // listener is one thing that a connection wants to hear of.
 type listener struct {
 	client     *client
-	subscriber *Subscriber
+	subscriber *matching.Subscriber
 	id         string // subscriptionId; "" for server-sent events
 	typ        string // "" for all
-	kinds      Kinds
+	kinds      matching.Kinds
 	bind       string // id of the Subscription of R4's websocket channel
 
 	from since // the events that it has not received yet
@@ -138,9 +139,9 @@ func newListener(c *client, from since) *listener {
 const replayPage = 1000
 
 func newHub(s *Service) *hub {
-	h := &hub{s: s, begun: make(chan struct{}), listeners: make(map[*Subscriber]*listener), clients: make(map[*client]struct{}), bound: make(map[string]map[*listener]struct{})}
+	h := &hub{s: s, begun: make(chan struct{}), listeners: make(map[*matching.Subscriber]*listener), clients: make(map[*client]struct{}), bound: make(map[string]map[*listener]struct{})}
 	for i := range h.lanes {
-		h.lanes[i] = &lane{h: h, matcher: newMatcher()}
+		h.lanes[i] = &lane{h: h, matcher: matching.NewMatcher()}
 	}
 	return h
 }
@@ -197,7 +198,7 @@ func (l *lane) run(ctx context.Context, at store.ChangePosition) {
 func (l *lane) idle() bool {
 	l.h.mu.Lock()
 	defer l.h.mu.Unlock()
-	return l.matcher.size() == 0 && len(l.h.bound) == 0
+	return l.matcher.Size() == 0 && len(l.h.bound) == 0
 }
 
 // publish passes changes on. While it runs no connection begins to listen in this lane, so
@@ -255,7 +256,7 @@ func (l *lane) renew(ctx context.Context) error {
 		case one.lane != l:
 		case one.bind != "":
 			bound[one.bind] = true
-		case one.wish.criteria != nil && one.wish.criteria.parameters < l.parameters:
+		case one.wish.criteria != nil && one.wish.criteria.Parameters < l.parameters:
 			stale = append(stale, one)
 		}
 	}
@@ -278,7 +279,7 @@ func (l *lane) renew(ctx context.Context) error {
 				// differ only in who waits for whom.
 				one.wish = wish
 				one.subscriber.Rules = wish.rules()
-				l.matcher.addSubscriber(one.subscriber)
+				l.matcher.AddSubscriber(one.subscriber)
 			}
 		}
 		h.mu.Unlock()
@@ -293,7 +294,7 @@ func (h *hub) renewed(ctx context.Context, l *listener) (wish, error) {
 		ctx = access.WithPrincipal(ctx, p)
 	}
 	var err error
-	w.criteria, err = h.s.parseCriteria(ctx, w.typ, w.criteria.text)
+	w.criteria, err = h.s.evaluator().ParseCriteria(ctx, w.typ, w.criteria.Text)
 	return w, err
 }
 
@@ -305,16 +306,16 @@ func (l *lane) publishPart(ctx context.Context, changes []store.Change) error {
 	h.mu.Unlock()
 	var wanted []store.Change
 	for _, c := range changes {
-		if l.matcher.wantsType(c.ResourceType) || c.ResourceType == "Subscription" && bound {
+		if l.matcher.WantsType(c.ResourceType) || c.ResourceType == "Subscription" && bound {
 			wanted = append(wanted, c)
 		}
 	}
 	if len(wanted) > 0 {
-		events, err := h.s.readEvents(ctx, wanted, l.previous(wanted))
+		events, err := h.s.evaluator().ReadEvents(ctx, wanted, l.previous(wanted))
 		if err != nil {
 			return err
 		}
-		hits, costly, err := h.s.match(ctx, l.matcher, events)
+		hits, costly, err := h.s.evaluator().MatchEvents(ctx, l.matcher, events)
 		if err != nil {
 			return err
 		}
@@ -331,22 +332,22 @@ func (l *lane) publishPart(ctx context.Context, changes []store.Change) error {
 }
 
 func (l *lane) previous(changes []store.Change) bool {
-	return slices.ContainsFunc(changes, func(c store.Change) bool { return l.matcher.needsPrevious(c.ResourceType) })
+	return slices.ContainsFunc(changes, func(c store.Change) bool { return l.matcher.NeedsPrevious(c.ResourceType) })
 }
 
 // listenersOf are the listeners of hits, nil for one that has left.
-func (h *hub) listenersOf(hits []hit) []*listener {
+func (h *hub) listenersOf(hits []matching.Hit) []*listener {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	list := make([]*listener, len(hits))
 	for i, hit := range hits {
-		list[i] = h.listeners[hit.subscriber]
+		list[i] = h.listeners[hit.Subscriber]
 	}
 	return list
 }
 
 // refuseCostly ends listeners whose criteria cost too much.
-func (h *hub) refuseCostly(costly []*Subscriber) {
+func (h *hub) refuseCostly(costly []*matching.Subscriber) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, sub := range costly {
@@ -360,22 +361,22 @@ func (h *hub) refuseCostly(costly []*Subscriber) {
 }
 
 // deliver queues events for the connections that they are for.
-func (h *hub) deliver(ctx context.Context, hits []hit) {
+func (h *hub) deliver(ctx context.Context, hits []matching.Hit) {
 	type key struct {
-		event *Event
+		event *matching.Event
 		id    string
 	}
 	made := make(map[key]*message)
 	listeners := h.listenersOf(hits)
 	for i, hit := range hits {
 		l := listeners[i]
-		if l == nil || !l.from.includesPosition(hit.event.Position) {
+		if l == nil || !l.from.includesPosition(hit.Event.Position) {
 			continue
 		}
-		k := key{hit.event, l.id + "\n" + l.bind}
+		k := key{hit.Event, l.id + "\n" + l.bind}
 		m := made[k]
 		if m == nil {
-			m = l.message(hit.event)
+			m = l.message(hit.Event)
 			made[k] = m
 		}
 		l.client.push(addressed{m, l})
@@ -383,19 +384,19 @@ func (h *hub) deliver(ctx context.Context, hits []hit) {
 }
 
 // message is an event as the listener's connection gets it.
-func (l *listener) message(e *Event) *message {
+func (l *listener) message(e *matching.Event) *message {
 	m := &message{position: e.Position, written: e.Written}
 	if l.bind != "" {
 		m.data = []byte("ping " + l.bind)
 		return m
 	}
-	m.name = strings.ToLower(e.ResourceType()) + "-" + e.Kind.pastTense()
+	m.name = strings.ToLower(e.ResourceType()) + "-" + e.Kind.PastTense()
 	reference := ""
 	if l.id != "" {
 		reference = "Subscription/" + l.id
 	}
-	m.data = appendMessage(nil, e, e.notificationID(reference), reference, Cursor(e.Position), true)
-	m.cursor = len(m.data) - len(`"}`) - cursorLength
+	m.data = appendMessage(nil, e, e.NotificationID(reference), reference, matching.Cursor(e.Position), true)
+	m.cursor = len(m.data) - len(`"}`) - matching.CursorLength
 	return m
 }
 
@@ -488,7 +489,7 @@ func (m addressed) text(listeners map[string]*listener) []byte {
 	}
 	b := make([]byte, 0, len(m.data))
 	b = append(b, m.data[:m.cursor]...)
-	b = append(b, Cursor(at)...)
+	b = append(b, matching.Cursor(at)...)
 	return append(b, `"}`...)
 }
 
@@ -529,36 +530,36 @@ const maxListeners = 200
 type wish struct {
 	typ      string   // "" for all types
 	types    []string // several, with typ ""; nil for typ alone
-	kinds    Kinds
-	criteria *criteria // nil for all
+	kinds    matching.Kinds
+	criteria *matching.Criteria // nil for all
 }
 
 // id is the same for the same wish: the ids of notifications are made of it.
 func (w wish) id() string {
 	text := ""
 	if w.criteria != nil {
-		text = w.criteria.text
+		text = w.criteria.Text
 	}
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%d\n%s", w.typ, w.kinds, text))
-	return uuid.NewSHA1(namespace, sum[:]).String()
+	return uuid.NewSHA1(matching.Namespace, sum[:]).String()
 }
 
 // rules are one, or one for each of several types.
-func (w wish) rules() []Rule {
+func (w wish) rules() []matching.Rule {
 	if len(w.types) < 2 {
-		return []Rule{w.rule()}
+		return []matching.Rule{w.rule()}
 	}
-	var rules []Rule
+	var rules []matching.Rule
 	for _, t := range w.types {
-		rules = append(rules, Rule{ResourceType: t, Kinds: w.kinds})
+		rules = append(rules, matching.Rule{ResourceType: t, Kinds: w.kinds})
 	}
 	return rules
 }
 
-func (w wish) rule() Rule {
-	r := Rule{ResourceType: w.typ, Kinds: w.kinds}
-	if w.criteria != nil && len(w.criteria.query.Clauses) > 0 {
-		r.current = w.criteria
+func (w wish) rule() matching.Rule {
+	r := matching.Rule{ResourceType: w.typ, Kinds: w.kinds}
+	if w.criteria != nil && len(w.criteria.Query.Clauses) > 0 {
+		r.Current = w.criteria
 	}
 	return r
 }
@@ -577,14 +578,14 @@ func (h *hub) checkMayFollow(ctx context.Context, p *access.Principal, typ strin
 // listen makes a connection receive the events from l.from on, in the order of the log,
 // each once: events of rules, or of l.wish if there are no rules. It returns when the
 // connection listens live.
-func (h *hub) listen(ctx context.Context, l *listener, rules []Rule) error {
+func (h *hub) listen(ctx context.Context, l *listener, rules []matching.Rule) error {
 	if rules == nil {
 		rules = l.wish.rules()
 	}
-	own := newMatcher()
-	sub := &Subscriber{ID: uuid.NewString(), Rules: rules, principal: l.client.principal}
+	own := matching.NewMatcher()
+	sub := &matching.Subscriber{ID: uuid.NewString(), Rules: rules, Principal: l.client.principal}
 	l.lane, l.subscriber = h.lane(sub), sub
-	own.addSubscriber(l.subscriber)
+	own.AddSubscriber(l.subscriber)
 	at := l.from.position
 	if err := h.awaitBegun(ctx); err != nil {
 		return err
@@ -592,7 +593,7 @@ func (h *hub) listen(ctx context.Context, l *listener, rules []Rule) error {
 	for {
 		// 1. Are there changes between this listener's position and the lane's?
 		l.lane.mu.Lock()
-		if c := l.wish.criteria; c != nil && c.parameters < max(l.lane.parameters, h.s.Service.Parameters.Current().Version()) {
+		if c := l.wish.criteria; c != nil && c.Parameters < max(l.lane.parameters, h.s.Service.Parameters.Current().Version()) {
 			l.lane.mu.Unlock()
 			if err := h.s.refreshSearchParameters(ctx); err != nil {
 				return err
@@ -603,7 +604,7 @@ func (h *hub) listen(ctx context.Context, l *listener, rules []Rule) error {
 			}
 			l.wish = w
 			l.subscriber.Rules = w.rules()
-			own.addSubscriber(l.subscriber)
+			own.AddSubscriber(l.subscriber)
 			continue
 		}
 		end := l.lane.position
@@ -631,17 +632,17 @@ func (h *hub) listen(ctx context.Context, l *listener, rules []Rule) error {
 			at = end
 		}
 		changes = slices.DeleteFunc(changes, func(c store.Change) bool {
-			return !own.wantsType(c.ResourceType) || !l.from.includesPosition(c.Position) || !l.kinds.Has(KindOf(c.Method)) && l.kinds != 0
+			return !own.WantsType(c.ResourceType) || !l.from.includesPosition(c.Position) || !l.kinds.Has(matching.KindOf(c.Method)) && l.kinds != 0
 		})
 		if len(changes) == 0 {
 			continue
 		}
-		events, err := h.s.readEvents(ctx, changes, own.needsPrevious(l.typ))
+		events, err := h.s.evaluator().ReadEvents(ctx, changes, own.NeedsPrevious(l.typ))
 		if err != nil {
 			return err
 		}
-		events = slices.DeleteFunc(events, func(e *Event) bool { return e.Version.LastUpdated.Before(l.from.instant) })
-		hits, costly, err := h.s.match(ctx, own, events)
+		events = slices.DeleteFunc(events, func(e *matching.Event) bool { return e.Version.LastUpdated.Before(l.from.instant) })
+		hits, costly, err := h.s.evaluator().MatchEvents(ctx, own, events)
 		if err == nil && len(costly) > 0 {
 			err = errCostly(h.s.questionTimeout)
 		}
@@ -650,7 +651,7 @@ func (h *hub) listen(ctx context.Context, l *listener, rules []Rule) error {
 		}
 		page := make([]addressed, 0, len(hits))
 		for _, hit := range hits {
-			m := addressed{l.message(hit.event), l}
+			m := addressed{l.message(hit.Event), l}
 			m.leaves()
 			page = append(page, m)
 		}
@@ -673,7 +674,7 @@ func (h *hub) addListener(l *listener) {
 		return // it has gone meanwhile
 	}
 	h.listeners[l.subscriber] = l
-	l.lane.matcher.addSubscriber(l.subscriber)
+	l.lane.matcher.AddSubscriber(l.subscriber)
 	l.mu.Lock()
 	l.live = true
 	l.mu.Unlock()
@@ -695,7 +696,7 @@ func (h *hub) removeListener(l *listener) {
 func (h *hub) dropListener(l *listener) {
 	if l.subscriber != nil {
 		delete(h.listeners, l.subscriber)
-		l.lane.matcher.removeSubscriber(l.subscriber.ID)
+		l.lane.matcher.RemoveSubscriber(l.subscriber.ID)
 	}
 	if l.bind != "" {
 		if delete(h.bound[l.bind], l); len(h.bound[l.bind]) == 0 {
@@ -707,7 +708,7 @@ func (h *hub) dropListener(l *listener) {
 // rebind follows a change of a Subscription that connections of a lane are bound to: the criteria keep
 // to what each of them may see.
 func (h *hub) rebind(ctx context.Context, in *lane, id string) {
-	rules := make(map[*access.Principal][]Rule)
+	rules := make(map[*access.Principal][]matching.Rule)
 	h.mu.Lock()
 	for l := range h.bound[id] {
 		rules[l.client.principal] = nil
@@ -725,11 +726,11 @@ func (h *hub) rebind(ctx context.Context, in *lane, id string) {
 		if l.lane != in {
 			continue
 		}
-		in.matcher.removeSubscriber(l.subscriber.ID)
+		in.matcher.RemoveSubscriber(l.subscriber.ID)
 		delete(h.listeners, l.subscriber)
-		l.subscriber = &Subscriber{ID: uuid.NewString(), Rules: rules[l.client.principal], principal: l.client.principal}
+		l.subscriber = &matching.Subscriber{ID: uuid.NewString(), Rules: rules[l.client.principal], Principal: l.client.principal}
 		h.listeners[l.subscriber] = l
-		in.matcher.addSubscriber(l.subscriber)
+		in.matcher.AddSubscriber(l.subscriber)
 	}
 }
 
@@ -855,7 +856,7 @@ func (h *hub) sendStoredMessages(ctx context.Context, c *client) {
 func (h *hub) parseWish(ctx context.Context, p *access.Principal, typ string, events []string, criteria string) (wish, error) {
 	w := wish{typ: typ}
 	var err error
-	if w.kinds, err = ParseKinds(events); err != nil {
+	if w.kinds, err = matching.ParseKinds(events); err != nil {
 		return w, err
 	}
 	if typ == "" || typ == "*" {
@@ -877,12 +878,12 @@ func (h *hub) parseWish(ctx context.Context, p *access.Principal, typ string, ev
 	query := criteria
 	if t, q, ok := strings.Cut(criteria, "?"); ok {
 		if t != "" && t != typ {
-			return w, outcome.Invalid("the criteria are about %s, the resourceType is %s", clip(t), typ)
+			return w, outcome.Invalid("the criteria are about %s, the resourceType is %s", outcome.Clip(t), typ)
 		}
 		query = q
 	} else if criteria == typ {
 		query = ""
 	}
-	w.criteria, err = h.s.parseCriteria(ctx, typ, query)
+	w.criteria, err = h.s.evaluator().ParseCriteria(ctx, typ, query)
 	return w, err
 }

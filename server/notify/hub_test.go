@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"kiln/server/notify/matching"
 	"testing"
 	"time"
 
@@ -20,8 +21,8 @@ func TestCursorIsGoodForEveryListener(t *testing.T) {
 	position := func(i int) store.ChangePosition {
 		return store.ChangePosition{XID: int64(i), RID: int64(i), Version: 1}
 	}
-	event := func(i int) *Event {
-		return &Event{Kind: Create, Version: fhir.Version{ResourceType: "Basic", ID: "b", VersionID: 1}, Written: time.Now(), Position: position(i)}
+	event := func(i int) *matching.Event {
+		return &matching.Event{Kind: matching.Create, Version: fhir.Version{ResourceType: "Basic", ID: "b", VersionID: 1}, Written: time.Now(), Position: position(i)}
 	}
 	// connect makes a connection with a listener in each of some lanes of a hub.
 	connect := func(lanes ...int) (*hub, *client, map[string]*listener) {
@@ -30,7 +31,7 @@ func TestCursorIsGoodForEveryListener(t *testing.T) {
 		listeners := make(map[string]*listener)
 		for _, n := range lanes {
 			l := newListener(c, since{position: position(10)})
-			l.id, l.lane, l.subscriber = string(rune('a'+n)), h.lanes[n], &Subscriber{ID: string(rune('a' + n))}
+			l.id, l.lane, l.subscriber = string(rune('a'+n)), h.lanes[n], &matching.Subscriber{ID: string(rune('a' + n))}
 			l.lane.mu.Lock()
 			l.lane.passOn(position(10))
 			h.addListener(l)
@@ -43,7 +44,7 @@ func TestCursorIsGoodForEveryListener(t *testing.T) {
 	pass := func(h *hub, l *listener, i int) {
 		l.lane.mu.Lock()
 		defer l.lane.mu.Unlock()
-		h.deliver(t.Context(), []hit{{l.subscriber, event(i)}})
+		h.deliver(t.Context(), []matching.Hit{{Subscriber: l.subscriber, Event: event(i)}})
 		l.lane.passOn(position(i))
 	}
 	// write writes the oldest message, and returns its text.
@@ -67,8 +68,8 @@ func TestCursorIsGoodForEveryListener(t *testing.T) {
 	}
 	says := func(text []byte, want int) {
 		t.Helper()
-		if !bytes.HasSuffix(text, []byte(`,"cursor":"`+Cursor(position(want))+`"}`)) {
-			t.Errorf("%s: want the cursor %s", text, Cursor(position(want)))
+		if !bytes.HasSuffix(text, []byte(`,"cursor":"`+matching.Cursor(position(want))+`"}`)) {
+			t.Errorf("%s: want the cursor %s", text, matching.Cursor(position(want)))
 		}
 	}
 

@@ -3,6 +3,7 @@ package notify
 import (
 	"context"
 	"fmt"
+	"kiln/server/notify/matching"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -217,7 +218,7 @@ func (l *life) handshake(ctx context.Context, row dueSubscription, c *subscripti
 		return l.postpone(ctx, row.ID, untilEnd(c, errorHeartbeat), 0) // Reconfigured makes it due when they are on
 	}
 	// The attempts of one handshake have one id, made of the version of the Subscription that asks for it.
-	id := uuid.NewSHA1(namespace, fmt.Appendf(nil, "handshake\n%s/%d", c.reference(), version))
+	id := uuid.NewSHA1(matching.Namespace, fmt.Appendf(nil, "handshake\n%s/%d", c.reference(), version))
 	result := l.sendStatus(ctx, row, c, id, "handshake", "requested")
 	w := s.Settings().Webhook
 	switch {

@@ -1,6 +1,7 @@
 package notify
 
 import (
+	"kiln/server/notify/matching"
 	"strconv"
 	"time"
 
@@ -14,9 +15,9 @@ const instant = "2006-01-02T15:04:05.000000Z07:00"
 
 // appendMessage appends a Notification message. subscription is "Subscription/<id>" or "",
 // cursor may be "". The resource is left out of a deletion, and where resource is false.
-func appendMessage(dst []byte, e *Event, id uuid.UUID, subscription, cursor string, resource bool) []byte {
+func appendMessage(dst []byte, e *matching.Event, id uuid.UUID, subscription, cursor string, resource bool) []byte {
 	at := e.Version.LastUpdated
-	if e.Kind == VRead {
+	if e.Kind == matching.VRead {
 		at = e.Written
 	}
 	dst = append(dst, `{"id":"`...)

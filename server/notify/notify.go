@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"fmt"
+	"kiln/server/notify/matching"
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
@@ -77,9 +78,7 @@ type Rights interface {
 	// Principal is the owner as of now. It fails with login or forbidden where the client
 	// is revoked or the user disabled.
 	Principal(ctx context.Context, o Owner) (*access.Principal, error)
-	// Sees reports whether p may read a version; x has its index entries, nil if they are
-	// not known.
-	Sees(ctx context.Context, p *access.Principal, v fhir.Version, x *fhir.Index) (bool, error)
+	matching.Viewer
 }
 
 // SubscriberKind is a kind of subscribers beside Subscriptions, such as Apps.
@@ -90,7 +89,7 @@ type SubscriberKind interface {
 	ResourceType() string
 	// Load returns the subscribers of a resource that is stored, none where it is
 	// deleted or inactive; of every resource when id is "".
-	Load(ctx context.Context, id string) ([]*Subscriber, error)
+	Load(ctx context.Context, id string) ([]*matching.Subscriber, error)
 	// Policy is when deliveries to a subscriber are tried again. Where it fails nothing is
 	// handed over: the deliveries wait, and no attempt is counted.
 	Policy(ctx context.Context, subscriber string) (Policy, error)
@@ -103,19 +102,24 @@ type SubscriberKind interface {
 	DeadLetter(ctx context.Context, subscriber string, d *Delivery, reason string)
 }
 
+// evaluator finds the subscribers of events.
+func (s *Service) evaluator() *matching.Evaluator {
+	return &matching.Evaluator{Store: s.Store, Interactions: s.Service, Rights: s.Rights, Log: s.Log, QuestionTimeout: s.questionTimeout, ReadVersions: s.readVersions}
+}
+
 // AddKind makes a kind of subscribers known, before Start.
 func (s *Service) AddKind(k SubscriberKind) { s.kinds = append(s.kinds, k) }
 
 // NewRule returns a rule for SubscriberKinds: events of the kinds on resources of a type
 // that match a search; an empty query matches all. It fails as a search does.
-func (s *Service) NewRule(ctx context.Context, typ string, kinds Kinds, query string, test func(ctx context.Context, e *Event) bool) (Rule, error) {
-	c, err := s.parseCriteria(ctx, typ, query)
+func (s *Service) NewRule(ctx context.Context, typ string, kinds matching.Kinds, query string, test func(ctx context.Context, e *matching.Event) bool) (matching.Rule, error) {
+	c, err := s.evaluator().ParseCriteria(ctx, typ, query)
 	if err != nil {
-		return Rule{}, err
+		return matching.Rule{}, err
 	}
-	r := Rule{ResourceType: typ, Kinds: kinds, test: test}
-	if len(c.query.Clauses) > 0 {
-		r.current = c
+	r := matching.Rule{ResourceType: typ, Kinds: kinds, Test: test}
+	if len(c.Query.Clauses) > 0 {
+		r.Current = c
 	}
 	return r, nil
 }
@@ -130,7 +134,7 @@ func (s *Service) Start() error {
 	s.sending.Store(s.Settings().Enabled && s.Settings().Webhook.Enabled)
 	s.metrics = newMetrics(s, s.Metrics)
 	s.client = s.newClient()
-	s.questionTimeout = defaultQuestionTimeout
+	s.questionTimeout = matching.DefaultQuestionTimeout
 	s.queue = newQueue(s)
 	s.hub = newHub(s)
 	s.life = newLife(s)
@@ -255,24 +259,6 @@ func (s *Service) readSubscription(ctx context.Context, id string) (*subscriptio
 		return nil, err
 	}
 	return s.compileSubscription(ctx, id, r)
-}
-
-// needsPrevious reports whether a rule about a type needs the version before an update.
-func (m *matcher) needsPrevious(typ string) bool {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	t := m.types[typ]
-	return t != nil && t.previous > 0
-}
-
-func (m *matcher) removePrefix(prefix string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for id := range m.subscribers {
-		if strings.HasPrefix(id, prefix) {
-			m.dropRules(id)
-		}
-	}
 }
 
 // retain deletes rows older than the retention: soon after the start, as servers may never

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"kiln/server/notify/matching"
 	"slices"
 	"strings"
 	"sync"
@@ -40,7 +41,7 @@ type Delivery struct {
 	Subscriber string
 	Number     int64 // of the event, counted by subscriber
 	Attempts   int   // before this one
-	Event      *Event
+	Event      *matching.Event
 	Queued     time.Time
 	// Run is the SubscriberKind's id of the attempt, from Deliver to DeadLetter.
 	Run uuid.UUID
@@ -112,7 +113,7 @@ func (q *queue) timeout() time.Duration {
 
 // addDeliveries counts hits and queues deliveries of them. It leaves out Subscriptions that are off or deleted
 // by now, and events from before a Subscription started.
-func (q *queue) addDeliveries(ctx context.Context, tx pgx.Tx, hits []hit) error {
+func (q *queue) addDeliveries(ctx context.Context, tx pgx.Tx, hits []matching.Hit) error {
 	d := db.New(tx)
 	hits, err := q.lockHearing(ctx, d, hits)
 	if err != nil || len(hits) == 0 {
@@ -121,13 +122,13 @@ func (q *queue) addDeliveries(ctx context.Context, tx pgx.Tx, hits []hit) error 
 	at := make(map[string]int)
 	var count db.CountEventsParams
 	for _, h := range hits {
-		i, ok := at[h.subscriber.ID]
+		i, ok := at[h.Subscriber.ID]
 		if !ok {
 			i = len(count.Ids)
-			at[h.subscriber.ID] = i
-			count.Ids = append(count.Ids, h.subscriber.ID)
+			at[h.Subscriber.ID] = i
+			count.Ids = append(count.Ids, h.Subscriber.ID)
 			count.Events = append(count.Events, 0)
-			count.Queued = append(count.Queued, h.subscriber.Queued)
+			count.Queued = append(count.Queued, h.Subscriber.Queued)
 		}
 		count.Events[i]++
 	}
@@ -141,23 +142,23 @@ func (q *queue) addDeliveries(ctx context.Context, tx pgx.Tx, hits []hit) error 
 	}
 	var p db.AddDeliveriesParams
 	for _, h := range hits {
-		number[h.subscriber.ID]++
+		number[h.Subscriber.ID]++
 		status := "p"
-		if !h.subscriber.Queued {
-			if !h.subscriber.Logged {
+		if !h.Subscriber.Queued {
+			if !h.Subscriber.Logged {
 				continue
 			}
 			status = "d"
 		}
-		e := h.event
+		e := h.Event
 		p.Statuses = append(p.Statuses, status)
-		p.Ids = append(p.Ids, pgtype.UUID{Bytes: e.notificationID(h.subscriber.ID), Valid: true})
-		p.Subscribers = append(p.Subscribers, h.subscriber.ID)
-		p.Numbers = append(p.Numbers, number[h.subscriber.ID])
+		p.Ids = append(p.Ids, pgtype.UUID{Bytes: e.NotificationID(h.Subscriber.ID), Valid: true})
+		p.Subscribers = append(p.Subscribers, h.Subscriber.ID)
+		p.Numbers = append(p.Numbers, number[h.Subscriber.ID])
 		p.Epochs = append(p.Epochs, int64(e.Position.Epoch))
 		p.Xids = append(p.Xids, e.Position.XID)
 		p.Rids = append(p.Rids, e.Position.RID)
-		p.Refs = append(p.Refs, e.ref)
+		p.Refs = append(p.Refs, e.Ref)
 		p.Versions = append(p.Versions, int32(e.Version.VersionID))
 		p.Events = append(p.Events, string(rune(e.Kind)))
 		p.ResourceTypes = append(p.ResourceTypes, e.Version.ResourceType)
@@ -173,11 +174,11 @@ func (q *queue) addDeliveries(ctx context.Context, tx pgx.Tx, hits []hit) error 
 
 // lockHearing locks the subscribers of hits and returns the hits whose subscribers hear of them. The
 // write that ends a Subscription waits for that lock, and then deletes the pending deliveries.
-func (q *queue) lockHearing(ctx context.Context, d *db.Queries, hits []hit) ([]hit, error) {
+func (q *queue) lockHearing(ctx context.Context, d *db.Queries, hits []matching.Hit) ([]matching.Hit, error) {
 	var all, others, subscriptions []string
 	seen := make(map[string]bool)
 	for _, h := range hits {
-		id := h.subscriber.ID
+		id := h.Subscriber.ID
 		if seen[id] {
 			continue
 		}
@@ -205,12 +206,12 @@ func (q *queue) lockHearing(ctx context.Context, d *db.Queries, hits []hit) ([]h
 			since["Subscription/"+r.ID] = r.StartedAt
 		}
 	}
-	return slices.DeleteFunc(slices.Clone(hits), func(h hit) bool {
-		if !strings.HasPrefix(h.subscriber.ID, "Subscription/") {
+	return slices.DeleteFunc(slices.Clone(hits), func(h matching.Hit) bool {
+		if !strings.HasPrefix(h.Subscriber.ID, "Subscription/") {
 			return false
 		}
-		start, hears := since[h.subscriber.ID]
-		return !hears || h.event.Written.Before(start)
+		start, hears := since[h.Subscriber.ID]
+		return !hears || h.Event.Written.Before(start)
 	}), nil
 }
 
@@ -354,7 +355,7 @@ func (q *queue) readDeliveries(ctx context.Context, rows []db.ClaimDeliveriesRow
 	for _, r := range rows {
 		keys = append(keys, store.VersionKey{Ref: r.Ref, VersionID: int(r.Version)})
 		types[r.Ref] = r.ResourceType
-		if Kind(r.Event) == Delete || r.Version > 1 && !strings.HasPrefix(r.Subscriber, "Subscription/") {
+		if matching.Kind(r.Event) == matching.Delete || r.Version > 1 && !strings.HasPrefix(r.Subscriber, "Subscription/") {
 			keys = append(keys, store.VersionKey{Ref: r.Ref, VersionID: int(r.Version) - 1})
 		}
 	}
@@ -368,8 +369,8 @@ func (q *queue) readDeliveries(ctx context.Context, rows []db.ClaimDeliveriesRow
 		if !ok {
 			v = fhir.Version{ResourceType: r.ResourceType, ID: r.ResourceID, VersionID: int(r.Version), LastUpdated: r.Created}
 		}
-		e := &Event{Kind: Kind(r.Event), Version: v, Written: r.Created, Trace: r.Trace, ref: r.Ref}
-		if e.Kind == Delete || e.Kind == Update && !strings.HasPrefix(r.Subscriber, "Subscription/") {
+		e := &matching.Event{Kind: matching.Kind(r.Event), Version: v, Written: r.Created, Trace: r.Trace, Ref: r.Ref}
+		if e.Kind == matching.Delete || e.Kind == matching.Update && !strings.HasPrefix(r.Subscriber, "Subscription/") {
 			e.Previous = versions[store.VersionKey{Ref: r.Ref, VersionID: int(r.Version) - 1}]
 		}
 		lists[r.Subscriber] = append(lists[r.Subscriber], &Delivery{
@@ -561,7 +562,7 @@ func (s *Service) webhookReceiver(ctx context.Context, id string) (*receiver, er
 
 // mayStillSee reports whether the owner may read the resource of an event now. A client that
 // is revoked, or a user that is disabled, ends the subscription.
-func (s *Service) mayStillSee(ctx context.Context, id string, o Owner, e *Event) (bool, error) {
+func (s *Service) mayStillSee(ctx context.Context, id string, o Owner, e *matching.Event) (bool, error) {
 	if s.Rights == nil {
 		return true, nil
 	}
@@ -572,7 +573,7 @@ func (s *Service) mayStillSee(ctx context.Context, id string, o Owner, e *Event)
 		}
 		return false, err
 	}
-	v, x := s.indexedVersion(e, e.Kind == Delete)
+	v, x := s.evaluator().IndexedVersion(e, e.Kind == matching.Delete)
 	return s.Rights.Sees(ctx, p, v, x)
 }
 

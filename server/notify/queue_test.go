@@ -3,6 +3,7 @@ package notify
 import (
 	"context"
 	"fmt"
+	"kiln/server/notify/matching"
 	"log/slog"
 	"os"
 	"slices"
@@ -41,11 +42,11 @@ func (s *Service) enqueueEvents(t testing.TB, from, n, subscribers int) {
 		exec(t, s, fmt.Sprintf(`INSERT INTO notification_subscription (id, status, owner, started) VALUES ('%d', 'active', '{}', true) ON CONFLICT DO NOTHING`, i))
 		exec(t, s, fmt.Sprintf(`INSERT INTO notification_subscriber (id) VALUES ('Subscription/%d') ON CONFLICT DO NOTHING`, i))
 	}
-	var hits []hit
+	var hits []matching.Hit
 	for i := from; i < from+n; i++ {
-		e := &Event{Kind: Create, Version: fhir.Version{ResourceType: "Basic", ID: fmt.Sprint("b", i), VersionID: 1}, Written: time.Now(), ref: int64(i),
+		e := &matching.Event{Kind: matching.Create, Version: fhir.Version{ResourceType: "Basic", ID: fmt.Sprint("b", i), VersionID: 1}, Written: time.Now(), Ref: int64(i),
 			Position: store.ChangePosition{XID: int64(i), RID: int64(i), Version: 1}}
-		hits = append(hits, hit{&Subscriber{ID: fmt.Sprint("Subscription/", i%subscribers), Queued: true}, e})
+		hits = append(hits, matching.Hit{Subscriber: &matching.Subscriber{ID: fmt.Sprint("Subscription/", i%subscribers), Queued: true}, Event: e})
 	}
 	err := s.Store.InTx(t.Context(), func(tx *store.Tx) error { return s.queue.addDeliveries(t.Context(), tx.Conn(), hits) })
 	if err != nil {
@@ -398,13 +399,13 @@ func TestQueuedAfterOff(t *testing.T) {
 	exec(t, s, `UPDATE notification_subscription SET started_at = now() + interval '1 hour' WHERE id = '2'`)
 	exec(t, s, `DELETE FROM notification_subscriber WHERE id = 'Subscription/3'`)
 	exec(t, s, `DELETE FROM notification_subscription WHERE id = '3'`)
-	e := &Event{Kind: Create, Version: fhir.Version{ResourceType: "Basic", ID: "late", VersionID: 1}, Written: time.Now(), ref: 77,
+	e := &matching.Event{Kind: matching.Create, Version: fhir.Version{ResourceType: "Basic", ID: "late", VersionID: 1}, Written: time.Now(), Ref: 77,
 		Position: store.ChangePosition{XID: 77, RID: 77, Version: 1}}
-	var hits []hit
+	var hits []matching.Hit
 	for i := range 4 {
-		hits = append(hits, hit{&Subscriber{ID: fmt.Sprint("Subscription/", i), Queued: true}, e})
+		hits = append(hits, matching.Hit{Subscriber: &matching.Subscriber{ID: fmt.Sprint("Subscription/", i), Queued: true}, Event: e})
 	}
-	hits = append(hits, hit{&Subscriber{ID: "App/1/x", Queued: true}, e})
+	hits = append(hits, matching.Hit{Subscriber: &matching.Subscriber{ID: "App/1/x", Queued: true}, Event: e})
 	if err := s.Store.InTx(t.Context(), func(tx *store.Tx) error { return s.queue.addDeliveries(t.Context(), tx.Conn(), hits) }); err != nil {
 		t.Fatal(err)
 	}
@@ -438,14 +439,14 @@ func count(t testing.TB, s *Service, query string) (n int) {
 // subscriber.
 func TestNotificationIDs(t *testing.T) {
 	t.Parallel()
-	one := NotificationID("Subscription/1", "Patient", "p", 1, Create)
-	if one != NotificationID("Subscription/1", "Patient", "p", 1, Create) || one.Version() != 5 || one.Variant() != uuid.RFC4122 {
+	one := matching.NotificationID("Subscription/1", "Patient", "p", 1, matching.Create)
+	if one != matching.NotificationID("Subscription/1", "Patient", "p", 1, matching.Create) || one.Version() != 5 || one.Variant() != uuid.RFC4122 {
 		t.Errorf("%s is not the same each time, or no UUIDv5", one)
 	}
 	for _, other := range []uuid.UUID{
-		NotificationID("Subscription/2", "Patient", "p", 1, Create), NotificationID("Subscription/1", "Patient", "p", 2, Create),
-		NotificationID("Subscription/1", "Patient", "q", 1, Create), NotificationID("Subscription/1", "Group", "p", 1, Create),
-		NotificationID("Subscription/1", "Patient", "p", 1, VRead),
+		matching.NotificationID("Subscription/2", "Patient", "p", 1, matching.Create), matching.NotificationID("Subscription/1", "Patient", "p", 2, matching.Create),
+		matching.NotificationID("Subscription/1", "Patient", "q", 1, matching.Create), matching.NotificationID("Subscription/1", "Group", "p", 1, matching.Create),
+		matching.NotificationID("Subscription/1", "Patient", "p", 1, matching.VRead),
 	} {
 		if other == one {
 			t.Error("another event or subscriber has the same id")

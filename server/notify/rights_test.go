@@ -2,6 +2,7 @@ package notify
 
 import (
 	"context"
+	"kiln/server/notify/matching"
 	"log/slog"
 	"testing"
 
@@ -26,32 +27,33 @@ func TestSightsAreAskedOnce(t *testing.T) {
 	rights := new(counted)
 	s := &Service{Rights: rights, Log: slog.New(slog.DiscardHandler)}
 	r := s.readers()[0]
-	owner := func(scopes, token string) *Subscriber {
+	owner := func(scopes, token string) *matching.Subscriber {
 		parsed, err := smart.Parse(scopes)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return &Subscriber{principal: r.share(&access.Principal{Subject: "a", ClientID: "a", Scopes: parsed, TokenID: token})}
+		return &matching.Subscriber{Principal: r.share(&access.Principal{Subject: "a", ClientID: "a", Scopes: parsed, TokenID: token})}
 	}
-	subscribers := []*Subscriber{
+	subscribers := []*matching.Subscriber{
 		owner("user/Observation.rs", "1"), owner("user/Observation.rs", "2"), owner("user/*.rs", "1"), owner("user/*.rs", "2"),
-		{}, {principal: r.share(access.Open)},
+		{}, {Principal: r.share(access.Open)},
 	}
-	x := sights{s: s, ctx: t.Context()}
+	e := s.evaluator()
+	x := e.NewSights(t.Context())
 	for i, c := range []struct {
-		event *Event
+		event *matching.Event
 		sees  int
 		asked int
 	}{
-		{&Event{Kind: Create, Version: fhir.Version{ResourceType: "Observation"}}, 6, 2},
-		{&Event{Kind: Create, Version: fhir.Version{ResourceType: "Patient"}}, 2, 2},
-		{&Event{Kind: Delete, Version: fhir.Version{ResourceType: "Observation"}, Previous: fhir.Version{ResourceType: "Patient"}}, 2, 2},
+		{&matching.Event{Kind: matching.Create, Version: fhir.Version{ResourceType: "Observation"}}, 6, 2},
+		{&matching.Event{Kind: matching.Create, Version: fhir.Version{ResourceType: "Patient"}}, 2, 2},
+		{&matching.Event{Kind: matching.Delete, Version: fhir.Version{ResourceType: "Observation"}, Previous: fhir.Version{ResourceType: "Patient"}}, 2, 2},
 	} {
 		sees := 0
 		rights.asked = 0
 		for range 2 {
 			for _, sub := range subscribers {
-				if x.mayRead(sub, c.event) {
+				if x.MayHear(sub, c.event) {
 					sees++
 				}
 			}

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"kiln/server/notify/matching"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -87,7 +88,7 @@ func (s *Service) readableSubscription(ctx context.Context, i access.Interaction
 		return db.SubscriptionRow{}, v, err
 	}
 	if p := access.PrincipalFrom(ctx); s.Rights != nil && p != nil && !p.IsOpen() {
-		seen, err := s.Rights.Sees(ctx, p, v, s.indexOf(v, new(held)))
+		seen, err := s.Rights.Sees(ctx, p, v, s.evaluator().IndexEntries(v))
 		if err == nil && !seen {
 			err = outcome.NotFound("Subscription", id)
 		}
@@ -317,7 +318,7 @@ type deliveryJSON struct {
 func deliveryOf(r db.DeliveryRow) deliveryJSON {
 	id := uuid.UUID(r.ID.Bytes).String()
 	d := deliveryJSON{
-		ID: id, Subscription: r.Subscriber, NotificationID: id, Event: Kind(r.Event).String(), ResourceType: r.ResourceType,
+		ID: id, Subscription: r.Subscriber, NotificationID: id, Event: matching.Kind(r.Event).String(), ResourceType: r.ResourceType,
 		ResourceID: r.ResourceID, VersionID: strconv.Itoa(int(r.Version)), Status: deliveryStatus(byte(r.Status)), Attempts: []attempt{},
 	}
 	_ = json.Unmarshal(r.Log, &d.Attempts) // written by json
@@ -343,7 +344,7 @@ func (s *Service) deliveries(w http.ResponseWriter, r *http.Request) error {
 	if text := values.Get("_count"); text != "" {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 1 {
-			return outcome.Invalid("_count is %q: expected a number above 0", clip(text))
+			return outcome.Invalid("_count is %q: expected a number above 0", outcome.Clip(text))
 		}
 		count = min(n, 1000)
 	}
@@ -362,12 +363,12 @@ func (s *Service) deliveries(w http.ResponseWriter, r *http.Request) error {
 	case "failed":
 		p.Status = "f"
 	default:
-		return outcome.Invalid("status is %q: expected pending, processing, delivered or failed", clip(status))
+		return outcome.Invalid("status is %q: expected pending, processing, delivered or failed", outcome.Clip(status))
 	}
 	if text := values.Get("_since"); text != "" {
 		at, err := parseInstant(text)
 		if err != nil {
-			return outcome.Invalid("_since is %q: expected an instant", clip(text))
+			return outcome.Invalid("_since is %q: expected an instant", outcome.Clip(text))
 		}
 		p.Since = at
 	}
@@ -384,7 +385,7 @@ func (s *Service) deliveries(w http.ResponseWriter, r *http.Request) error {
 		switch name {
 		case "subscription", "status", "_since", "_count", "_cursor":
 		default:
-			return outcome.Invalid("there is no parameter %q: expected subscription, status, _since and _count", clip(name))
+			return outcome.Invalid("there is no parameter %q: expected subscription, status, _since and _count", outcome.Clip(name))
 		}
 	}
 	rows, err := s.db().Deliveries(r.Context(), p)
@@ -418,7 +419,7 @@ func deliveryID(r *http.Request) (pgtype.UUID, error) {
 }
 
 func noDelivery(id string) error {
-	return outcome.New(outcome.CodeNotFound, "there is no delivery %q", clip(id))
+	return outcome.New(outcome.CodeNotFound, "there is no delivery %q", outcome.Clip(id))
 }
 
 func (s *Service) delivery(w http.ResponseWriter, r *http.Request) error {

@@ -3,6 +3,7 @@ package notify
 import (
 	"bytes"
 	"context"
+	"kiln/server/notify/matching"
 	"net/http"
 	"net/url"
 	"strings"
@@ -69,7 +70,7 @@ func (s *Service) serveEvents(w http.ResponseWriter, r *http.Request, typ string
 	l.typ, l.kinds, l.wish = wish.typ, wish.kinds, wish
 	st.out.WriteString(reconnect)
 	if from.instant.IsZero() { // a client that loses the stream before the first event comes back to here
-		st.out.WriteString("id: " + Cursor(from.position) + "\n")
+		st.out.WriteString("id: " + matching.Cursor(from.position) + "\n")
 	}
 	st.out.WriteString("\n")
 	if st.flush() != nil {
@@ -111,13 +112,13 @@ func (s *Service) streamWish(r *http.Request, p *access.Principal, typ string) (
 	if typ != "" {
 		w, err := s.hub.parseWish(r.Context(), p, typ, events, "")
 		if err == nil && len(values) > 0 {
-			w.criteria, err = s.criteriaOf(r.Context(), typ, values)
+			w.criteria, err = s.evaluator().CompileCriteria(r.Context(), typ, values)
 		}
 		return w, from, err
 	}
 	types := listOf(values, "resourceType")
 	for name := range values {
-		return all, from, outcome.Invalid("/notifications/events has no parameter %q: expected resourceType, events and _since", clip(name))
+		return all, from, outcome.Invalid("/notifications/events has no parameter %q: expected resourceType, events and _since", outcome.Clip(name))
 	}
 	if len(types) == 0 {
 		types = []string{""}
@@ -175,7 +176,7 @@ func (st *stream) add(m addressed) {
 	}
 	if m.position.RID != 0 {
 		st.out.WriteString("id: ")
-		st.out.WriteString(Cursor(m.position))
+		st.out.WriteString(matching.Cursor(m.position))
 		st.out.WriteByte('\n')
 	}
 	st.out.WriteString("data: ")

@@ -3,6 +3,7 @@ package notify
 import (
 	"context"
 	"encoding/json"
+	"kiln/server/notify/matching"
 	"mime"
 	"net/http"
 	"net/textproto"
@@ -38,7 +39,7 @@ type subscription struct {
 	payload   string // media type; "" sends no resource
 	topic     string // canonical; "" with criteria
 	end       time.Time
-	rules     []Rule
+	rules     []matching.Rule
 	principal *access.Principal // whose rights the rules keep to; nil or open sees everything
 
 	// backport is the form of the Subscriptions R5 Backport IG, with its additional fields.
@@ -82,7 +83,7 @@ func (s *Service) compileSubscription(ctx context.Context, id string, r *r4.Subs
 	if r.End.Text != "" {
 		at, err := time.Parse(time.RFC3339Nano, r.End.Text)
 		if err != nil {
-			return nil, unprocessable("Subscription.end", outcome.CodeValue, "%q is no instant", clip(r.End.Text))
+			return nil, unprocessable("Subscription.end", outcome.CodeValue, "%q is no instant", outcome.Clip(r.End.Text))
 		}
 		c.end = at
 	}
@@ -101,16 +102,16 @@ func (s *Service) compileSubscription(ctx context.Context, id string, r *r4.Subs
 	case text == "":
 		return nil, unprocessable("Subscription.criteria", outcome.CodeRequired, "a subscription needs criteria or a topic")
 	default:
-		typ, query := splitCriteria(text)
-		var parsed *criteria
-		if parsed, err = s.parseCriteria(ctx, typ, query); err != nil {
+		typ, query := matching.SplitCriteria(text)
+		var parsed *matching.Criteria
+		if parsed, err = s.evaluator().ParseCriteria(ctx, typ, query); err != nil {
 			return nil, refusedCriteria(err, "Subscription.criteria")
 		}
-		rule := Rule{ResourceType: typ, Kinds: AllKinds}
-		if len(parsed.query.Clauses) > 0 {
-			rule.current = parsed
+		rule := matching.Rule{ResourceType: typ, Kinds: matching.AllKinds}
+		if len(parsed.Query.Clauses) > 0 {
+			rule.Current = parsed
 		}
-		c.rules = []Rule{rule}
+		c.rules = []matching.Rule{rule}
 		if len(r.FilterBy) > 0 {
 			err = s.applyFilters(ctx, c, filtersOf(r.FilterBy), "Subscription.filterBy", nil)
 		}
@@ -130,7 +131,7 @@ func (s *Service) compileChannel(c *subscription, ch *r4.SubscriptionChannel) er
 		u, err := url.Parse(ch.Endpoint.Text)
 		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil {
 			return unprocessable("Subscription.channel.endpoint", outcome.CodeValue,
-				"%q is no endpoint: expected an http or https URL without a user", clip(ch.Endpoint.Text))
+				"%q is no endpoint: expected an http or https URL without a user", outcome.Clip(ch.Endpoint.Text))
 		}
 		if err := s.checkEndpoint(u); err != nil {
 			return unprocessable("Subscription.channel.endpoint", outcome.CodeInvalid, "%v", err)
@@ -138,12 +139,12 @@ func (s *Service) compileChannel(c *subscription, ch *r4.SubscriptionChannel) er
 		c.endpoint = u
 	default:
 		return unprocessable("Subscription.channel.type", outcome.CodeNotSupported,
-			"channel.type %q is not supported: expected rest-hook or websocket", clip(ch.Type_.Text))
+			"channel.type %q is not supported: expected rest-hook or websocket", outcome.Clip(ch.Type_.Text))
 	}
 	c.payload = ch.Payload.Text
 	if c.payload != "" && !jsonMedia(c.payload) {
 		return unprocessable("Subscription.channel.payload", outcome.CodeNotSupported,
-			"channel.payload %q is not supported: expected application/fhir+json or application/json", clip(c.payload))
+			"channel.payload %q is not supported: expected application/fhir+json or application/json", outcome.Clip(c.payload))
 	}
 	if len(ch.Header) > maxHeaders {
 		return unprocessable("Subscription.channel.header", outcome.CodeTooLong, "%d headers: at most %d", len(ch.Header), maxHeaders)
@@ -299,7 +300,7 @@ func (s *Service) backportFilters(r *r4.Subscription) []filterBy {
 		if x.URL.Text != backportFilter || !ok {
 			continue
 		}
-		typ, query := splitCriteria(text.Text)
+		typ, query := matching.SplitCriteria(text.Text)
 		if !strings.Contains(text.Text, "?") {
 			typ, query = "", text.Text
 		}
@@ -327,7 +328,7 @@ func (s *Service) backportFilters(r *r4.Subscription) []filterBy {
 // Spec: http://hl7.org/fhir/uv/subscriptions-backport/STU1.1/StructureDefinition-backport-subscription.html.
 func checkForm(r *r4.Subscription) error {
 	if len(r.ModifierExtension) > 0 {
-		return unprocessable("Subscription.modifierExtension", outcome.CodeNotSupported, "the modifier extension %q is not known", clip(r.ModifierExtension[0].URL.Text))
+		return unprocessable("Subscription.modifierExtension", outcome.CodeNotSupported, "the modifier extension %q is not known", outcome.Clip(r.ModifierExtension[0].URL.Text))
 	}
 	backport := isBackport(r)
 	if x := r.Criteria.Extra; x != nil {
@@ -335,7 +336,7 @@ func checkForm(r *r4.Subscription) error {
 			text, ok := e.Value.(*fhir.String)
 			switch {
 			case e.URL.Text != backportFilter:
-				return unprocessable("Subscription.criteria.extension", outcome.CodeNotSupported, "the extension %q on criteria is not known: expected %s", clip(e.URL.Text), backportFilter)
+				return unprocessable("Subscription.criteria.extension", outcome.CodeNotSupported, "the extension %q on criteria is not known: expected %s", outcome.Clip(e.URL.Text), backportFilter)
 			case !backport:
 				return unprocessable("Subscription.criteria.extension", outcome.CodeInvalid, "filters belong to criteria that name a topic")
 			case !ok || text.Text == "":
@@ -356,7 +357,7 @@ func checkForm(r *r4.Subscription) error {
 	}
 	if _, parameters, err := mime.ParseMediaType(ch.Payload.Text); ch.Payload.Text != "" {
 		if version := parameters["fhirversion"]; err != nil || version != "" && version != "4.0" {
-			return unprocessable("Subscription.channel.payload", outcome.CodeNotSupported, "channel.payload %q is not supported: the fhirVersion is 4.0", clip(ch.Payload.Text))
+			return unprocessable("Subscription.channel.payload", outcome.CodeNotSupported, "channel.payload %q is not supported: the fhirVersion is 4.0", outcome.Clip(ch.Payload.Text))
 		}
 	}
 	if !backport {
@@ -387,18 +388,18 @@ func (s *Service) applyFilters(ctx context.Context, c *subscription, filters []f
 				continue
 			}
 			values := url.Values{}
-			if r.filter != nil {
-				values, _ = url.ParseQuery(r.filter.text)
+			if r.Filter != nil {
+				values, _ = url.ParseQuery(r.Filter.Text)
 			}
 			values.Add(f.parameter, f.value)
-			parsed, err := s.criteriaOf(ctx, r.ResourceType, values)
+			parsed, err := s.evaluator().CompileCriteria(ctx, r.ResourceType, values)
 			if err != nil {
 				return refusedCriteria(err, element)
 			}
-			r.filter, used = parsed, true
+			r.Filter, used = parsed, true
 		}
 		if !used {
-			return unprocessable(element, outcome.CodeNotSupported, "the topic does not offer the filter %q%s", clip(f.parameter), onType(typ))
+			return unprocessable(element, outcome.CodeNotSupported, "the topic does not offer the filter %q%s", outcome.Clip(f.parameter), onType(typ))
 		}
 	}
 	return nil
@@ -408,7 +409,7 @@ func onType(typ string) string {
 	if typ == "" {
 		return ""
 	}
-	return " on " + clip(typ)
+	return " on " + outcome.Clip(typ)
 }
 
 // sameChannel reports whether two Subscriptions want the same sent to the same place.

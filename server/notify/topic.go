@@ -3,6 +3,7 @@ package notify
 import (
 	"context"
 	"encoding/json"
+	"kiln/server/notify/matching"
 	"net/url"
 	"slices"
 	"strconv"
@@ -182,7 +183,7 @@ func (s *Service) compileTopic(ctx context.Context, c *subscription, filters []f
 		at = "Subscription.criteria"
 	}
 	if t == nil {
-		return unprocessable(at, outcome.CodeNotFound, "there is no SubscriptionTopic %q in force", clip(c.topic))
+		return unprocessable(at, outcome.CodeNotFound, "there is no SubscriptionTopic %q in force", outcome.Clip(c.topic))
 	}
 	if c.rules, err = s.topicRules(ctx, t); err != nil {
 		return refusedCriteria(err, at)
@@ -205,33 +206,33 @@ func (s *Service) compileTopic(ctx context.Context, c *subscription, filters []f
 }
 
 // topicRules are the rules of a topic's triggers.
-func (s *Service) topicRules(ctx context.Context, t *topic) ([]Rule, error) {
-	var rules []Rule
+func (s *Service) topicRules(ctx context.Context, t *topic) ([]matching.Rule, error) {
+	var rules []matching.Rule
 	for _, trigger := range t.Trigger {
 		typ := typeOf(trigger.Resource)
 		if s.Service.Model.Resources[typ] == nil {
 			return nil, s.Service.UnknownType(typ)
 		}
-		kinds, err := ParseKinds(trigger.Interactions)
+		kinds, err := matching.ParseKinds(trigger.Interactions)
 		if err != nil {
 			return nil, err
 		}
-		r := Rule{ResourceType: typ, Kinds: kinds}
+		r := matching.Rule{ResourceType: typ, Kinds: kinds}
 		if q := trigger.Query; q != nil {
-			r.both, r.created, r.deleted = q.RequireBoth, q.ResultForCreate == "test-passes", q.ResultForDelete == "test-passes"
+			r.Both, r.Created, r.Deleted = q.RequireBoth, q.ResultForCreate == "test-passes", q.ResultForDelete == "test-passes"
 			if q.Current != "" {
-				if r.current, err = s.parseCriteria(ctx, typ, strings.TrimPrefix(q.Current, typ+"?")); err != nil {
+				if r.Current, err = s.evaluator().ParseCriteria(ctx, typ, strings.TrimPrefix(q.Current, typ+"?")); err != nil {
 					return nil, err
 				}
 			}
 			if q.Previous != "" {
-				if r.previous, err = s.parseCriteria(ctx, typ, strings.TrimPrefix(q.Previous, typ+"?")); err != nil {
+				if r.Previous, err = s.evaluator().ParseCriteria(ctx, typ, strings.TrimPrefix(q.Previous, typ+"?")); err != nil {
 					return nil, err
 				}
 			}
 		}
 		if trigger.FHIRPath != "" {
-			if r.test, err = s.pathTest(trigger.FHIRPath); err != nil {
+			if r.Test, err = s.pathTest(trigger.FHIRPath); err != nil {
 				return nil, err
 			}
 		}
@@ -326,21 +327,20 @@ func (s *Service) hasParameter(typ, code string) bool {
 // pathTest is a fhirPathCriteria: %current and %previous are the versions, where there
 // are such, and the focus is the one that the event is about.
 // Spec: https://hl7.org/fhir/R4B/subscriptiontopic-definitions.html#SubscriptionTopic.resourceTrigger.fhirPathCriteria.
-func (s *Service) pathTest(expression string) (func(ctx context.Context, e *Event) bool, error) {
+func (s *Service) pathTest(expression string) (func(ctx context.Context, e *matching.Event) bool, error) {
 	program, err := fhirpath.Compile(expression, fhirpath.Options{Model: s.Service.Model, Variables: []string{"current", "previous"}})
 	if err != nil {
-		return nil, outcome.Invalid("the expression %q of the topic cannot be read: %v", clip(expression), err)
+		return nil, outcome.Invalid("the expression %q of the topic cannot be read: %v", outcome.Clip(expression), err)
 	}
-	return func(ctx context.Context, e *Event) bool {
-		s.indexOf(e.Version, &e.current)
-		s.indexOf(e.Previous, &e.earlier)
+	return func(ctx context.Context, e *matching.Event) bool {
+		current, previous := s.evaluator().DecodeVersions(e)
 		env := map[string]fhirpath.Collection{"current": nil, "previous": nil}
 		var focus fhir.Node
-		if r := e.earlier.resource; r != nil {
+		if r := previous; r != nil {
 			focus = fhir.NodeOf(r)
 			env["previous"] = fhirpath.Collection{fhirpath.NodeValue(focus)}
 		}
-		if r := e.current.resource; r != nil {
+		if r := current; r != nil {
 			focus = fhir.NodeOf(r)
 			env["current"] = fhirpath.Collection{fhirpath.NodeValue(focus)}
 		}

@@ -119,28 +119,6 @@ func TestRetrySchedule(t *testing.T) {
 	}
 }
 
-// Contract, Notifications 2: an event finds its candidates by a term, not by going through
-// all subscriptions.
-func TestCandidatesByTheRarestTerm(t *testing.T) {
-	t.Parallel()
-	m := newMatcher()
-	const n = 10_000
-	for i := range n {
-		// patient=i, and a code that all have.
-		c := &criteria{typ: "Observation", anchors: [][]int64{{int64(1000 + i)}, {7}}}
-		m.addSubscriber(&Subscriber{ID: "Subscription/" + string(rune('a'+i%26)) + time.Duration(i).String(), Rules: []Rule{{ResourceType: "Observation", Kinds: AllKinds, current: c}}})
-	}
-	if got := len(m.types["Observation"].byTerm[7]); got > 1 {
-		t.Errorf("%d rules lie under the term that all have", got)
-	}
-	if got := len(m.types["Observation"].byTerm[1000+n/2]); got != 1 {
-		t.Errorf("%d rules lie under a patient, want 1", got)
-	}
-	if m.size() != n || !m.wantsType("Observation") || m.wantsType("Patient") {
-		t.Errorf("%d subscribers", m.size())
-	}
-}
-
 // Contract, Notifications 4: heartbeats are spread evenly: Subscriptions that become active at one time
 // do not have them at one time.
 func TestHeartbeatsAreSpread(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"kiln/server/notify/matching"
 	"net/http"
 	"net/url"
 	"slices"
@@ -52,7 +53,7 @@ func (s *Service) serveSocket(w http.ResponseWriter, r *http.Request, onlyBound 
 		return
 	}
 	if !originAllowed(r, c.AllowedOrigins) {
-		x.Fail(r, outcome.New(outcome.CodeForbidden, "the origin %q may not call this server (server.allowed_origins)", clip(r.Header.Get("Origin"))))
+		x.Fail(r, outcome.New(outcome.CodeForbidden, "the origin %q may not call this server (server.allowed_origins)", outcome.Clip(r.Header.Get("Origin"))))
 		return
 	}
 	if n := s.hub.sockets.Add(1); n > int64(c.MaxConnections) {
@@ -235,7 +236,7 @@ func (k *socket) handleMessage(data []byte) {
 	case "unsubscribe":
 		k.unsubscribe(r)
 	default:
-		k.sendError(string(r.Ref), outcome.NotSupported("there is no message type %q: expected subscribe, unsubscribe or ping", clip(r.Type)))
+		k.sendError(string(r.Ref), outcome.NotSupported("there is no message type %q: expected subscribe, unsubscribe or ping", outcome.Clip(r.Type)))
 	}
 }
 
@@ -314,7 +315,7 @@ func (k *socket) claim(key string, l *listener, ref string) bool {
 }
 
 // start listens; a replay runs beside the reading, so that the client can still be heard.
-func (k *socket) start(l *listener, rules []Rule, ref string) {
+func (k *socket) start(l *listener, rules []matching.Rule, ref string) {
 	l.refused = func(err error) {
 		go func() {
 			k.forget(l)
@@ -516,7 +517,7 @@ func (k *socket) cursor() string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if p, ok := goOn(k.listeners); ok {
-		return Cursor(p)
+		return matching.Cursor(p)
 	}
 	return ""
 }

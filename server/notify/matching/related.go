@@ -1,4 +1,4 @@
-package notify
+package matching
 
 import (
 	"context"
@@ -10,31 +10,30 @@ import (
 	"kiln/server/search/match"
 )
 
-// related are the resources that chains and _has of criteria are about: the targets of the
-// events' resources, and the resources that refer to them. They are read once for all
-// events and criteria of a moment, and then judged in memory.
+// related are the other resources that chains and _has of criteria need: the targets of the resources of events, and
+// the resources that refer to these. They are read once for some events and criteria, and tested in memory.
 type related struct {
-	s       *Service
+	s       *Evaluator
 	before  bool                      // nothing is read: the database is asked about a version before
 	targets map[int64]*match.Resource // by ref; nil where there is none
 	sources map[string]*sources       // by type and keys
 	wanted  map[int64]struct{}        // targets to read
 }
 
-// sources are the resources of one type that refer under some keys to resources of events.
+// sources are the resources of one type that refer to resources of events by some keys.
 type sources struct {
 	typ    string
 	by     []fhir.Key                  // of the references
 	of     map[int64][]*match.Resource // by the ref that is referred to
-	many   map[int64]bool              // there are more than maxFound: the database is asked
+	many   map[int64]bool              // there are more than MaxMatches: the database is asked
 	wanted map[int64]struct{}
 }
 
-func (s *Service) newRelated() *related {
+func (s *Evaluator) newRelated() *related {
 	return &related{s: s, targets: make(map[int64]*match.Resource), sources: make(map[string]*sources), wanted: make(map[int64]struct{})}
 }
 
-// wantFor notes the resources needed to judge a match of a resource.
+// wantFor notes the resources that are needed to test a match on a resource.
 func (x *related) wantFor(m match.Related, ref int64) {
 	if m.By != nil {
 		src := x.sourcesOf(m)
@@ -50,8 +49,8 @@ func (x *related) wantFor(m match.Related, ref int64) {
 	}
 }
 
-// found are the resources that a match of a resource is about, of those that were read;
-// false where only the database can tell.
+// found returns the loaded resources that a match on a resource is about. It returns false if only the database can
+// answer.
 func (x *related) found(m match.Related, ref int64) (list []*match.Resource, ok bool) {
 	if m.By != nil {
 		src := x.sourcesOf(m)
@@ -65,9 +64,8 @@ func (x *related) found(m match.Related, ref int64) (list []*match.Resource, ok 
 	return list, true
 }
 
-// askRelated lets the database say whether a match holds for a version that is not stored as the
-// current one.
-func (s *Service) askRelated(ctx context.Context, m match.Related, ref int64) (bool, error) {
+// askRelated asks the database whether a match holds for a version that is not the current one.
+func (s *Evaluator) askRelated(ctx context.Context, m match.Related, ref int64) (bool, error) {
 	about := match.Clause{Name: "_id", Any: []match.Match{match.IDs{Refs: m.Targets}}}
 	switch {
 	case m.By != nil:
@@ -83,7 +81,7 @@ func (s *Service) askRelated(ctx context.Context, m match.Related, ref int64) (b
 	return err == nil && len(result.Matches) > 0, err
 }
 
-// sourcesOf are the resources that refer to others as m says.
+// sourcesOf returns the sources of a match.
 func (x *related) sourcesOf(m match.Related) *sources {
 	name := []byte(m.Types[0])
 	for _, key := range m.By {
@@ -98,7 +96,7 @@ func (x *related) sourcesOf(m match.Related) *sources {
 	return src
 }
 
-// wantClauses notes what deciding clauses about a resource needs.
+// wantClauses notes the resources that are needed to test clauses on a resource.
 func (x *related) wantClauses(clauses []match.Clause, ref int64, r *match.Resource) {
 	for i := range clauses {
 		for _, m := range clauses[i].Any {
@@ -111,14 +109,14 @@ func (x *related) wantClauses(clauses []match.Clause, ref int64, r *match.Resour
 	}
 }
 
-// loadResources reads the wanted resources: one search for all targets, and one for each type and
-// search parameter of a _has, up to maxFound at a time.
+// loadResources reads the wanted resources, up to MaxMatches at a time: one search for all targets, and one for each
+// type and search parameter of a _has.
 func (x *related) loadResources(ctx context.Context) error {
-	for chunk := range slices.Chunk(keysOf(x.wanted), maxFound) {
+	for chunk := range slices.Chunk(keysOf(x.wanted), MaxMatches) {
 		for _, ref := range chunk {
 			x.targets[ref] = nil
 		}
-		list, err := x.search(ctx, &search.Query{Clauses: []match.Clause{{Name: "_id", Any: []match.Match{match.IDs{Refs: chunk}}}}, Count: maxFound})
+		list, err := x.search(ctx, &search.Query{Clauses: []match.Clause{{Name: "_id", Any: []match.Match{match.IDs{Refs: chunk}}}}, Count: MaxMatches})
 		if err != nil {
 			return err
 		}
@@ -136,8 +134,8 @@ func (x *related) loadResources(ctx context.Context) error {
 	return nil
 }
 
-// loadSources reads what refers to refs. Where that is more than maxFound it looks at fewer
-// refs at a time; more to a single one are the database's to judge.
+// loadSources reads the resources that refer to refs. If there are more than MaxMatches it halves the refs. A single
+// ref with more is left to the database.
 func (x *related) loadSources(ctx context.Context, src *sources, refs []int64) error {
 	if len(refs) == 0 {
 		return nil
@@ -149,13 +147,13 @@ func (x *related) loadSources(ctx context.Context, src *sources, refs []int64) e
 		}
 	}
 	list, err := x.search(ctx, &search.Query{
-		Type: src.typ, Types: []string{src.typ}, Count: maxFound + 1,
+		Type: src.typ, Types: []string{src.typ}, Count: MaxMatches + 1,
 		Clauses: []match.Clause{{Name: "_has", Any: []match.Match{match.Terms{Values: terms}}}},
 	})
 	if err != nil {
 		return err
 	}
-	if len(list) > maxFound {
+	if len(list) > MaxMatches {
 		if len(refs) == 1 {
 			src.many[refs[0]] = true
 			return nil
@@ -201,8 +199,8 @@ func keysOf(set map[int64]struct{}) []int64 {
 	return list
 }
 
-// decideClauses judges clauses about a resource by the loaded resources, and loads further ones
-// where a chain continues. The answer is unknown if it needs the database.
+// decideClauses tests clauses on a resource by the loaded resources. It loads further ones for longer chains. The
+// answer is unknown if it needs the database.
 func (x *related) decideClauses(ctx context.Context, clauses []match.Clause, ref int64, r *match.Resource) (answer3, error) {
 	result := yes
 	for i := range clauses {
@@ -217,7 +215,7 @@ func (x *related) decideClauses(ctx context.Context, clauses []match.Clause, ref
 	return result, nil
 }
 
-// clause judges one clause.
+// clause tests one clause.
 func (x *related) clause(ctx context.Context, c *match.Clause, ref int64, r *match.Resource) (answer3, error) {
 	result := no
 	for _, m := range c.Any {
@@ -235,7 +233,7 @@ func (x *related) clause(ctx context.Context, c *match.Clause, ref int64, r *mat
 	return result, nil
 }
 
-// decideMatch judges one match.
+// decideMatch tests one match.
 func (x *related) decideMatch(ctx context.Context, m match.Match, ref int64, r *match.Resource) (answer3, error) {
 	alone := match.Clause{Any: []match.Match{m}}
 	switch alone.Holds(r) {

@@ -1,0 +1,72 @@
+package notify
+
+import (
+	"context"
+	"errors"
+	"kiln/server/notify/matching"
+	"kiln/server/outcome"
+	"kiln/server/store"
+	"strings"
+	"time"
+)
+
+// since selects the events that a client has not received: after a position, made at or
+// after an instant, and of transactions that had not ended at a snapshot.
+type since struct {
+	position store.ChangePosition
+	instant  time.Time
+	snapshot store.ChangeSnapshot
+}
+
+// includesPosition reports whether a change at a position belongs to it.
+func (s since) includesPosition(p store.ChangePosition) bool {
+	return p.Compare(s.position) > 0 && !s.snapshot.IsOver(p)
+}
+
+// parseSince reads a cursor or an instant; "" is now. A position before the start of the log is
+// 410.
+func (s *Service) parseSince(ctx context.Context, text string) (since, error) {
+	if text == "" {
+		at, err := s.Store.ChangeSnapshot(ctx)
+		return since{position: at.Last(), snapshot: at}, err
+	}
+	at, err := parseInstant(text)
+	if err != nil {
+		p, err := matching.ParseCursor(text)
+		var ahead bool
+		if err == nil {
+			ahead, err = s.Store.FindCursor(ctx, p)
+		}
+		if ahead { // it would wait for events that have long been
+			err = outcome.Invalid("%q is a cursor of events that have not been: this server has not given it out", outcome.Clip(text))
+		}
+		return since{position: p}, gone(err)
+	}
+	p, err := s.Store.ChangesSince(ctx, at)
+	return since{position: p, instant: at}, gone(err)
+}
+
+// gone makes a 410 of the error for a trimmed position.
+func gone(err error) error {
+	var trimmed *store.TrimmedError
+	if errors.As(err, &trimmed) && trimmed.Lost {
+		return outcome.New(outcome.CodeDeleted, "the cursor names an event that is not part of the database's history: the database was restored or has failed over without it; "+
+			"ask for events with _since=%s", trimmed.Next().Format(time.RFC3339Nano))
+	}
+	if errors.As(err, &trimmed) {
+		return outcome.New(outcome.CodeDeleted, "events are kept for a limited time, and events before %s are deleted; ask for later ones",
+			trimmed.Next().Format(time.RFC3339Nano))
+	}
+	return err
+}
+
+// parseInstant reads a dateTime of FHIR; a date is its first instant in UTC.
+func parseInstant(text string) (time.Time, error) {
+	for _, layout := range []string{time.RFC3339Nano, time.DateOnly} {
+		if t, err := time.Parse(layout, text); err == nil {
+			return t, nil
+		}
+	}
+	// A + in a query string is a blank.
+	return time.Parse(time.RFC3339Nano, strings.Replace(text, " ", "+", 1))
+}
