@@ -119,6 +119,16 @@ var singular = map[string]string{
 	"post-logout-redirect-uri": "post-logout-redirect-uris",
 }
 
+// acceptPluralOfScope lets --scopes be given for --scope.
+func acceptPluralOfScope(f *pflag.FlagSet) {
+	f.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+		if name == "scopes" {
+			name = "scope"
+		}
+		return pflag.NormalizedName(name)
+	})
+}
+
 func newFields(c *cobra.Command) *fields {
 	c.Flags().SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 		if plural, ok := singular[name]; ok {
@@ -242,30 +252,30 @@ func client() *cobra.Command {
 	c := &cobra.Command{Use: "client", Short: "Manage OAuth clients, on the database itself", Args: cobra.NoArgs, RunE: help}
 	clientFields := func(c *cobra.Command) *fields {
 		f := newFields(c)
-		f.text("client-id", "clientId", "client id (default made up)")
-		f.text("name", "name", "name for users")
+		f.text("client-id", "clientId", "client id (default generated)")
+		f.text("name", "name", "display name")
 		f.bool("confidential", "confidential", "it can keep a secret")
 		f.text("token-endpoint-auth-method", "tokenEndpointAuthMethod", "none, client_secret_basic, client_secret_post or private_key_jwt")
-		f.text("client-secret", "clientSecret", "a secret of your choice (default made up)")
-		f.text("jwks", "jwks", "file with its public keys, a JWK set")
-		f.text("jwks-uri", "jwksUri", "URL of its public keys")
-		f.list("redirect-uris", "redirectUris", "where users are sent back to")
-		f.list("post-logout-redirect-uris", "postLogoutRedirectUris", "where users are sent after signing out")
-		f.text("launch-uri", "launchUri", "where an EHR launches it")
+		f.text("client-secret", "clientSecret", "secret of your choice (default generated)")
+		f.text("jwks", "jwks", "file with the public keys of the client, a JWK set")
+		f.text("jwks-uri", "jwksUri", "URL of the public keys of the client, a JWK set")
+		f.list("redirect-uris", "redirectUris", "addresses to which users return after the sign-in")
+		f.list("post-logout-redirect-uris", "postLogoutRedirectUris", "addresses to which users return after the sign-out")
+		f.text("launch-uri", "launchUri", "launch page of the client, which an EHR opens")
 		f.list("grant-types", "grantTypes", "authorization_code, client_credentials, refresh_token")
 		f.json["scopes"] = "scopes"
 		scopesFlag(f.flags, "scopes", "scopes that it may request")
 		f.text("access-token-lifetime", "accessTokenLifetime", "such as 10m")
 		f.text("refresh-token-lifetime", "refreshTokenLifetime", "such as 90d")
 		f.bool("pkce-required", "pkceRequired", "refuse authorization requests without PKCE")
-		f.list("allowed-origins", "allowedOrigins", "origins whose browsers may read its tokens")
+		f.list("allowed-origins", "allowedOrigins", "origins of web pages that may call the token endpoint")
 		f.bool("may-introspect", "mayIntrospect", "it may introspect any token")
 		f.bool("trusted", "trusted", "first party: no consent page")
 		f.text("id-token-signing-alg", "idTokenSigningAlg", "RS256, RS384, ES256 or ES384")
 		return f
 	}
 
-	create := &cobra.Command{Use: "create [CLIENT-ID]", Short: "Register a client; its secret stands on the last line", Args: cobra.MaximumNArgs(1)}
+	create := &cobra.Command{Use: "create [CLIENT-ID]", Short: "Register a client, and print its secret on the last line", Args: cobra.MaximumNArgs(1)}
 	created := clientFields(create)
 	create.RunE = onAccounts(func(c *cobra.Command, a *oauth.Admin, args []string) error {
 		more := map[string]any{}
@@ -301,9 +311,9 @@ func client() *cobra.Command {
 		return tell(c, answer, answer.ClientSecret)
 	})
 
-	secret := &cobra.Command{Use: "secret CLIENT-ID", Short: "Give a client another secret; it stands on the last line", Args: cobra.MaximumNArgs(1)}
+	secret := &cobra.Command{Use: "secret CLIENT-ID", Short: "Replace the secret of a client, and print the new one on the last line", Args: cobra.MaximumNArgs(1)}
 	secret.Flags().String("client-id", "", "client id")
-	secret.Flags().String("client-secret", "", "a secret of your choice (default made up)")
+	secret.Flags().String("client-secret", "", "secret of your choice (default generated)")
 	secret.RunE = onAccounts(func(c *cobra.Command, a *oauth.Admin, args []string) error {
 		id, err := named(c, args, "client-id")
 		if err != nil {
@@ -373,13 +383,13 @@ func user() *cobra.Command {
 	c := &cobra.Command{Use: "user", Short: "Manage users, on the database itself", Args: cobra.NoArgs, RunE: help}
 	userFields := func(c *cobra.Command) *fields {
 		f := newFields(c)
-		f.text("username", "username", "name to sign in with")
-		f.text("password", "password", "at least 12 characters (default made up); better by --password-stdin")
+		f.text("username", "username", "name for the sign-in")
+		f.text("password", "password", "at least 12 characters (default generated); --password-stdin keeps it out of the shell history")
 		f.flags.Bool("password-stdin", false, "read the password from standard input")
-		f.text("name", "name", "name for people")
+		f.text("name", "name", "display name")
 		f.text("email", "email", "e-mail address")
 		f.text("fhir-user", "fhirUser", "Practitioner/x, Patient/x, RelatedPerson/x or Person/x; it must exist")
-		f.list("roles", "roles", "roles; admin is known")
+		f.list("roles", "roles", "roles, such as admin")
 		return f
 	}
 	given := func(c *cobra.Command, f *fields, name string) ([]byte, error) {
@@ -394,7 +404,7 @@ func user() *cobra.Command {
 		return f.body(more)
 	}
 
-	create := &cobra.Command{Use: "create USERNAME", Short: "Make a user; a made password stands on the last line", Args: cobra.MaximumNArgs(1)}
+	create := &cobra.Command{Use: "create USERNAME", Short: "Create a user, and print a generated password on the last line", Args: cobra.MaximumNArgs(1)}
 	created := userFields(create)
 	create.RunE = onAccounts(func(c *cobra.Command, a *oauth.Admin, args []string) error {
 		name, err := named(c, args, "username")
@@ -430,9 +440,9 @@ func user() *cobra.Command {
 		return tell(c, answer, "")
 	})
 
-	password := &cobra.Command{Use: "password USERNAME", Short: "Give a user another password; a made one stands on the last line", Args: cobra.MaximumNArgs(1)}
+	password := &cobra.Command{Use: "password USERNAME", Short: "Replace the password of a user, and print a generated one on the last line", Args: cobra.MaximumNArgs(1)}
 	password.Flags().String("username", "", "name of the user")
-	password.Flags().String("password", "", "the password (default made up); better by --password-stdin")
+	password.Flags().String("password", "", "the password (default generated); --password-stdin keeps it out of the shell history")
 	password.Flags().Bool("password-stdin", false, "read the password from standard input")
 	password.RunE = onAccounts(func(c *cobra.Command, a *oauth.Admin, args []string) error {
 		name, err := named(c, args, "username")
@@ -486,7 +496,7 @@ func readLine(in io.Reader) (string, error) {
 func signingKey() *cobra.Command {
 	c := &cobra.Command{Use: "key", Short: "Manage the keys that sign tokens, on the database itself", Args: cobra.NoArgs, RunE: help}
 	rotate := &cobra.Command{
-		Use: "rotate", Short: "Make the next keys: published now, they sign in a day", Args: cobra.NoArgs,
+		Use: "rotate", Short: "Create the next signing keys: published now, in use a day later", Args: cobra.NoArgs,
 	}
 	now := rotate.Flags().Bool("now", false, "for a leaked key: withdraw the keys until now, end their tokens, and sign with the next keys at once")
 	rotate.RunE = onAccounts(func(c *cobra.Command, a *oauth.Admin, _ []string) error {
@@ -512,11 +522,12 @@ func signingKey() *cobra.Command {
 // apiKey is `kiln admin apikey`.
 func apiKey() *cobra.Command {
 	c := &cobra.Command{Use: "apikey", Short: "Manage API keys of internal services, on the database itself", Args: cobra.NoArgs, RunE: help}
-	create := &cobra.Command{Use: "create", Short: "Make an API key; it stands alone on the last line", Args: cobra.NoArgs}
+	create := &cobra.Command{Use: "create", Short: "Create an API key, and print it alone on the last line", Args: cobra.NoArgs}
 	f := create.Flags()
-	scope := scopesFlag(f, "scope", "its scopes: system/…, admin, metrics")
-	name := f.String("name", "", "its purpose")
-	expires := f.String("expires", "", "how long it is good, such as 90d (default for ever)")
+	acceptPluralOfScope(f)
+	scope := scopesFlag(f, "scope", "scopes of the key: system/…, metrics, admin")
+	name := f.String("name", "", "purpose of the key")
+	expires := f.String("expires", "", "lifetime, such as 90d (default unlimited)")
 	create.RunE = onAccounts(func(c *cobra.Command, a *oauth.Admin, _ []string) error {
 		key, err := a.CreateAPIKey(c.Context(), *name, scope.String(), *expires)
 		if err != nil {
@@ -588,7 +599,7 @@ func grant() *cobra.Command {
 // consoleSession is `kiln admin session`.
 func consoleSession() *cobra.Command {
 	c := &cobra.Command{Use: "session", Short: "List and revoke the sessions of the console, on the database itself", Args: cobra.NoArgs, RunE: help}
-	list := &cobra.Command{Use: "list", Short: "List the sessions of the console that nobody has signed out of", Args: cobra.NoArgs}
+	list := &cobra.Command{Use: "list", Short: "List the open sessions of the console", Args: cobra.NoArgs}
 	user := list.Flags().String("user", "", "only this user's sessions")
 	list.RunE = onAccounts(func(c *cobra.Command, a *oauth.Admin, _ []string) error {
 		all, err := a.Sessions(c.Context(), *user, oauth.ConsoleTimes{Idle: 365 * 24 * time.Hour, Lifetime: 365 * 24 * time.Hour})
@@ -612,9 +623,9 @@ func consoleSession() *cobra.Command {
 
 // token is `kiln token`.
 func token() *cobra.Command {
-	c := &cobra.Command{Use: "token", Short: "Make access tokens, and explain their rights"}
+	c := &cobra.Command{Use: "token", Short: "Create access tokens, and explain their rights"}
 	mint := &cobra.Command{
-		Use: "mint", Short: "Make an access token, on the database itself; it stands alone on the last line", Args: cobra.NoArgs,
+		Use: "mint", Short: "Create an access token on the database itself, and print it alone on the last line", Args: cobra.NoArgs,
 		Long: `Make an access token of a client, or of a user of a client, without a sign-in. The client and
 the user must be there. It is for tests and for administrators in need: whoever can run it
 has the database anyhow.`,
@@ -622,11 +633,12 @@ has the database anyhow.`,
 	f := mint.Flags()
 	var m oauth.Minting
 	f.StringVar(&m.ClientID, "client", "", "client that the token is for")
-	scope := scopesFlag(f, "scope", "its scopes")
+	acceptPluralOfScope(f)
+	scope := scopesFlag(f, "scope", "scopes of the token")
 	f.StringVar(&m.Username, "user", "", "user that the token is for (default the client itself)")
 	f.StringVar(&m.Patient, "patient", "", "patient of the launch context")
 	f.StringVar(&m.Encounter, "encounter", "", "encounter of the launch context")
-	f.StringVar(&m.Lifetime, "expires", "1h", "how long it is good")
+	f.StringVar(&m.Lifetime, "expires", "1h", "lifetime")
 	mint.RunE = onAccounts(func(c *cobra.Command, a *oauth.Admin, _ []string) error {
 		cfg, err := loadConfig(c)
 		if err != nil {

@@ -103,7 +103,7 @@ func reindex() *cobra.Command {
 	var watch, start bool
 	c := &cobra.Command{
 		Use:   "reindex",
-		Short: "Show the work on the search index, or start it",
+		Short: "Show the progress of reindexing, or start it",
 		Example: `  kiln admin reindex
   kiln admin reindex --server https://fhir.example.org/fhir --token "$TOKEN"`,
 		Long: `Show the jobs that index stored resources again, with their rate and the time left.
@@ -125,7 +125,7 @@ with the search parameters, and correct it.`,
 	}
 	r.flags(c)
 	f := c.Flags()
-	f.BoolVar(&watch, "watch", false, "show again every second until no job is left")
+	f.BoolVar(&watch, "watch", false, "repeat every second until no job is left")
 	f.BoolVar(&start, "start", false, "start a job for each resource type")
 	f.StringSliceVar(&types, "type", nil, "resource types to start a job for (default all)")
 	f.StringSliceVar(&parameters, "parameter", nil, "only types that have one of these search parameters")

@@ -107,7 +107,7 @@ func adminFeatures() *cobra.Command {
 		}
 		return http.MethodPut, flag(a), body, nil
 	})
-	enable.Flags().IntVar(&percentage, "percentage", 100, "of the clients, by a hash of their id")
+	enable.Flags().IntVar(&percentage, "percentage", 100, "percentage of the clients, by a hash of their id")
 	enable.Flags().StringSliceVar(&clients, "client", nil, "client that it is on for; may be repeated")
 	c.AddCommand(
 		get("list", "List the flags", "/admin/features"),
@@ -151,7 +151,7 @@ func adminSearches() *cobra.Command {
 
 // adminIndexes is `kiln admin indexes`.
 func adminIndexes() *cobra.Command {
-	c := &cobra.Command{Use: "indexes", Short: "Show and apply indexes that searches would gain by, and those for _sort"}
+	c := &cobra.Command{Use: "indexes", Short: "Show suggested database indexes, and create or drop indexes"}
 	var typ string
 	suggestions := ask("suggestions", "List the indexes that were proved to help", cobra.NoArgs, func([]string) (string, string, any, error) {
 		path := "/admin/indexes/suggestions"
@@ -160,7 +160,7 @@ func adminIndexes() *cobra.Command {
 		}
 		return http.MethodGet, path, nil, nil
 	})
-	suggestions.Flags().StringVar(&typ, "type", "", "only those for searches of this resource type")
+	suggestions.Flags().StringVar(&typ, "type", "", "only suggestions for searches of this resource type")
 	c.AddCommand(suggestions, ask("apply ID", "Build a suggested index, while others read and write", cobra.ExactArgs(1), func(a []string) (string, string, any, error) {
 		return http.MethodPost, "/admin/indexes/suggestions/" + url.PathEscape(a[0]) + "/apply", nil, nil
 	}))
@@ -181,7 +181,7 @@ func adminIndexes() *cobra.Command {
 
 // adminJobs is `kiln admin jobs`.
 func adminJobs() *cobra.Command {
-	c := &cobra.Command{Use: "jobs", Short: "Show and cancel work that goes on in the background"}
+	c := &cobra.Command{Use: "jobs", Short: "List and cancel background jobs"}
 	c.AddCommand(
 		get("list", "List the jobs, newest first", "/admin/jobs"),
 		ask("get ID", "Show a job", cobra.ExactArgs(1), func(a []string) (string, string, any, error) {
@@ -196,7 +196,7 @@ func adminJobs() *cobra.Command {
 
 // adminRetention is `kiln admin retention`.
 func adminRetention() *cobra.Command {
-	c := &cobra.Command{Use: "retention", Short: "Remove AuditEvents and versions that are older than the settings allow"}
+	c := &cobra.Command{Use: "retention", Short: "Delete AuditEvents and versions older than their retention"}
 	c.AddCommand(ask("run", "Start the job now; it also starts by itself once a day", cobra.NoArgs, func([]string) (string, string, any, error) {
 		return http.MethodPost, "/admin/retention", nil, nil
 	}))
@@ -273,13 +273,13 @@ func auditExport() *cobra.Command {
 		return nil
 	}}
 	r.flags(c)
-	c.Flags().StringVar(&since, "since", "", "only those since a FHIR date or instant")
+	c.Flags().StringVar(&since, "since", "", "only events since a FHIR date or instant")
 	return c
 }
 
 func auditTail() *cobra.Command {
 	var r remote
-	c := &cobra.Command{Use: "tail", Short: "Print the latest AuditEvents as NDJSON, and new ones as they come", Args: cobra.NoArgs, RunE: func(c *cobra.Command, _ []string) error {
+	c := &cobra.Command{Use: "tail", Short: "Print the latest AuditEvents as NDJSON, and follow new ones", Args: cobra.NoArgs, RunE: func(c *cobra.Command, _ []string) error {
 		seen := make(map[string]bool)
 		for {
 			events, _, err := auditPage(c, &r, "/AuditEvent?_sort=-_lastUpdated&_count=200&_total=none")

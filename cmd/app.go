@@ -21,7 +21,7 @@ import (
 
 // appCommand is `kiln app`, for authors of Apps.
 func appCommand() *cobra.Command {
-	c := &cobra.Command{Use: "app", Short: "Write Apps: begin, test, deploy them, follow their log, replay events"}
+	c := &cobra.Command{Use: "app", Short: "Develop Apps: create, test, deploy, read the log, replay events"}
 	c.AddCommand(appInit(), appTest(), appDev(), appDeploy(), appLogs(), appReplay())
 	return c
 }
@@ -146,7 +146,7 @@ var projectName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9.-]{0,59}$`)
 // appInit is `kiln app init`.
 func appInit() *cobra.Command {
 	return &cobra.Command{
-		Use: "init NAME", Short: "Begin an App in a new folder: app.json, a script and a test", Args: cobra.ExactArgs(1),
+		Use: "init NAME", Short: "Create an App in a new folder: app.json, a script and a test", Args: cobra.ExactArgs(1),
 		Example: "  kiln app init risk && kiln app test risk",
 		RunE: func(c *cobra.Command, args []string) error {
 			dir := args[0]
@@ -189,7 +189,7 @@ func deploy(c *cobra.Command, r *remote, p *project) (version string, err error)
 func appDeploy() *cobra.Command {
 	var r remote
 	c := &cobra.Command{
-		Use: "deploy [DIR]", Short: "Put the App of a folder on a running server", Args: cobra.MaximumNArgs(1),
+		Use: "deploy [DIR]", Short: "Deploy the App of a folder to a running server", Args: cobra.MaximumNArgs(1),
 		Example: `  kiln app deploy risk --server https://fhir.example.org/fhir --token "$TOKEN"`,
 		RunE: func(c *cobra.Command, args []string) error {
 			p, err := readProject(appFolder(args), os.LookupEnv)
@@ -393,7 +393,7 @@ func appReplay() *cobra.Command {
 	var subscription, since string
 	var count int
 	c := &cobra.Command{
-		Use: "replay [ID]", Short: "Run past events through a subscription's handler, and print the writes that it would make", Args: cobra.MaximumNArgs(1),
+		Use: "replay [ID]", Short: "Run past events through a subscription's handler, and print the writes of this dry run", Args: cobra.MaximumNArgs(1),
 		Example: "  kiln app replay --subscription App/enrich/0 --since 2026-01-01",
 		RunE: func(c *cobra.Command, args []string) error {
 			id, number, err := subscriptionOf(args, subscription)
@@ -450,7 +450,7 @@ func appReplay() *cobra.Command {
 	r.flags(c)
 	c.Flags().StringVar(&subscription, "subscription", "0", "the subscription: App/ID/NUMBER, or its number, counted from 0")
 	c.Flags().StringVar(&since, "since", "", "events since an instant or a date")
-	c.Flags().IntVar(&count, "count", 100, "at most so many events that pass the filter")
+	c.Flags().IntVar(&count, "count", 100, "number of events that pass the filter, at most")
 	_ = c.MarkFlagRequired("since")
 	return c
 }

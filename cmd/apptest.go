@@ -109,7 +109,7 @@ func appTest() *cobra.Command {
 	var databaseURL string
 	c := &cobra.Command{
 		Example: "  kiln app test docs/apps/risk",
-		Use:     "test [DIR]", Short: "Run the *.test.json of an App against a server of its own", Args: cobra.MaximumNArgs(1),
+		Use:     "test [DIR]", Short: "Run the test cases of an App (*.test.json) on a temporary server", Args: cobra.MaximumNArgs(1),
 		Long: `Run the cases of an App's *.test.json files against a server that is started for them,
 on a temporary database. With --database-url, use an existing empty database; it keeps
 the stored resources.`,

@@ -178,7 +178,7 @@ func TestAccountCommands(t *testing.T) {
 		{"admin apikey create --name nightly --scope system/*.rs", "it does not expire", ""},
 		{"admin apikey create --name lab --scope system/Observation.rs?category=laboratory,vital-signs&status=final,system/Patient.rs,admin",
 			`with scope admin system/Observation\.rs\?category=laboratory,vital-signs&status=final system/Patient\.rs;`, ""},
-		{"admin apikey create --name short --scope system/*.rs --expires 90d", "it expires 20", ""},
+		{"admin apikey create --name short --scopes system/*.rs --expires 90d", "it expires 20", ""},
 		{"admin apikey list", "nightly", ""},
 		{"admin apikey revoke KEY", "", ""},
 		{"admin apikey list --json", `"revoked`, ""},

@@ -16,7 +16,7 @@ import (
 func backupCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "backup FILE",
-		Short: "Write the whole database into a file, while others write",
+		Short: "Back up the whole database to a file",
 		Long: `Write the whole database into a file, with what each table holds counted and
 summed. Servers may go on writing: the file is the state of one moment. A file of
 that name is replaced when the backup is whole.`,
@@ -99,7 +99,7 @@ func restoreCommand() *cobra.Command {
 	var verify bool
 	c := &cobra.Command{
 		Use:     "restore FILE",
-		Short:   "Read a backup into an empty database",
+		Short:   "Restore a backup into an empty database",
 		Example: "  kiln restore kiln-2026-11-22.zip --verify --database-url postgres://kiln@db/new",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {

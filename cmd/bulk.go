@@ -395,7 +395,7 @@ func readState(path string, into any) (ok bool, err error) {
 // newKey is `kiln token key`.
 func newKey() *cobra.Command {
 	return &cobra.Command{
-		Use: "key FILE", Short: "Make a key pair for a backend service: the private JWK into FILE, the public set to the output", Args: cobra.ExactArgs(1),
+		Use: "key FILE", Short: "Create a key pair for a backend service: the private JWK in FILE, the public set on the output", Args: cobra.ExactArgs(1),
 		Long: `Make a key pair (ES384) for a client that authenticates with private_key_jwt. FILE gets the private
 key as a JWK, readable for its owner alone; there must be no such file. The output is the public
 JWK set, for kiln admin client create --jwks.`,

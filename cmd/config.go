@@ -66,7 +66,7 @@ func config() *cobra.Command {
 		},
 		&cobra.Command{
 			Use:   "check",
-			Short: "Say whether a server could start with this configuration",
+			Short: "Check whether a server could start with this configuration",
 			Long: `Check every key, the address, the terminology server and the database of
 database.url. A private PostgreSQL is not started: kiln doctor does that. Every
 wrong key is reported, with its value.`,

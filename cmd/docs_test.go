@@ -1,18 +1,15 @@
 package main
 
 import (
-	"context"
 	"io/fs"
 	"maps"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"kiln/queries"
 )
@@ -29,46 +26,10 @@ func document(t *testing.T, name string) string {
 // The first tutorial works when a reader pastes it from top to bottom.
 func TestFirstServerTutorial(t *testing.T) {
 	t.Parallel()
-	for _, tool := range []string{"bash", "curl", "sed"} {
-		if _, err := exec.LookPath(tool); err != nil {
-			t.Skipf("there is no %s", tool)
-		}
-	}
-	text := document(t, "docs/tutorials/first-server.md")
-	var script strings.Builder
-	for _, m := range regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(text, -1) {
-		script.WriteString(m[1] + "\n")
-	}
 	base := realServer(t, func(next http.Handler) http.Handler { return next })
-	dir := t.TempDir()
-	examples, err := filepath.Abs("../examples")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(examples, filepath.Join(dir, "examples")); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Mkdir(filepath.Join(dir, "bin"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	wrapper := "#!/bin/sh\nRUN_AS_KILN=1 exec '" + os.Args[0] + "' \"$@\"\n"
-	if err := os.WriteFile(filepath.Join(dir, "bin", "kiln"), []byte(wrapper), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	c := exec.CommandContext(ctx, "bash", "-eu", "-c", strings.ReplaceAll(script.String(), "http://127.0.0.1:8080/fhir", base))
-	c.Dir = dir
-	out, err := c.CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	for _, want := range []string{`"birthDate":"1974-12-25"`, `"versionId":"2"`, `"conflict"`, `"transaction-response"`, "90 resources in 5 requests", "0 failed",
-		`"total":3`, `did you mean`, `"type":"searchset"`, `"Kiln"`, `{"status":"ok"`, `"value":"Jim"`} {
-		if !strings.Contains(strings.ReplaceAll(string(out), `": "`, `":"`), want) {
-			t.Errorf("the tutorial does not show %s:\n%s", want, out)
-		}
-	}
+	out := pasteBlocks(t, shellBlocks(t, "docs/tutorials/first-server.md"), nil, "http://127.0.0.1:8080/fhir", base)
+	showsAll(t, out, `"birthDate":"1974-12-25"`, `"versionId":"2"`, `"conflict"`, `"transaction-response"`, "90 resources in 5 requests", "0 failed",
+		`"total":3`, `did you mean`, `"type":"searchset"`, `"Kiln"`, `{"status":"ok"`, `"value":"Jim"`)
 }
 
 // A target that needs PostgreSQL and the program looks for PostgreSQL first, because compiling
@@ -92,7 +53,7 @@ func TestPostgreSQLIsLookedForBeforeCompiling(t *testing.T) {
 }
 
 // documents are the pages whose quotations of the code are checked.
-var documents = []string{"README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs/README.md", "docs/tutorials/first-server.md", "docs/architecture.md", "docs/operate.md", "docs/apps.md", "docs/notifications.md", "docs/authorization.md", "docs/bulk.md"}
+var documents = []string{"README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs/README.md", "docs/tutorials/first-server.md", "docs/tutorials/smart-app.md", "docs/tutorials/webhook.md", "docs/tutorials/app.md", "docs/views.md", "docs/console.md", "docs/architecture.md", "docs/operate.md", "docs/apps.md", "docs/notifications.md", "docs/authorization.md", "docs/bulk.md"}
 
 // Every line of a shell block that calls kiln names an existing command and existing flags.
 func TestDocumentedCommandsParse(t *testing.T) {
@@ -186,7 +147,7 @@ func TestDocumentsQuoteTheCode(t *testing.T) {
 			text := m[1]
 			section, _, _ := strings.Cut(text, ".")
 			isSection := slices.ContainsFunc(known, func(name string) bool { return strings.HasPrefix(name, text+".") })
-			ofScripts := file == "docs/apps.md" && section == "fhir" // names that a script calls
+			ofScripts := (file == "docs/apps.md" || file == "docs/tutorials/app.md") && section == "fhir" // names that a script calls
 			if word.MatchString(text) && sections[section] && !slices.Contains(known, text) && !isSection && !ofScripts && !strings.HasSuffix(text, ".go") {
 				t.Errorf("%s quotes %s, which is no configuration key", file, text)
 			}
@@ -233,42 +194,7 @@ func TestMapIsWhole(t *testing.T) {
 // The guide to views works when a reader pastes it from top to bottom.
 func TestViewsGuide(t *testing.T) {
 	t.Parallel()
-	for _, tool := range []string{"bash", "curl", "sed"} {
-		if _, err := exec.LookPath(tool); err != nil {
-			t.Skipf("there is no %s", tool)
-		}
-	}
-	var script strings.Builder
-	for _, m := range regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(document(t, "docs/views.md"), -1) {
-		script.WriteString(m[1] + "\n")
-	}
 	base := realServer(t, func(next http.Handler) http.Handler { return next })
-	dir := t.TempDir()
-	examples, err := filepath.Abs("../examples")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(examples, filepath.Join(dir, "examples")); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Mkdir(filepath.Join(dir, "bin"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	wrapper := "#!/bin/sh\nRUN_AS_KILN=1 exec '" + os.Args[0] + "' \"$@\"\n"
-	if err := os.WriteFile(filepath.Join(dir, "bin", "kiln"), []byte(wrapper), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
-	c := exec.CommandContext(ctx, "bash", "-eu", "-c", strings.ReplaceAll(script.String(), "http://127.0.0.1:8080/fhir", base))
-	c.Dir = dir
-	out, err := c.CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	for _, want := range []string{"valid, 8 columns", "id,family,given,gender", "Ashford", "patients.parquet", "observations.parquet", `"completed"`, "/patients.1.csv"} {
-		if !strings.Contains(strings.ReplaceAll(string(out), `": "`, `":"`), want) {
-			t.Errorf("the guide does not show %s:\n%s", want, out)
-		}
-	}
+	out := pasteBlocks(t, shellBlocks(t, "docs/views.md"), nil, "http://127.0.0.1:8080/fhir", base)
+	showsAll(t, out, "valid, 8 columns", "id,family,given,gender", "Ashford", "patients.parquet", "observations.parquet", `"completed"`, "/patients.1.csv")
 }

@@ -13,7 +13,7 @@ import (
 func doctor() *cobra.Command {
 	return &cobra.Command{
 		Use:   "doctor",
-		Short: "Look for problems that would affect the server",
+		Short: "Check the installation for problems",
 		Long: `Check the configuration, the address, the terminology server and the database: it can
 be written, it keeps acknowledged writes in a crash, and it has the tables of this
 build. A private PostgreSQL is started for the check. The exit status is not zero if a

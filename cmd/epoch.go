@@ -16,7 +16,7 @@ func epochs() *cobra.Command {
 	c.AddCommand(
 		&cobra.Command{
 			Use:     "list",
-			Short:   "List the epochs: the unbroken lines of the database's history",
+			Short:   "List the epochs, the unbroken lines of the database's history",
 			Example: "  kiln admin epoch list --json",
 			Args:    cobra.NoArgs,
 			RunE: onDatabase(func(c *cobra.Command, url string) error {

@@ -75,7 +75,7 @@ not zero then. After an interruption the same command goes on: the state file ha
 	f := c.Flags()
 	f.StringVar(&o.source, "source", "", "URI that becomes meta.source of resources without one")
 	f.StringVar(&o.errors, "errors", "kiln-import.errors.ndjson", "file that errors are written to")
-	f.StringVar(&o.state, "state", "kiln-import.state", "file that remembers which files are imported")
+	f.StringVar(&o.state, "state", "kiln-import.state", "file with the list of imported files")
 	return c
 }
 

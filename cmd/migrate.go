@@ -12,13 +12,13 @@ import (
 
 // migrate is `kiln migrate`.
 func migrate() *cobra.Command {
-	c := &cobra.Command{Use: "migrate", Short: "Bring the database's schema up to date, or show how far it is",
+	c := &cobra.Command{Use: "migrate", Short: "Migrate the schema of the database, or show its state",
 		Example: `  kiln migrate status
   kiln migrate up --database-url postgres://kiln@db/kiln`}
 	c.AddCommand(
 		&cobra.Command{
 			Use:     "up",
-			Short:   "Apply every migration that is missing; serve does so too",
+			Short:   "Apply all pending migrations; serve does this at its start",
 			Example: "  kiln migrate up",
 			Args:    cobra.NoArgs,
 			RunE: onDatabase(func(c *cobra.Command, url string) error {

@@ -14,7 +14,7 @@ import (
 
 // notification is `kiln admin notification`.
 func notification() *cobra.Command {
-	c := &cobra.Command{Use: "notification", Short: "Show and repeat the deliveries of notifications"}
+	c := &cobra.Command{Use: "notification", Short: "Show and repeat deliveries of notifications"}
 	c.AddCommand(listDeliveries(), showDelivery(), redeliver(), tailDeliveries())
 	return c
 }
@@ -108,8 +108,8 @@ func listDeliveries() *cobra.Command {
 	}
 	r.flags(c)
 	q.flags(c)
-	c.Flags().StringVar(&q.since, "since", "", "only those queued since an instant")
-	c.Flags().IntVar(&q.count, "count", 100, "at most so many")
+	c.Flags().StringVar(&q.since, "since", "", "only deliveries queued since an instant")
+	c.Flags().IntVar(&q.count, "count", 100, "number of deliveries, at most")
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return c
 }
@@ -137,7 +137,7 @@ func redeliver() *cobra.Command {
 	var subscription string
 	var dead bool
 	c := &cobra.Command{
-		Use: "redeliver [ID…]", Short: "Deliver again: some deliveries, or all dead letters",
+		Use: "redeliver [ID…]", Short: "Repeat deliveries, or all dead letters",
 		Example: "  kiln admin notification redeliver --dead-letters --subscription 123",
 		RunE: func(c *cobra.Command, args []string) error {
 			switch {
@@ -171,7 +171,7 @@ func redeliver() *cobra.Command {
 		},
 	}
 	r.flags(c)
-	c.Flags().BoolVar(&dead, "dead-letters", false, "all that were given up")
+	c.Flags().BoolVar(&dead, "dead-letters", false, "repeat all dead letters")
 	c.Flags().StringVar(&subscription, "subscription", "", "with --dead-letters: only deliveries of a Subscription, by its id")
 	return c
 }
@@ -181,7 +181,7 @@ func tailDeliveries() *cobra.Command {
 	var r remote
 	q := deliveryQuery{count: 1000}
 	c := &cobra.Command{
-		Use: "tail", Short: "Print deliveries as they end, until interrupted", Args: cobra.NoArgs,
+		Use: "tail", Short: "Print deliveries as they finish, until interrupted", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			since := time.Now()
 			seen := make(map[string]string)

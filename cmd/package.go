@@ -138,7 +138,7 @@ func listPackages(dir *string) *cobra.Command {
 	var replaced bool
 	c := &cobra.Command{
 		Use:   "list",
-		Short: "List the packages of the source tree, of this program where there is none, or of a running server",
+		Short: "List the packages of the source tree, of this program, or of a running server",
 		Example: `  kiln package list --json
   kiln package list --server http://127.0.0.1:8080/fhir`,
 		Args: cobra.NoArgs,

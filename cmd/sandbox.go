@@ -14,7 +14,7 @@ import (
 func sandboxWorker() *cobra.Command {
 	return &cobra.Command{
 		Use:    "sandbox-worker BYTES",
-		Short:  "Run scripts for a server, by frames on standard input and output",
+		Short:  "Run scripts for a server, over standard input and output",
 		Hidden: true,
 		Args:   cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {

@@ -32,7 +32,7 @@ import (
 
 // viewCommand is `kiln view`.
 func viewCommand() *cobra.Command {
-	c := &cobra.Command{Use: "view", Short: "Make rows out of resources with ViewDefinitions (SQL on FHIR)"}
+	c := &cobra.Command{Use: "view", Short: "Turn resources into rows with ViewDefinitions (SQL on FHIR)"}
 	c.AddCommand(viewCheck(), viewTest(), viewRun(), viewMaterialize(), viewList(), viewDrop(), viewGrant(true), viewGrant(false))
 	return c
 }
@@ -261,7 +261,7 @@ type viewRunOptions struct {
 func viewRun() *cobra.Command {
 	o := viewRunOptions{limit: -1}
 	c := &cobra.Command{
-		Use: "run VIEW...", Short: "Write the rows of views, of a server's data or of files", Args: cobra.MinimumNArgs(1),
+		Use: "run VIEW...", Short: "Write the rows of views, from a server or from files", Args: cobra.MinimumNArgs(1),
 		Long: `Writes the rows of each view: of the resources in files with --data, which needs no server, else of
 the server's. A view is a file, a folder of files, or the id of a stored ViewDefinition.
 With --output each view is a file NAME.FORMAT in that folder; a file is whole or not there.`,
@@ -277,7 +277,7 @@ With --output each view is a file NAME.FORMAT in that folder; a file is whole or
 	f.StringArrayVar(&o.patients, "patient", nil, "only resources of this patient: Patient/id")
 	f.StringArrayVar(&o.groups, "group", nil, "only resources of the patients of this group: Group/id")
 	f.StringVar(&o.since, "since", "", "only resources that changed after this instant")
-	f.IntVar(&o.limit, "limit", -1, "at most so many rows of each view")
+	f.IntVar(&o.limit, "limit", -1, "number of rows of each view, at most")
 	f.BoolVar(&o.noHeader, "no-header", false, "CSV without a header")
 	o.flags(c)
 	return c

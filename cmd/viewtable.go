@@ -134,7 +134,7 @@ func tableName(text string) string { return strings.TrimPrefix(strings.ToLower(t
 func viewGrant(give bool) *cobra.Command {
 	var names []string
 	c := &cobra.Command{
-		Use: "grant ROLE", Short: "Let a role of PostgreSQL read the tables of views", Args: cobra.ExactArgs(1),
+		Use: "grant ROLE", Short: "Allow a role of PostgreSQL to read the tables of views", Args: cobra.ExactArgs(1),
 		Long: `Lets an existing role of PostgreSQL read tables of views: all with the future ones, or the tables that --view names.
 A reader sees all rows. Rebuilds keep the right. Superusers and members of the owner are refused: they may
 do more than read.`,
