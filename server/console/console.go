@@ -502,12 +502,19 @@ type navItem struct {
 
 // Nav is the navigation Main: the screens that the person may open.
 func (v *visit) Nav() []navItem {
+	current := v.screen
+	if current == "confirm" { // a page about a thing of another screen
+		current, _, _ = strings.Cut(strings.TrimPrefix(v.r.URL.Path, "/console/"), "/")
+		if v.c.Service.Model.Resources[current] != nil {
+			current = "resource"
+		}
+	}
 	var out []navItem
 	for _, s := range mainScreens {
 		if s.admin && !v.Admin() {
 			continue
 		}
-		out = append(out, navItem{s.name, s.path, slices.Contains(s.screens, v.screen)})
+		out = append(out, navItem{s.name, s.path, slices.Contains(s.screens, current)})
 	}
 	return out
 }

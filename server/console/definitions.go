@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"net/http"
 	"net/url"
 	"slices"
@@ -290,7 +291,7 @@ func (v *visit) audit(parts []string) error {
 			}
 			at := linkCell(n.str("recorded"), "/console/AuditEvent/"+escape(n.str("id")))
 			at.Class = "date"
-			t.Rows = append(t.Rows, []cell{at, textCell(n.str("subtype", "code")), textCell(user), textCell(client), resource, textCell(strings.TrimSpace(n.str("outcome") + " " + n.str("outcomeDesc")))})
+			t.Rows = append(t.Rows, []cell{at, textCell(cmp.Or(n.str("subtype", "display"), n.str("subtype", "code"))), textCell(user), textCell(client), resource, textCell(strings.TrimSpace(n.str("outcome") + " " + n.str("outcomeDesc")))})
 		}
 		t.More = ""
 	}

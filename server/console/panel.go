@@ -3,6 +3,7 @@ package console
 import (
 	"cmp"
 	"fmt"
+	"strings"
 )
 
 // panel is a page of forms, tables and texts: most screens of administrators are one.
@@ -55,6 +56,9 @@ type field struct {
 
 // ID is the id of the input in the page.
 func (f field) ID() string { return "field-" + f.Name }
+
+// Rows is the number of lines of a textarea: the lines of its text, within limits.
+func (f field) Rows() int { return min(max(strings.Count(f.Value, "\n")+2, 5), 24) }
 
 // showPanel answers with a panel. screen names it in the metrics and the navigation.
 func (v *visit) showPanel(screen, heading string, p panel) error {

@@ -101,12 +101,12 @@ var recordTypes = []recordType{
 	{"AllergyIntolerance", "", []string{"onsetDateTime", "recordedDate"}, []string{"code"}},
 }
 
-// patientTables are the tables with the types that they have.
+// patientTables are the tables with the types that they have. german is the German name where the English word has several.
 var patientTables = []struct {
-	name  string
-	types []string
+	name, german string
+	types        []string
 }{
-	{"Conditions", []string{"Condition"}}, {"Medications", []string{"MedicationRequest"}}, {"Encounters", []string{"Encounter"}}, {"Documents", []string{"DocumentReference", "DiagnosticReport"}},
+	{"Conditions", "Diagnosen", []string{"Condition"}}, {"Medications", "", []string{"MedicationRequest"}}, {"Encounters", "", []string{"Encounter"}}, {"Documents", "", []string{"DocumentReference", "DiagnosticReport"}},
 }
 
 // firstOf is the text of the first element that there is.
@@ -178,8 +178,32 @@ func (v *visit) patientView(id string) error {
 		return failed
 	}
 	p.Charts = v.measurements(found["Observation"])
+	p.Tables = v.recordTables(found, totals)
+	for _, r := range recordTypes {
+		for _, n := range found[r.typ] {
+			p.Timeline = append(p.Timeline, event{firstOf(n, r.dates), r.typ, firstOf(n, r.name), "/console/" + r.typ + "/" + escape(n.str("id"))})
+		}
+	}
+	for _, n := range found["Observation"] {
+		text := strings.TrimSpace(valueText(n.get("code")) + ": " + columnValue(n, "Value").Text)
+		p.Timeline = append(p.Timeline, event{columnValue(n, "Date").Text, "Observation", strings.TrimSuffix(text, ":"), "/console/Observation/" + escape(n.str("id"))})
+	}
+	slices.SortStableFunc(p.Timeline, func(a, b event) int { return strings.Compare(b.Date, a.Date) })
+	if len(p.Timeline) > timelineShown {
+		p.More = v.T("The newest %d are shown.", timelineShown)
+		p.Timeline = p.Timeline[:timelineShown]
+	}
+	return v.show("patient", v.T("Patient view"), "", p)
+}
+
+// recordTables are the tables of a record, of the resources by type and of their numbers.
+func (v *visit) recordTables(found map[string][]*node, totals map[string]int64) (list []table) {
 	for _, t := range patientTables {
-		out := table{Name: v.T(t.name), Head: columns(v.T("Resource"), v.T("Date"), v.T("Description"), v.T("Status"))}
+		name := v.T(t.name)
+		if v.Language == german && t.german != "" {
+			name = t.german
+		}
+		out := table{Name: name, Head: columns(v.T("Resource"), v.T("Date"), v.T("Description"), v.T("Status"))}
 		var rest int64
 		for _, typ := range t.types {
 			kind := recordTypes[slices.IndexFunc(recordTypes, func(r recordType) bool { return r.typ == typ })]
@@ -196,23 +220,9 @@ func (v *visit) patientView(id string) error {
 		if rest > 0 {
 			out.More = v.T("%s more are in the search.", formatNumber(v.Language, rest))
 		}
-		p.Tables = append(p.Tables, out)
+		list = append(list, out)
 	}
-	for _, r := range recordTypes {
-		for _, n := range found[r.typ] {
-			p.Timeline = append(p.Timeline, event{firstOf(n, r.dates), r.typ, firstOf(n, r.name), "/console/" + r.typ + "/" + escape(n.str("id"))})
-		}
-	}
-	for _, n := range found["Observation"] {
-		text := strings.TrimSpace(valueText(n.get("code")) + ": " + columnValue(n, "Value").Text)
-		p.Timeline = append(p.Timeline, event{columnValue(n, "Date").Text, "Observation", strings.TrimSuffix(text, ":"), "/console/Observation/" + escape(n.str("id"))})
-	}
-	slices.SortStableFunc(p.Timeline, func(a, b event) int { return strings.Compare(b.Date, a.Date) })
-	if len(p.Timeline) > timelineShown {
-		p.More = v.T("The newest %d are shown.", timelineShown)
-		p.Timeline = p.Timeline[:timelineShown]
-	}
-	return v.show("patient", v.T("Patient view"), "", p)
+	return list
 }
 
 // series are the values of a code.

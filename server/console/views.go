@@ -44,7 +44,7 @@ func (v *visit) views(_ []string) error {
 		return err
 	}
 	if len(p.Tables) > 0 {
-		p.Forms = []panelForm{v.newForm("/console/views", v.T("Build table"), field{Label: v.T("View"), Name: "view", Value: v.form.Get("view"), Hint: "ViewDefinition/patients", Required: true},
+		p.Forms = []panelForm{v.newForm("/console/views", v.T("Build table"), field{Label: v.T("View"), Name: "view", Value: v.form.Get("view"), Wide: true, Hint: "ViewDefinition/patients", Required: true},
 			field{Label: v.T("Indexes"), Name: "indexes", Kind: "textarea", Wide: true, Value: v.form.Get("indexes"), Hint: v.T("One a line: the columns of an index, with commas between them. May be empty.")})}
 		p.Links = []navItem{{Name: v.T("New %s", "ViewDefinition"), Path: "/console/ViewDefinition/new"}}
 	}

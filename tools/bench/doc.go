@@ -9,6 +9,8 @@
 //	bench access --kiln bin/kiln                          reads, searches and tokens with authorization, beside those without
 //	bench scale --size 2000000                            the design's rows among 0.2 and among 2 million resources
 //	bench copies --first 1 --copies 9 --url http://…      fill a server with copies of the corpus
+//	bench console --kiln bin/kiln                         pages of the console beside REST; reads with the console on and off
+//	bench console --url http://127.0.0.1:8080             the pages of a server that runs
 //	bench operations --kiln bin/kiln                      what rate limits and audit cost
 //	bench bulk --kiln bin/kiln                            bulk export and import beside paging and transactions
 //	bench notifications --kiln bin/kiln                   subscriptions, webhooks, WebSockets, event streams
