@@ -25,7 +25,7 @@ func auditEvent(f finished) []byte {
 	code, text := "0", "delivered"
 	if !f.result.OK() {
 		code, text = "4", f.result.Err // minor: it is tried again
-		if f.status == 'f' {
+		if f.status == deliveryFailed {
 			code = "8"
 		}
 	}

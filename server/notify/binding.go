@@ -125,7 +125,7 @@ func (s *Service) mayBind(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	if !isBackport(r) || r.Channel == nil || r.Channel.Type_.Text != "websocket" || r.Status.Text == "off" {
+	if !isBackport(r) || r.Channel == nil || r.Channel.Type_.Text != "websocket" || r.Status.Text == statusOff {
 		return outcome.UnprocessableContent(outcome.CodeNotSupported, "Subscription/%s is off, or no Backport Subscription on the channel websocket", outcome.Clip(id))
 	}
 	return nil
@@ -313,7 +313,7 @@ func (k *socket) bindingState(one *binding) (c *subscription, status string, eve
 	if c, err = s.compileSubscription(ctx, one.id, r); err != nil {
 		return nil, "", 0, err
 	}
-	if !c.backport || !c.webSocket || c.status == "off" {
+	if !c.backport || !c.webSocket || c.status == statusOff {
 		return nil, "", 0, outcome.Invalid("Subscription/%s is off, or no Backport Subscription on the channel websocket", one.id)
 	}
 	if !row.StartedAt.Equal(one.started) {

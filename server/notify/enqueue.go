@@ -233,7 +233,7 @@ func (r *reader) place(ctx context.Context, m *matching.Matcher, id string, sinc
 				r.withoutRights[id] = true
 				return nil
 			}
-			return r.s.changeStatus(ctx, id, []string{"requested", "active"}, "error", err.Error())
+			return r.s.changeStatus(ctx, id, []string{statusRequested, statusActive}, statusError, err.Error())
 		}
 		return err
 	}
@@ -451,7 +451,7 @@ func (s *Service) endCostly(ctx context.Context, subscriber string) error {
 	if !ok {
 		return nil
 	}
-	return s.changeStatus(ctx, id, []string{"active", "error", "requested"}, "off", errCostly(s.questionTimeout).Error())
+	return s.changeStatus(ctx, id, []string{statusActive, statusError, statusRequested}, statusOff, errCostly(s.questionTimeout).Error())
 }
 
 // errCostly refuses criteria that cost too much.

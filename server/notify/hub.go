@@ -716,7 +716,7 @@ func (h *hub) rebind(ctx context.Context, in *lane, id string) {
 	h.mu.Unlock()
 	for p := range rules {
 		c, err := h.s.readSubscription(principalOf{principal: p}.contextWithPrincipal(ctx), id)
-		if err == nil && c.status == "active" && c.webSocket {
+		if err == nil && c.status == statusActive && c.webSocket {
 			rules[p] = c.rules
 		}
 	}

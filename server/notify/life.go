@@ -44,11 +44,11 @@ func (l *life) adopt(ctx context.Context) error {
 			return err
 		}
 		for _, id := range ids {
-			status, reason := "requested", ""
+			status, reason := statusRequested, ""
 			if s.Settings().Authorized {
-				status, reason = "off", NoOwner
+				status, reason = statusOff, NoOwner
 			}
-			err := s.changeStatus(ctx, id, []string{"requested", "active", "error"}, status, reason)
+			err := s.changeStatus(ctx, id, []string{statusRequested, statusActive, statusError}, status, reason)
 			if outcome.Ours(err) {
 				return err
 			}
@@ -161,14 +161,14 @@ func (l *life) attend(ctx context.Context, row dueSubscription) error {
 	}
 	if err != nil {
 		// Its criteria or topic can no longer be carried out.
-		return s.changeStatus(ctx, row.ID, []string{"requested", "active"}, "error", err.Error())
+		return s.changeStatus(ctx, row.ID, []string{statusRequested, statusActive}, statusError, err.Error())
 	}
 	now := time.Now()
-	if status == "off" {
+	if status == statusOff {
 		return l.postpone(ctx, row.ID, idleLook, 0)
 	}
 	if !c.end.IsZero() && !c.end.After(now) {
-		return s.changeStatus(ctx, row.ID, []string{"requested", "active", "error"}, "off", "")
+		return s.changeStatus(ctx, row.ID, []string{statusRequested, statusActive, statusError}, statusOff, "")
 	}
 	if s.Rights != nil {
 		if ok, err := s.ownerStands(ctx, row.ID, readOwner(row.Owner)); err != nil || !ok {
@@ -176,9 +176,9 @@ func (l *life) attend(ctx context.Context, row dueSubscription) error {
 		}
 	}
 	switch status {
-	case "requested":
+	case statusRequested:
 		return l.handshake(ctx, row, c, v.VersionID)
-	case "error":
+	case statusError:
 		return l.recover(ctx, row, c)
 	}
 	return l.sendHeartbeat(ctx, row, r, c, now)
@@ -201,7 +201,7 @@ func (s *Service) endRevoked(ctx context.Context, id string, why error) error {
 	if o, ok := outcome.From(why); ok && o == errNoOwner {
 		reason = NoOwner
 	}
-	return s.changeStatus(ctx, id, []string{"active", "error", "requested"}, "off", reason)
+	return s.changeStatus(ctx, id, []string{statusActive, statusError, statusRequested}, statusOff, reason)
 }
 
 func (l *life) postpone(ctx context.Context, id string, wait time.Duration, tried int32) error {
@@ -212,25 +212,25 @@ func (l *life) postpone(ctx context.Context, id string, wait time.Duration, trie
 func (l *life) handshake(ctx context.Context, row dueSubscription, c *subscription, version int) error {
 	s := l.s
 	if c.webSocket {
-		return s.changeStatus(ctx, row.ID, []string{"requested"}, "active", "")
+		return s.changeStatus(ctx, row.ID, []string{statusRequested}, statusActive, "")
 	}
 	if !s.Settings().Webhook.Enabled {
 		return l.postpone(ctx, row.ID, untilEnd(c, errorHeartbeat), 0) // Reconfigured makes it due when they are on
 	}
 	// The attempts of one handshake have one id, made of the version of the Subscription that asks for it.
 	id := uuid.NewSHA1(matching.Namespace, fmt.Appendf(nil, "handshake\n%s/%d", c.reference(), version))
-	result := l.sendStatus(ctx, row, c, id, "handshake", "requested")
+	result := l.sendStatus(ctx, row, c, id, "handshake", statusRequested)
 	w := s.Settings().Webhook
 	switch {
 	case result.OK():
-		return s.changeStatus(ctx, row.ID, []string{"requested"}, "active", "")
+		return s.changeStatus(ctx, row.ID, []string{statusRequested}, statusActive, "")
 	case result.Gone:
-		return s.changeStatus(ctx, row.ID, []string{"requested"}, "off", "the endpoint answered 410 Gone")
+		return s.changeStatus(ctx, row.ID, []string{statusRequested}, statusOff, "the endpoint answered 410 Gone")
 	}
 	s.metrics.failed.WithLabelValues(c.reference()).Inc()
 	retry, again := Policy{w.MaxAttempts, w.Backoff}.nextAttempt(int(row.Attempts)+1, result)
 	if !again {
-		return s.changeStatus(ctx, row.ID, []string{"requested"}, "error", "the handshake failed: "+result.Err)
+		return s.changeStatus(ctx, row.ID, []string{statusRequested}, statusError, "the handshake failed: "+result.Err)
 	}
 	return l.postpone(ctx, row.ID, retry, 1)
 }
@@ -239,19 +239,19 @@ func (l *life) handshake(ctx context.Context, row dueSubscription, c *subscripti
 func (l *life) recover(ctx context.Context, row dueSubscription, c *subscription) error {
 	s := l.s
 	if c.webSocket {
-		return s.changeStatus(ctx, row.ID, []string{"error"}, "active", "")
+		return s.changeStatus(ctx, row.ID, []string{statusError}, statusActive, "")
 	}
 	if !s.Settings().Webhook.Enabled {
 		return l.postpone(ctx, row.ID, untilEnd(c, errorHeartbeat), 0)
 	}
-	result := l.sendStatus(ctx, row, c, uuid.New(), "heartbeat", "error")
+	result := l.sendStatus(ctx, row, c, uuid.New(), "heartbeat", statusError)
 	switch {
 	case result.OK():
-		return s.changeStatus(ctx, row.ID, []string{"error"}, "active", "")
+		return s.changeStatus(ctx, row.ID, []string{statusError}, statusActive, "")
 	case result.Gone:
-		return s.changeStatus(ctx, row.ID, []string{"error"}, "off", "the endpoint answered 410 Gone")
+		return s.changeStatus(ctx, row.ID, []string{statusError}, statusOff, "the endpoint answered 410 Gone")
 	case row.Failing.Valid && time.Since(row.Failing.Time) > s.Settings().Webhook.MaxError:
-		return s.changeStatus(ctx, row.ID, []string{"error"}, "off", "in error for too long: "+result.Err)
+		return s.changeStatus(ctx, row.ID, []string{statusError}, statusOff, "in error for too long: "+result.Err)
 	}
 	return l.postpone(ctx, row.ID, untilEnd(c, max(errorHeartbeat, result.RetryAfter)), 0)
 }
@@ -267,9 +267,9 @@ func (l *life) sendHeartbeat(ctx context.Context, row dueSubscription, r *r4.Sub
 	if quiet := now.Sub(row.LastSent); quiet < every {
 		return l.postpone(ctx, row.ID, untilEnd(c, every-quiet), 0)
 	}
-	result := l.sendStatus(ctx, row, c, uuid.New(), "heartbeat", "active")
+	result := l.sendStatus(ctx, row, c, uuid.New(), "heartbeat", statusActive)
 	if result.Gone {
-		return s.changeStatus(ctx, row.ID, []string{"active"}, "off", "the endpoint answered 410 Gone")
+		return s.changeStatus(ctx, row.ID, []string{statusActive}, statusOff, "the endpoint answered 410 Gone")
 	}
 	if !result.OK() {
 		s.metrics.failed.WithLabelValues(c.reference()).Inc()

@@ -135,7 +135,7 @@ func unmask(r, was *r4.Subscription, foreign bool) (ownership, error) {
 	}
 	// The owner after a write must not reveal whether a header that a client sends in full
 	// is the stored one.
-	if r.Status.Text == "off" && restored == len(r.Channel.Header) && sameChannel(r, was) {
+	if r.Status.Text == statusOff && restored == len(r.Channel.Header) && sameChannel(r, was) {
 		return ownership{keep: true}, nil // nothing is sent on behalf of anybody
 	}
 	if restored > 0 {

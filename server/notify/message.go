@@ -84,7 +84,7 @@ func (s status) append(dst []byte) []byte {
 
 // heartbeatStatus is a message of a connection that has no Subscription.
 func heartbeatStatus(events int64) []byte {
-	return status{Type: "heartbeat", Status: "active", Events: events}.append(nil)
+	return status{Type: "heartbeat", Status: statusActive, Events: events}.append(nil)
 }
 
 func rfc3339(t time.Time) string { return t.UTC().Format(instant) }

@@ -79,7 +79,7 @@ func (c queueCollector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(oldestDesc, prometheus.GaugeValue, t.Age.Seconds())
 	}
 	if list, err := c.s.db().SubscriptionStatuses(ctx); err == nil {
-		number := map[string]int64{"requested": 0, "active": 0, "error": 0, "off": 0}
+		number := map[string]int64{statusRequested: 0, statusActive: 0, statusError: 0, statusOff: 0}
 		for _, r := range list {
 			number[r.Status] = r.Number
 		}
@@ -93,7 +93,7 @@ func (c queueCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 	depth, age := map[string]float64{"pending": 0, "processing": 0}, map[string]float64{"pending": 0, "processing": 0}
 	for _, r := range rows {
-		name := deliveryStatus(byte(r.Status))
+		name := deliveryStatus(r.Status).String()
 		depth[name], age[name] = float64(r.Depth), r.Age
 	}
 	if n, err := c.s.db().CountFailed(ctx); err == nil {
@@ -105,17 +105,4 @@ func (c queueCollector) Collect(ch chan<- prometheus.Metric) {
 	for name, v := range age {
 		ch <- prometheus.MustNewConstMetric(ageDesc, prometheus.GaugeValue, v, name)
 	}
-}
-
-// deliveryStatus is a status of the queue in words.
-func deliveryStatus(b byte) string {
-	switch b {
-	case 'p':
-		return "pending"
-	case 'i':
-		return "processing"
-	case 'd':
-		return "delivered"
-	}
-	return "failed"
 }

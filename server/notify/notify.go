@@ -209,7 +209,7 @@ func (s *Service) db() *db.Queries { return db.New(s.Store.Pool()) }
 // isMatchedStatus reports whether events of a subscription are looked for: what happens while
 // one that was active is not is kept for it.
 func isMatchedStatus(status string, started bool) bool {
-	return status == "active" || started && status != "off"
+	return status == statusActive || started && status != statusOff
 }
 
 // principalOf is an owner with the rights of now; nil where everybody may read everything.

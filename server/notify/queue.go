@@ -53,7 +53,7 @@ type Delivery struct {
 type finished struct {
 	delivery *Delivery // nil when the subscriber is given back
 	result   Result
-	status   byte
+	status   deliveryStatus
 	retry    time.Duration
 	tried    bool
 	written  chan<- struct{} // closed once it is written; nil where nobody waits
@@ -143,15 +143,15 @@ func (q *queue) addDeliveries(ctx context.Context, tx pgx.Tx, hits []matching.Hi
 	var p db.AddDeliveriesParams
 	for _, h := range hits {
 		number[h.Subscriber.ID]++
-		status := "p"
+		status := deliveryPending
 		if !h.Subscriber.Queued {
 			if !h.Subscriber.Logged {
 				continue
 			}
-			status = "d"
+			status = deliveryDelivered
 		}
 		e := h.Event
-		p.Statuses = append(p.Statuses, status)
+		p.Statuses = append(p.Statuses, status.letter())
 		p.Ids = append(p.Ids, pgtype.UUID{Bytes: e.NotificationID(h.Subscriber.ID), Valid: true})
 		p.Subscribers = append(p.Subscribers, h.Subscriber.ID)
 		p.Numbers = append(p.Numbers, number[h.Subscriber.ID])
@@ -392,7 +392,7 @@ func (q *queue) sendDeliveries(ctx context.Context, subscriber string, list []*D
 			q.s.Log.Warn("a subscriber cannot be sent to", "subscriber", subscriber, "error", err)
 		}
 		for _, d := range list {
-			q.ended <- finished{delivery: d, status: 'p', retry: oursRetry}
+			q.ended <- finished{delivery: d, status: deliveryPending, retry: oursRetry}
 		}
 		return false, ""
 	}
@@ -408,7 +408,7 @@ func (q *queue) sendDeliveries(ctx context.Context, subscriber string, list []*D
 		mu.Unlock()
 		if skip || ctx.Err() != nil || time.Since(claimed) > q.lease()-q.timeout()-time.Second {
 			<-underWay
-			q.ended <- finished{delivery: d, status: 'p'}
+			q.ended <- finished{delivery: d, status: deliveryPending}
 			continue
 		}
 		group.Go(func() {
@@ -426,7 +426,7 @@ func (q *queue) sendDeliveries(ctx context.Context, subscriber string, list []*D
 			// A dead letter affects its subscriber only after it is written: switching off
 			// deletes unfinished deliveries, and a client that sees the error finds its
 			// cause.
-			if f.status == 'f' {
+			if f.status == deliveryFailed {
 				written := make(chan struct{})
 				f.written = written
 				q.ended <- f
@@ -443,24 +443,24 @@ func (q *queue) sendDeliveries(ctx context.Context, subscriber string, list []*D
 
 // settle decides what becomes of a delivery, and whether the rest of the list has to wait.
 func (q *queue) settle(to *receiver, d *Delivery, r Result) (f finished, stop bool) {
-	f = finished{delivery: d, result: r, status: 'd', tried: true}
+	f = finished{delivery: d, result: r, status: deliveryDelivered, tried: true}
 	switch {
 	case r.Ours != nil:
 		q.s.Log.Warn("a notification cannot be sent yet", "subscriber", d.Subscriber, "notification", d.ID, "error", r.Ours)
-		f.status, f.retry, f.tried = 'p', oursRetry, false
+		f.status, f.retry, f.tried = deliveryPending, oursRetry, false
 		return f, true
 	case r.Withheld, r.OK():
 		return f, false
 	case r.Gone:
-		f.status = 'f'
+		f.status = deliveryFailed
 		return f, true
 	}
 	retry, again := to.policy.nextAttempt(d.Attempts+1, r)
 	if !again {
-		f.status = 'f'
+		f.status = deliveryFailed
 		return f, true
 	}
-	f.status, f.retry = 'p', retry
+	f.status, f.retry = deliveryPending, retry
 	return f, true
 }
 
@@ -497,7 +497,7 @@ func (q *queue) receiver(ctx context.Context, subscriber string) (*receiver, err
 					return r
 				},
 				after: func(ctx context.Context, d *Delivery, r Result, f finished) {
-					if f.status == 'f' {
+					if f.status == deliveryFailed {
 						k.DeadLetter(ctx, subscriber, d, r.Err)
 					}
 				},
@@ -547,11 +547,11 @@ func (s *Service) webhookReceiver(ctx context.Context, id string) (*receiver, er
 			var err error
 			switch {
 			case r.Gone:
-				err = s.changeStatus(ctx, id, []string{"active", "error", "requested"}, "off", "the endpoint answered 410 Gone")
-			case f.status == 'f':
-				err = s.changeStatus(ctx, id, []string{"active"}, "error", "a notification could not be delivered: "+r.Err)
-			case r.OK() && row.Status == "error":
-				err = s.changeStatus(ctx, id, []string{"error"}, "active", "")
+				err = s.changeStatus(ctx, id, []string{statusActive, statusError, statusRequested}, statusOff, "the endpoint answered 410 Gone")
+			case f.status == deliveryFailed:
+				err = s.changeStatus(ctx, id, []string{statusActive}, statusError, "a notification could not be delivered: "+r.Err)
+			case r.OK() && row.Status == statusError:
+				err = s.changeStatus(ctx, id, []string{statusError}, statusActive, "")
 			}
 			if err != nil {
 				s.Log.Warn("set the status of a subscription", "subscription", id, "error", err)
@@ -660,7 +660,7 @@ func (q *queue) flush(ctx context.Context, batch []finished) error {
 			}
 		}
 		p.Ids = append(p.Ids, pgtype.UUID{Bytes: f.delivery.ID, Valid: true})
-		p.Statuses = append(p.Statuses, string(rune(f.status)))
+		p.Statuses = append(p.Statuses, f.status.letter())
 		p.Tried = append(p.Tried, tried)
 		p.RetryMs = append(p.RetryMs, f.retry.Milliseconds())
 		p.AskedMs = append(p.AskedMs, f.result.RetryAfter.Milliseconds())

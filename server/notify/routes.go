@@ -99,7 +99,7 @@ func (s *Service) readableSubscription(ctx context.Context, i access.Interaction
 	row, err := s.db().Subscription(ctx, id)
 	if errors.Is(err, pgx.ErrNoRows) {
 		// It was stored before this server knew what to do with it.
-		row, err = db.SubscriptionRow{ID: id, Status: "off"}, nil
+		row, err = db.SubscriptionRow{ID: id, Status: statusOff}, nil
 	}
 	return row, v, err
 }
@@ -319,10 +319,10 @@ func deliveryOf(r db.DeliveryRow) deliveryJSON {
 	id := uuid.UUID(r.ID.Bytes).String()
 	d := deliveryJSON{
 		ID: id, Subscription: r.Subscriber, NotificationID: id, Event: matching.Kind(r.Event).String(), ResourceType: r.ResourceType,
-		ResourceID: r.ResourceID, VersionID: strconv.Itoa(int(r.Version)), Status: deliveryStatus(byte(r.Status)), Attempts: []attempt{},
+		ResourceID: r.ResourceID, VersionID: strconv.Itoa(int(r.Version)), Status: deliveryStatus(r.Status).String(), Attempts: []attempt{},
 	}
 	_ = json.Unmarshal(r.Log, &d.Attempts) // written by json
-	if byte(r.Status) == 'p' {
+	if deliveryStatus(r.Status) == deliveryPending {
 		at := rfc3339(r.NextAttempt)
 		d.NextAttemptAt = &at
 	}
@@ -352,18 +352,12 @@ func (s *Service) deliveries(w http.ResponseWriter, r *http.Request) error {
 		Subscriber: subscriberOf(values.Get("subscription")), Since: time.Unix(0, 0), Before: time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC),
 		BeforeID: pgtype.UUID{Valid: true}, Count: int32(count) + 1,
 	}
-	switch status := values.Get("status"); status {
-	case "":
-	case "pending":
-		p.Status = "p"
-	case "processing":
-		p.Status = "i"
-	case "delivered":
-		p.Status = "d"
-	case "failed":
-		p.Status = "f"
-	default:
-		return outcome.Invalid("status is %q: expected pending, processing, delivered or failed", outcome.Clip(status))
+	if name := values.Get("status"); name != "" {
+		status, ok := deliveryStatuses[name]
+		if !ok {
+			return outcome.Invalid("status is %q: expected pending, processing, delivered or failed", outcome.Clip(name))
+		}
+		p.Status = status.letter()
 	}
 	if text := values.Get("_since"); text != "" {
 		at, err := parseInstant(text)
@@ -455,10 +449,10 @@ func (s *Service) redeliver(w http.ResponseWriter, r *http.Request) error {
 		if err != nil {
 			return err
 		}
-		if byte(row.Status) != 'i' {
+		if deliveryStatus(row.Status) != deliveryProcessing {
 			return outcome.New(outcome.CodeConflict, "%s is deleted: the delivery has no recipient", row.Subscriber)
 		}
-		return outcome.New(outcome.CodeConflict, "the delivery is %s just now", deliveryStatus(byte(row.Status)))
+		return outcome.New(outcome.CodeConflict, "the delivery is %s just now", deliveryStatus(row.Status))
 	}
 	if err := s.makeDue(r.Context(), subscribers); err != nil {
 		return err

@@ -399,7 +399,7 @@ func (k *socket) bind(id string) {
 	if err == nil {
 		c, err = k.s.readSubscription(ctx, id)
 	}
-	if err == nil && (!c.webSocket || c.status == "off") {
+	if err == nil && (!c.webSocket || c.status == statusOff) {
 		err = outcome.Invalid("Subscription/%s is not active on the channel websocket", id)
 	}
 	var now since

@@ -155,15 +155,15 @@ func (s *Service) admit(ctx context.Context, w *store.Write, r, was *r4.Subscrip
 		return err
 	}
 	r.Error.Text = ""
-	if r.Status.Text == "off" || !c.end.IsZero() && !c.end.After(time.Now()) {
-		r.Status.Text = "off"
+	if r.Status.Text == statusOff || !c.end.IsZero() && !c.end.After(time.Now()) {
+		r.Status.Text = statusOff
 		return nil
 	}
-	if was != nil && was.Status.Text == "active" && r.Status.Text == "active" && sameChannel(r, was) {
+	if was != nil && was.Status.Text == statusActive && r.Status.Text == statusActive && sameChannel(r, was) {
 		return nil
 	}
-	r.Status.Text = "requested"
-	if was == nil || was.Status.Text == "off" {
+	r.Status.Text = statusRequested
+	if was == nil || was.Status.Text == statusOff {
 		if err := s.begin(ctx, id, *begun); err != nil {
 			return err
 		}
@@ -284,12 +284,12 @@ func (s *Service) follow(ctx context.Context, t *store.Tx, w *store.Write) error
 	}
 	var due time.Time
 	switch p.Status {
-	case "requested":
+	case statusRequested:
 		due = now
-	case "active":
+	case statusActive:
 		p.Started = true
 		due = s.nextHeartbeat(now, end, r)
-	case "error":
+	case statusError:
 		p.Failing, due = timestamptz(now), now.Add(errorHeartbeat)
 		if !end.IsZero() && end.Before(due) {
 			due = end
@@ -302,18 +302,18 @@ func (s *Service) follow(ctx context.Context, t *store.Tx, w *store.Write) error
 	if err := q.AddSubscribers(ctx, []string{reference}); err != nil {
 		return err
 	}
-	if p.Status == "off" {
+	if p.Status == statusOff {
 		if err := q.StopSubscriber(ctx, reference); err != nil {
 			return err
 		}
 		return q.DropPending(ctx, reference)
 	}
-	if p.Status == "requested" {
+	if p.Status == statusRequested {
 		if err := q.RestartSubscriber(ctx, w.ID); err != nil {
 			return err
 		}
 	}
-	return q.PauseSubscriber(ctx, db.PauseSubscriberParams{ID: reference, Paused: p.Status != "active"})
+	return q.PauseSubscriber(ctx, db.PauseSubscriberParams{ID: reference, Paused: p.Status != statusActive})
 }
 
 // nextHeartbeat is when an active subscription needs attention: a heartbeat, at a time of
