@@ -53,7 +53,7 @@ func clashingPackage(t *testing.T) string {
 		"SearchParameter-mine.json", `{"resourceType":"SearchParameter","id":"mine","url":"http://example.org/mine","name":"Mine","status":"active","description":"x","code":"birthdate","base":["Patient"],"type":"date","expression":"Patient.deceased.ofType(dateTime)"}`)
 }
 
-// Issue 11, B22: packages are installed on a running server, listed there and removed.
+// Packages are installed on a running server, listed there and removed.
 func TestPackagesOfARunningServer(t *testing.T) {
 	t.Parallel()
 	base := realServer(t, func(next http.Handler) http.Handler { return next })
@@ -101,7 +101,7 @@ func TestPackagesOfARunningServer(t *testing.T) {
 	}
 }
 
-// Issue 11, B22: real packages are installed as they are published. KILN_TEST_REGISTRY=1
+// Real packages are installed as they are published. KILN_TEST_REGISTRY=1
 // fetches them from the registry; they are too large to keep in the tree.
 func TestPublishedPackages(t *testing.T) {
 	t.Parallel()
@@ -120,7 +120,7 @@ func TestPublishedPackages(t *testing.T) {
 	}
 }
 
-// Issue 11, B22: a package that is added reports what its installation reports, and
+// A package that is added reports what its installation reports, and
 // both refuse the same.
 func TestPackageOfTheSourceTree(t *testing.T) {
 	t.Parallel()

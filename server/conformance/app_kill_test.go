@@ -17,7 +17,7 @@ import (
 	"kiln/server/store/storetest"
 )
 
-// Issue 15: kill -9 of the server in the middle of an operation and of an App's event: the
+// Kill -9 of the server in the middle of an operation and of an App's event: the
 // caller is told, a transaction is whole or not there, nothing claims to be whole that is
 // not, and the event is delivered again under its id.
 func TestKillOfTheServerInAnApp(t *testing.T) {
@@ -66,7 +66,7 @@ func TestKillOfTheServerInAnApp(t *testing.T) {
 	next.post("/Patient/$nothing", "").want(404)
 }
 
-// Issue 15: kill -9 of PostgreSQL in the middle of operations and events of Apps.
+// Kill -9 of PostgreSQL in the middle of operations and events of Apps.
 func TestKillOfPostgreSQLInAnApp(t *testing.T) {
 	dir := t.TempDir()
 	pg, err := postgres.Start(context.Background(), postgres.Options{DataDir: dir})

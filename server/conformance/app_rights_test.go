@@ -75,7 +75,7 @@ func through(t *testing.T, s *service, path string, tries []try) []any {
 	return out
 }
 
-// Issue 15: a script can do nothing that its caller could not do over REST: the holders of the
+// A script can do nothing that its caller could not do over REST: the holders of the
 // access matrix again, through fhir.*.
 func TestAppRightsMatrix(t *testing.T) {
 	t.Parallel()

@@ -240,7 +240,7 @@ func TestCapabilities(t *testing.T) {
 	})
 }
 
-// Issue 11, B3: over all pages of $everything each resource comes once, those that the
+// Over all pages of $everything each resource comes once, those that the
 // record refers to behind its last one.
 func TestEverythingOncePerResource(t *testing.T) {
 	s := start(t)
@@ -280,7 +280,7 @@ func TestEverythingOncePerResource(t *testing.T) {
 	}
 }
 
-// Issue 11, A4: every OperationDefinition that /metadata claims can be read, and its
+// Every OperationDefinition that /metadata claims can be read, and its
 // inputs are checked by name, type and number.
 func TestOperationDefinitions(t *testing.T) {
 	s := start(t)

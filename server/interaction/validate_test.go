@@ -29,7 +29,7 @@ func (o *observer) Validate(_ context.Context, in fhir.Reading) []outcome.Issue 
 	return nil
 }
 
-// Issue 11, B7: the resource is validated as it was given. It is not changed for the
+// The resource is validated as it was given. It is not changed for the
 // length of the validation either, when another goroutine may read it.
 func TestValidateLeavesTheResource(t *testing.T) {
 	t.Parallel()

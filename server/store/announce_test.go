@@ -3,6 +3,7 @@ package store_test
 import (
 	"context"
 	"fmt"
+	"kiln/server/search/searchtest"
 	"testing"
 	"time"
 
@@ -102,13 +103,13 @@ func TestPartsAreUsedLater(t *testing.T) {
 // A search that is planned, and waits while a part is announced and filled, asks that part too.
 func TestSearchThatWaitsAsksNewParts(t *testing.T) {
 	s, url := open(t)
-	c := newCorpus(33, 40, 400)
-	c.load(t, s)
+	c := searchtest.NewCorpus(33, 40, 400)
+	c.Load(t, s)
 	s.SetSearchLimit(50) // more matches than that are counted
-	dear := searchCase{typ: "Observation", values: params("date", "ge1900", "status:not", "unknown")}
+	dear := searchtest.Case{Type: "Observation", Values: searchtest.Parameters("date", "ge1900", "status:not", "unknown")}
 	total := func() int {
 		t.Helper()
-		r, err := s.Search(t.Context(), dear.parse(t))
+		r, err := s.Search(t.Context(), dear.ParseQuery(t))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -122,7 +123,7 @@ func TestSearchThatWaitsAsksNewParts(t *testing.T) {
 	}
 	done := make(chan int, 1)
 	go func() {
-		r, err := s.Search(context.Background(), dear.parse(t))
+		r, err := s.Search(context.Background(), dear.ParseQuery(t))
 		if err != nil {
 			t.Error(err)
 			done <- -1
@@ -133,11 +134,11 @@ func TestSearchThatWaitsAsksNewParts(t *testing.T) {
 	s.AwaitDearSearches(1)
 	p := partsOf(t, url)
 	p.set("next = 7 * $1::bigint, usable = 8 * $1::bigint, announced = 8 * $1::bigint", match.PartSize)
-	more := newCorpus(34, 40, 100)
-	for i := range more.observations {
-		more.observations[i].id = "more-" + more.observations[i].id
+	more := searchtest.NewCorpus(34, 40, 100)
+	for i := range more.Observations {
+		more.Observations[i].ID = "more-" + more.Observations[i].ID
 	}
-	more.load(t, openAt(t, url))
+	more.Load(t, openAt(t, url))
 	if _, err := s.ParametersState(t.Context()); err != nil { // as searches have it read now and then
 		t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"kiln/server/search/searchtest"
 	"os"
 	"os/exec"
 	"slices"
@@ -124,7 +125,7 @@ func TestManualEpoch(t *testing.T) {
 	if err != nil || e.ID.Number() != 2 || e.Cause != "manual" {
 		t.Fatalf("epoch %+v, %v", e, err)
 	}
-	write(t, s, resourceWrite(t, []byte(`{"resourceType":"Patient","id":"b"}`)))
+	write(t, s, searchtest.NewWrite(t, []byte(`{"resourceType":"Patient","id":"b"}`)))
 	if s.Epoch() != e.ID {
 		t.Errorf("the server works in epoch %x, want %x", s.Epoch(), e.ID)
 	}
@@ -141,7 +142,7 @@ func TestManualEpoch(t *testing.T) {
 // renewing is the indexer of a server whose search parameters never change, but for their version, which a new epoch
 // raises.
 type renewing struct {
-	compiled
+	searchtest.Indexer
 	store   *store.Store
 	version atomic.Int64
 }
@@ -153,7 +154,7 @@ func (x *renewing) Refresh(ctx context.Context) error {
 }
 
 func (x *renewing) Index(id string, r fhir.Resource) (*fhir.Index, error) {
-	out, err := x.compiled.Index(id, r)
+	out, err := x.Indexer.Index(id, r)
 	out.ParametersVersion = x.version.Load()
 	return out, err
 }
@@ -184,7 +185,7 @@ func TestPromotionThatLostTransactions(t *testing.T) {
 		return s
 	}
 	resource := func(typ, id, more string) *store.Write {
-		return resourceWrite(t, fmt.Appendf(nil, `{"resourceType":%q,"id":%q%s}`, typ, id, more))
+		return searchtest.NewWrite(t, fmt.Appendf(nil, `{"resourceType":%q,"id":%q%s}`, typ, id, more))
 	}
 	a, b := server(), server()
 	reader := readAll(t, a)
@@ -263,24 +264,24 @@ func TestPromotionThatLostTransactions(t *testing.T) {
 		t.Errorf("%d resources have %d surrogates, %d types %d numbers", resources, surrogates, types, numbers)
 	}
 	for name, s := range map[string]*store.Store{"a": a, "b": b, "c": c} {
-		for _, tt := range []searchCase{
-			{"Observation", params("code:text", "unheard"), []string{"o1"}},
-			{"Observation", params("value-quantity", "1|http://u|u"), []string{"o1"}},
-			{"Basic", nil, []string{"b1"}},
-			{"Specimen", nil, []string{"s1"}},
-			{"Device", params("_id", "d1,lost,lost2"), []string{"d1"}},
-			{"Encounter", params("_id", "e0-1,e1-1,e2-1,lost"), []string{"e0-1", "e1-1", "e2-1"}},
-			{"Patient", params("gender", "male"), nil},
-			{"Patient", params("gender", "female"), []string{"p"}},
+		for _, tt := range []searchtest.Case{
+			{Type: "Observation", Values: searchtest.Parameters("code:text", "unheard"), Want: []string{"o1"}},
+			{Type: "Observation", Values: searchtest.Parameters("value-quantity", "1|http://u|u"), Want: []string{"o1"}},
+			{Type: "Basic", Values: nil, Want: []string{"b1"}},
+			{Type: "Specimen", Values: nil, Want: []string{"s1"}},
+			{Type: "Device", Values: searchtest.Parameters("_id", "d1,lost,lost2"), Want: []string{"d1"}},
+			{Type: "Encounter", Values: searchtest.Parameters("_id", "e0-1,e1-1,e2-1,lost"), Want: []string{"e0-1", "e1-1", "e2-1"}},
+			{Type: "Patient", Values: searchtest.Parameters("gender", "male"), Want: nil},
+			{Type: "Patient", Values: searchtest.Parameters("gender", "female"), Want: []string{"p"}},
 		} {
-			r := find(t, s, tt.parse(t))
+			r := searchtest.FindMatches(t, s, tt.ParseQuery(t))
 			var ids []string
 			for _, m := range r.Matches {
 				ids = append(ids, m.ID)
 			}
 			slices.Sort(ids)
-			if !slices.Equal(ids, tt.want) || r.Total == nil || *r.Total != len(tt.want) {
-				t.Errorf("server %s: %s found %v, want %v", name, &tt, ids, tt.want)
+			if !slices.Equal(ids, tt.Want) || r.Total == nil || *r.Total != len(tt.Want) {
+				t.Errorf("server %s: %s found %v, want %v", name, &tt, ids, tt.Want)
 			}
 		}
 		var trimmed *store.TrimmedError

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"kiln/server/outcome"
+	"kiln/server/search/searchtest"
 	"kiln/server/store"
 	"kiln/server/store/storetest"
 )
@@ -113,7 +114,7 @@ func TestOldPrimaryReturns(t *testing.T) {
 		return s
 	}
 	running := open(url)
-	write(t, running, resourceWrite(t, []byte(`{"resourceType":"Patient","id":"p"}`)))
+	write(t, running, searchtest.NewWrite(t, []byte(`{"resourceType":"Patient","id":"p"}`)))
 	standby.Follows(primary)
 	primary.Stop()
 	standby.Promote()
@@ -122,7 +123,7 @@ func TestOldPrimaryReturns(t *testing.T) {
 	for name, s := range map[string]*store.Store{"that starts": starting, "that runs": running} {
 		var v string
 		for deadline := time.Now().Add(30 * time.Second); ; {
-			err := s.Write(ctx, resourceWrite(t, []byte(`{"resourceType":"Patient","id":"after-`+strings.ReplaceAll(name, " ", "-")+`"}`)))
+			err := s.Write(ctx, searchtest.NewWrite(t, []byte(`{"resourceType":"Patient","id":"after-`+strings.ReplaceAll(name, " ", "-")+`"}`)))
 			if v = standby.Query("SELECT count(*) FROM resource WHERE id LIKE 'after-that-" + strings.Fields(name)[1] + "'"); err == nil && v == "1" {
 				break
 			}
@@ -136,7 +137,7 @@ func TestOldPrimaryReturns(t *testing.T) {
 	for range 3 {
 		for _, s := range []*store.Store{starting, running} {
 			s.Pool().Reset()
-			write(t, s, resourceWrite(t, []byte(`{"resourceType":"Patient","id":"later"}`)))
+			write(t, s, searchtest.NewWrite(t, []byte(`{"resourceType":"Patient","id":"later"}`)))
 		}
 	}
 	if n := primary.Query("SELECT count(*) FROM resource WHERE id = 'later'"); n != "0" {

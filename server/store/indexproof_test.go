@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"kiln/server/search"
+	"kiln/server/search/searchtest"
 	"kiln/server/store"
 )
 
@@ -18,12 +19,12 @@ func TestProveIndex(t *testing.T) {
 	t.Parallel()
 	s, at := open(t)
 	var key int64
-	for _, p := range registry.Parameters("Observation") {
+	for _, p := range searchtest.Registry.Parameters("Observation") {
 		if p.Code == "value-quantity" {
 			key = int64(p.Keys[0])
 		}
 	}
-	q, err := search.Parse(registry, "Observation", url.Values{"value-quantity": {"gt3990"}}, search.Options{Now: time.Unix(0, 0)})
+	q, err := search.Parse(searchtest.Registry, "Observation", url.Values{"value-quantity": {"gt3990"}}, search.Options{Now: time.Unix(0, 0)})
 	if err != nil {
 		t.Fatal(err)
 	}

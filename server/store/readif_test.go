@@ -3,6 +3,7 @@ package store_test
 import (
 	"context"
 	"fmt"
+	"kiln/server/search/searchtest"
 	"math/rand/v2"
 	"net/url"
 	"regexp"
@@ -27,9 +28,9 @@ import (
 // condition, of existing and absent resources.
 func TestReadIf(t *testing.T) {
 	s, _ := open(t)
-	c := newCorpus(3, 40, 200)
-	c.load(t, s)
-	stored := slices.Concat(judged(t, s, "Patient", "Observation")["Patient"], judged(t, s, "Observation")["Observation"])
+	c := searchtest.NewCorpus(3, 40, 200)
+	c.Load(t, s)
+	stored := slices.Concat(searchtest.ReadResources(t, s, "Patient", "Observation")["Patient"], searchtest.ReadResources(t, s, "Observation")["Observation"])
 	var wg sync.WaitGroup
 	var decided [2]int
 	for worker := range 8 {
@@ -73,7 +74,7 @@ func TestReadIf(t *testing.T) {
 	write(t, s, remove("Observation", "o1"))
 	_, err := s.ReadIf(t.Context(), "Observation", "o1", match.TermTest{})
 	wantStatus(t, err, 410)
-	write(t, s, resourceWrite(t, []byte(`{"resourceType":"Observation","id":"o1","status":"final","code":{"text":"x"}}`)))
+	write(t, s, searchtest.NewWrite(t, []byte(`{"resourceType":"Observation","id":"o1","status":"final","code":{"text":"x"}}`)))
 	_, err = s.ReadIf(t.Context(), "Observation", "o1", match.TermTest{Any: [2][]int64{{}}})
 	wantStatus(t, err, 404)
 
@@ -94,15 +95,15 @@ type readCase struct {
 func (c readCase) ref() int64 { return int64(fhir.ValueReference(c.Type, c.ID)) }
 
 func randomReadCase(r *rand.Rand, stored []match.Resource) readCase {
-	c := readCase{Resource: pick(r, stored)}
+	c := readCase{Resource: searchtest.PickRandom(r, stored)}
 	terms := func(n int) []int64 {
 		var out []int64
 		for range n {
-			x := pick(r, stored).Index
+			x := searchtest.PickRandom(r, stored).Index
 			if r.IntN(2) == 0 {
 				x = c.Index
 			}
-			out = append(out, pick(r, x.Terms))
+			out = append(out, searchtest.PickRandom(r, x.Terms))
 		}
 		return out
 	}
@@ -116,7 +117,7 @@ func randomReadCase(r *rand.Rand, stored []match.Resource) readCase {
 		}
 		switch r.IntN(4) {
 		case 0:
-			other := pick(r, stored)
+			other := searchtest.PickRandom(r, stored)
 			clause.Any = append(clause.Any, match.IDs{Refs: []int64{int64(fhir.ValueReference(other.Type, other.ID)), c.ref()}[:1+r.IntN(2)]})
 		case 1:
 			clause.Any = []match.Match{match.All{Clauses: []match.Clause{{Any: clause.Any}}}}
@@ -130,7 +131,7 @@ func randomReadCase(r *rand.Rand, stored []match.Resource) readCase {
 // The queries of ReadIf use the primary key of resource with every condition.
 func TestPlanOfReadIf(t *testing.T) {
 	s, url := open(t)
-	newCorpus(3, 40, 200).load(t, s)
+	searchtest.NewCorpus(3, 40, 200).Load(t, s)
 	conn, err := pgx.Connect(t.Context(), url)
 	if err != nil {
 		t.Fatal(err)
@@ -152,8 +153,8 @@ func TestPlanOfReadIf(t *testing.T) {
 // Contract: docs/contract.md, Authorization, Speed.
 func TestPlansOfPatientScopedSearches(t *testing.T) {
 	s, database := open(t)
-	c := newCorpus(9, 200, 6000)
-	c.load(t, s)
+	c := searchtest.NewCorpus(9, 200, 6000)
+	c.Load(t, s)
 	conn, err := pgx.Connect(t.Context(), database)
 	if err != nil {
 		t.Fatal(err)
@@ -166,7 +167,7 @@ func TestPlansOfPatientScopedSearches(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	decider := &access.Decider{Registry: func() *search.Registry { return registry }}
+	decider := &access.Decider{Registry: func() *search.Registry { return searchtest.Registry }}
 	const patient = "p7"
 	rights := decider.RightsOf(t.Context(), &access.Principal{Subject: "app", ClientID: "app", Scopes: scopes, Patient: patient})
 	for _, text := range []string{
@@ -184,7 +185,7 @@ func TestPlansOfPatientScopedSearches(t *testing.T) {
 				values.Add("patient", "Patient/"+patient)
 			}
 			values.Set("_explain", "true")
-			q, err := search.Parse(registry, typ, values, search.Options{Explain: true, Now: searchNow})
+			q, err := search.Parse(searchtest.Registry, typ, values, search.Options{Explain: true, Now: searchtest.Now})
 			if err != nil {
 				t.Fatalf("%s: %v", text, err)
 			}
@@ -197,7 +198,7 @@ func TestPlansOfPatientScopedSearches(t *testing.T) {
 				}
 				q.Explain = true
 			}
-			found := find(t, s, q)
+			found := searchtest.FindMatches(t, s, q)
 			for _, v := range found.Matches {
 				ids = append(ids, v.ID)
 			}

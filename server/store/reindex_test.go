@@ -21,6 +21,7 @@ import (
 	"kiln/server/fhir"
 	"kiln/server/jobs"
 	"kiln/server/search"
+	"kiln/server/search/searchtest"
 	"kiln/server/searchparam"
 	"kiln/server/store"
 )
@@ -33,7 +34,7 @@ type indexer struct {
 	before  func(id string) // runs before a resource is indexed; may be nil
 }
 
-func (x *indexer) Current() *search.Registry { return registry }
+func (x *indexer) Current() *search.Registry { return searchtest.Registry }
 
 func follow(s *store.Store) *indexer {
 	x := &indexer{store: s}

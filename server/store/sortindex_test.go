@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"kiln/server/search/searchtest"
 	"log/slog"
 	"math/rand/v2"
 	"net/url"
@@ -338,8 +339,8 @@ func TestSortIndexIsTheOrderInMemory(t *testing.T) {
 			if inMemory(byIndex) {
 				t.Fatalf("%s is sorted in memory", name)
 			}
-			got, want := find(t, s.Store, byIndex), find(t, s.Store, byMemory)
-			if diff := gocmp.Diff(ids(want), ids(got)); diff != "" {
+			got, want := searchtest.FindMatches(t, s.Store, byIndex), searchtest.FindMatches(t, s.Store, byMemory)
+			if diff := gocmp.Diff(searchtest.IDs(want), searchtest.IDs(got)); diff != "" {
 				t.Fatalf("%s, page %d of %s:\n%s", name, steps, size, diff)
 			}
 			// Where matches are many no total is known of a page along the index that asks for none.
@@ -389,7 +390,7 @@ func TestSortIndexUntilItIsReady(t *testing.T) {
 	order := url.Values{"_sort": {"status"}}
 	for _, s := range []*sortServer{a, b} {
 		q := s.parse(t, false, "Observation", order)
-		if got := ids(find(t, s.Store, q)); !inMemory(q) || !slices.Equal(got, []string{"new", "old"}) {
+		if got := searchtest.IDs(searchtest.FindMatches(t, s.Store, q)); !inMemory(q) || !slices.Equal(got, []string{"new", "old"}) {
 			t.Errorf("before it is ready the order is %v, in memory %v", got, inMemory(q))
 		}
 	}
@@ -399,7 +400,7 @@ func TestSortIndexUntilItIsReady(t *testing.T) {
 	for _, s := range []*sortServer{a, b} {
 		s.awaitSortIndex(t, "Observation", "status", searchparam.SortIndexReady)
 		q := s.parse(t, false, "Observation", order)
-		if got := ids(find(t, s.Store, q)); inMemory(q) || !slices.Equal(got, []string{"new", "old"}) {
+		if got := searchtest.IDs(searchtest.FindMatches(t, s.Store, q)); inMemory(q) || !slices.Equal(got, []string{"new", "old"}) {
 			t.Errorf("the order is %v, in memory %v", got, inMemory(q))
 		}
 	}
@@ -420,7 +421,7 @@ func TestSortIndexUntilItIsReady(t *testing.T) {
 		t.Error("it can be removed twice")
 	}
 	write(t, a.Store, a.write(t, `{"resourceType":"Observation","id":"last","status":"preliminary","code":{"text":"t"}}`))
-	if got := ids(find(t, a.Store, a.parse(t, false, "Observation", order))); !slices.Equal(got, []string{"new", "old", "last"}) || sortEntries(t, at) != 0 {
+	if got := searchtest.IDs(searchtest.FindMatches(t, a.Store, a.parse(t, false, "Observation", order))); !slices.Equal(got, []string{"new", "old", "last"}) || sortEntries(t, at) != 0 {
 		t.Errorf("without it the order is %v, with %d entries", got, sortEntries(t, at))
 	}
 }
@@ -497,7 +498,7 @@ func TestSortIndexFollowsItsParameter(t *testing.T) {
 		t.Helper()
 		for _, s := range []*sortServer{a, b} {
 			q := s.parse(t, false, "Patient", order)
-			if got := ids(find(t, s.Store, q)); !slices.Equal(got, want) || byIndex && inMemory(q) {
+			if got := searchtest.IDs(searchtest.FindMatches(t, s.Store, q)); !slices.Equal(got, want) || byIndex && inMemory(q) {
 				t.Errorf("the order is %v, in memory %v; want %v", got, inMemory(q), want)
 			}
 		}

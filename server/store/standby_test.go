@@ -3,6 +3,7 @@ package store_test
 import (
 	"context"
 	"fmt"
+	"kiln/server/search/searchtest"
 	"net/url"
 	"testing"
 	"time"
@@ -22,7 +23,7 @@ func TestTotalsOnAStandby(t *testing.T) {
 	ctx := t.Context()
 	s, at := open(t)
 	observation := func(i int) *store.Write {
-		return resourceWrite(t, fmt.Appendf(nil, `{"resourceType":"Observation","id":"o%d","status":"final","code":{"coding":[{"code":"c"}]},"effectiveDateTime":"2020-01-01"}`, i))
+		return searchtest.NewWrite(t, fmt.Appendf(nil, `{"resourceType":"Observation","id":"o%d","status":"final","code":{"coding":[{"code":"c"}]},"effectiveDateTime":"2020-01-01"}`, i))
 	}
 	for i := range 44 {
 		write(t, s, observation(i))
@@ -64,12 +65,12 @@ func TestTotalsOnAStandby(t *testing.T) {
 		t.Helper()
 		for range 4 { // a second miss fills the other cache
 			for _, values := range [][]string{{"code", "c"}, {"date", "ge2019"}, {"status", "final", "_sort", "-date"}, {"code", "c", "_summary", "count"}} {
-				sc := searchCase{typ: "Observation", values: params(values...)}
-				if got := *find(t, standby, sc.parse(t)).Total; got != want {
+				sc := searchtest.Case{Type: "Observation", Values: searchtest.Parameters(values...)}
+				if got := *searchtest.FindMatches(t, standby, sc.ParseQuery(t)).Total; got != want {
 					t.Errorf("%s: total %d on the standby, want %d", &sc, got, want)
 				}
 			}
-			standby.SearchSettled()
+			standby.Searcher().Settled()
 		}
 	}
 	open, finish, done := make(chan struct{}), make(chan struct{}), make(chan error, 1)
@@ -97,7 +98,7 @@ func TestTotalsOnAStandby(t *testing.T) {
 	}
 	replayed()
 	totals(64)
-	if n := standby.Remembered(); n.Sets+n.Columns > 0 {
+	if n := standby.Searcher().Remembered(); n.Sets+n.Columns > 0 {
 		t.Errorf("a standby remembers %+v", n)
 	}
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"kiln/server/search/searchtest"
 	"math/rand/v2"
 	"net/http"
 	"slices"
@@ -881,10 +882,10 @@ func TestLongSearchesLeaveConnections(t *testing.T) {
 	write(t, s, put(t, "Patient", "a", "x"))
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	sc := searchCase{typ: "Patient"}
+	sc := searchtest.Case{Type: "Patient"}
 	var release []func()
 	for range 3 {
-		if n := len(find(t, s, sc.parse(t)).Matches); n != 1 {
+		if n := len(searchtest.FindMatches(t, s, sc.ParseQuery(t)).Matches); n != 1 {
 			t.Fatalf("beside %d long searches there are %d matches, want 1", len(release), n)
 		}
 		r, err := s.HoldConnection(ctx)
@@ -896,7 +897,7 @@ func TestLongSearchesLeaveConnections(t *testing.T) {
 	soon, stop := context.WithTimeout(ctx, 50*time.Millisecond)
 	defer stop()
 	var failed *outcome.Error
-	if _, err := s.Search(soon, sc.parse(t)); !errors.As(err, &failed) || failed.Issues[0].Code != outcome.CodeTimeout {
+	if _, err := s.Search(soon, sc.ParseQuery(t)); !errors.As(err, &failed) || failed.Issues[0].Code != outcome.CodeTimeout {
 		t.Errorf("a search for which there is no connection gives %v, want a timeout", err)
 	}
 	write(t, s, put(t, "Patient", "b", "x"))
@@ -906,7 +907,7 @@ func TestLongSearchesLeaveConnections(t *testing.T) {
 	for _, r := range release {
 		r()
 	}
-	if n := len(find(t, s, sc.parse(t)).Matches); n != 2 {
+	if n := len(searchtest.FindMatches(t, s, sc.ParseQuery(t)).Matches); n != 2 {
 		t.Errorf("afterwards there are %d matches, want 2", n)
 	}
 }

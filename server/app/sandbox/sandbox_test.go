@@ -571,7 +571,7 @@ func TestConsole(t *testing.T) {
 	}
 }
 
-// Issue 15: the end of a worker in the middle of a call is told to the caller, and the
+// The end of a worker in the middle of a call is told to the caller, and the
 // next call has another one.
 func TestKilledWorker(t *testing.T) {
 	p := pool(t, 10*time.Second)

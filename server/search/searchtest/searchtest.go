@@ -1,4 +1,10 @@
-// Package searchtest stores resources with their compiled index entries, for tests of searches on a real Store.
+// Package searchtest supports tests of searches on a real Store.
+//
+//	searchtest.go  writes of resources with their index entries
+//	store.go       a Store on a database of the test's own
+//	corpus.go      random patients and observations
+//	cases.go       random searches on them, with the expected results
+//	stored.go      stored resources, tested in memory
 package searchtest
 
 import (

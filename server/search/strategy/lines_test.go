@@ -1,8 +1,9 @@
-package store_test
+package strategy_test
 
 import (
 	"context"
 	"errors"
+	"kiln/server/search/searchtest"
 	"testing"
 	"time"
 )
@@ -11,24 +12,24 @@ import (
 // for one patient is answered, one that has to count waits, and is answered when
 // there is a place.
 func TestCheapSearchesDoNotWaitForDearOnes(t *testing.T) {
-	s, _ := open(t)
-	c := newCorpus(31, 40, 400)
-	c.load(t, s)
-	s.SetSearchLimit(50) // more matches than that are counted
-	release, err := s.HoldDearSearches(context.Background())
+	s, _ := searchtest.Open(t)
+	c := searchtest.NewCorpus(31, 40, 400)
+	c.Load(t, s)
+	limitSearches(s, 50) // more matches than that are counted
+	release, err := holdDearSearches(s, context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}
-	dear := searchCase{typ: "Observation", values: params("status:not", "unknown")}
+	dear := searchtest.Case{Type: "Observation", Values: searchtest.Parameters("status:not", "unknown")}
 	waits, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
 	defer cancel()
-	if _, err := s.Search(waits, dear.parse(t)); err == nil || !errors.Is(waits.Err(), context.DeadlineExceeded) {
+	if _, err := s.Search(waits, dear.ParseQuery(t)); err == nil || !errors.Is(waits.Err(), context.DeadlineExceeded) {
 		t.Errorf("the dear search did not wait: %v", err)
 	}
 	for range 50 {
-		cheap := searchCase{typ: "Observation", values: params("patient", "p1")}
+		cheap := searchtest.Case{Type: "Observation", Values: searchtest.Parameters("patient", "p1")}
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-		if _, err := s.Search(ctx, cheap.parse(t)); err != nil {
+		if _, err := s.Search(ctx, cheap.ParseQuery(t)); err != nil {
 			t.Fatalf("a cheap search beside a dear one: %v", err)
 		}
 		cancel()
@@ -36,7 +37,7 @@ func TestCheapSearchesDoNotWaitForDearOnes(t *testing.T) {
 	done := make(chan error, 8)
 	for range cap(done) {
 		go func() {
-			_, err := s.Search(context.Background(), dear.parse(t))
+			_, err := s.Search(context.Background(), dear.ParseQuery(t))
 			done <- err
 		}()
 	}

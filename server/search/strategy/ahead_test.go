@@ -1,7 +1,8 @@
-package store_test
+package strategy_test
 
 import (
 	"context"
+	"kiln/server/search/searchtest"
 	"runtime"
 	"testing"
 )
@@ -11,25 +12,25 @@ import (
 // searches never asked before.
 func TestReadAhead(t *testing.T) {
 	t.Parallel()
-	s, url := open(t)
-	s.IndexBy(compiled{})
-	s.SetSearchLimit(20)
-	newCorpus(41, 100, 400).load(t, s)
-	if _, err := connect(t, url).Exec(t.Context(), "ANALYZE resource"); err != nil { // it tells which types are large
+	s, url := searchtest.Open(t)
+	s.IndexBy(searchtest.Indexer{})
+	limitSearches(s, 20)
+	searchtest.NewCorpus(41, 100, 400).Load(t, s)
+	if _, err := searchtest.Connect(t, url).Exec(t.Context(), "ANALYZE resource"); err != nil { // it tells which types are large
 		t.Fatal(err)
 	}
-	s.ReadAheadFrom(300)
-	s.SearchSettled()
+	s.Searcher().ReadAhead(300)
+	s.Searcher().Settled()
 	// date, value-date and value-quantity have one value in an Observation at most, and each has a
 	// last update; values are read for each of the common codes by themselves, too. There are few
 	// Patients, and few Observations of each: nothing of them is read.
-	if r := s.Remembered(); r.Columns != 4+len(codings) {
+	if r := s.Searcher().Remembered(); r.Columns != 4+len(searchtest.Codings) {
 		t.Fatalf("it remembers %+v", r)
 	}
 	ask := func(pairs ...string) int {
 		t.Helper()
-		c := searchCase{typ: "Observation", values: params(pairs...)}
-		found, err := s.Search(context.Background(), c.parse(t))
+		c := searchtest.Case{Type: "Observation", Values: searchtest.Parameters(pairs...)}
+		found, err := s.Search(context.Background(), c.ParseQuery(t))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -37,18 +38,18 @@ func TestReadAhead(t *testing.T) {
 	}
 	for _, p := range [][2]string{{"date", "ge1990"}, {"status", "final"}, {"status:not", "final"}, {"_sort", ""}, {"value-quantity", "gt0"}, {"_lastUpdated", "ge2000"},
 		{"code-value-quantity", "http://loinc.org|8302-2$gt0"}} {
-		before := s.Remembered().Hits
-		if total := ask(p[0], p[1]); total < 20 || s.Remembered().Hits != before+1 {
-			t.Errorf("%s=%s: total %d, %d answers from memory", p[0], p[1], total, s.Remembered().Hits-before)
+		before := s.Searcher().Remembered().Hits
+		if total := ask(p[0], p[1]); total < 20 || s.Searcher().Remembered().Hits != before+1 {
+			t.Errorf("%s=%s: total %d, %d answers from memory", p[0], p[1], total, s.Searcher().Remembered().Hits-before)
 		}
 	}
 	// Which resources have a term that is not common is found when it was asked for, for all
 	// searches that name it.
 	ask("status:not", "unknown")
-	s.SearchSettled()
+	s.Searcher().Settled()
 	for _, p := range [][]string{{"status:not", "unknown"}, {"status:not", "unknown", "date", "ge1990"}, {"status:not", "unknown", "code", "8302-2", "_sort", "-date"}} {
-		before := s.Remembered().Hits
-		if ask(p...); s.Remembered().Hits != before+1 {
+		before := s.Searcher().Remembered().Hits
+		if ask(p...); s.Searcher().Remembered().Hits != before+1 {
 			t.Errorf("%v: not from memory", p)
 		}
 	}
@@ -56,7 +57,7 @@ func TestReadAhead(t *testing.T) {
 	if all := ask("_sort", ""); all != before {
 		t.Errorf("%d resources, %d without a parameter", before, all)
 	}
-	newCorpus(42, 100, 500).load(t, s) // o400 and on are new
+	searchtest.NewCorpus(42, 100, 500).Load(t, s) // o400 and on are new
 	if after := ask("_lastUpdated", "ge2000"); after != before+100 {
 		t.Errorf("%d resources, 100 more, then %d", before, after)
 	}
@@ -67,29 +68,29 @@ func TestReadAhead(t *testing.T) {
 // memory. Contract: Searches while others write, broad searches never asked before.
 func TestReadAheadBesideWrites(t *testing.T) {
 	t.Parallel()
-	s, url := open(t)
-	s.IndexBy(compiled{})
-	s.SetSearchLimit(20)
-	work, conn := make(chan error, 1), connect(t, url)
+	s, url := searchtest.Open(t)
+	s.IndexBy(searchtest.Indexer{})
+	limitSearches(s, 20)
+	work, conn := make(chan error, 1), searchtest.Connect(t, url)
 	ctx, end := context.WithCancel(t.Context())
 	go func() {
 		_, err := conn.Exec(ctx, "SELECT pg_sleep(600)")
 		work <- err
 	}()
-	newCorpus(44, 100, 400).load(t, s)
-	s.ReadAheadFrom(300)
-	s.SearchSettled()
-	if r := s.Remembered(); r.Columns != 4+len(codings) {
+	searchtest.NewCorpus(44, 100, 400).Load(t, s)
+	s.Searcher().ReadAhead(300)
+	s.Searcher().Settled()
+	if r := s.Searcher().Remembered(); r.Columns != 4+len(searchtest.Codings) {
 		t.Errorf("it remembers %+v", r)
 	}
-	newCorpus(45, 100, 500).load(t, s) // o400 and on are new
-	c := searchCase{typ: "Observation", values: params("date", "ge1990")}
-	before := s.Remembered()
-	found, err := s.Search(t.Context(), c.parse(t))
+	searchtest.NewCorpus(45, 100, 500).Load(t, s) // o400 and on are new
+	c := searchtest.Case{Type: "Observation", Values: searchtest.Parameters("date", "ge1990")}
+	before := s.Searcher().Remembered()
+	found, err := s.Search(t.Context(), c.ParseQuery(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if after := s.Remembered(); *found.Total < 20 || after.Hits == before.Hits || after.Lagged > 0 {
+	if after := s.Searcher().Remembered(); *found.Total < 20 || after.Hits == before.Hits || after.Lagged > 0 {
 		t.Errorf("a total of %d, and it remembers %+v", *found.Total, after)
 	}
 	select {
@@ -106,54 +107,54 @@ func TestReadAheadBesideWrites(t *testing.T) {
 // Contract: Searches while others write, broad searches never asked before.
 func TestReadAheadOfLinks(t *testing.T) {
 	t.Parallel()
-	s, url := open(t)
-	s.IndexBy(compiled{})
-	s.SetSearchLimit(20)
-	c := newCorpus(43, 100, 2100)
-	c.load(t, s)
-	if _, err := connect(t, url).Exec(t.Context(), "ANALYZE resource"); err != nil {
+	s, url := searchtest.Open(t)
+	s.IndexBy(searchtest.Indexer{})
+	limitSearches(s, 20)
+	c := searchtest.NewCorpus(43, 100, 2100)
+	c.Load(t, s)
+	if _, err := searchtest.Connect(t, url).Exec(t.Context(), "ANALYZE resource"); err != nil {
 		t.Fatal(err)
 	}
-	s.ReadAheadFrom(1000)
-	s.SearchSettled()
+	s.Searcher().ReadAhead(1000)
+	s.Searcher().Settled()
 	ask := func(name, value string) {
 		want := 0
-		for _, o := range c.observations {
-			if anyOf(c.patients, func(p patient) bool {
-				holds := p.gender == "male"
+		for _, o := range c.Observations {
+			if searchtest.AnyOf(c.Patients, func(p searchtest.Patient) bool {
+				holds := p.Gender == "male"
 				switch value {
 				case "female":
-					holds = p.gender != "female"
+					holds = p.Gender != "female"
 				case "true":
-					holds = p.birth == ""
-				case c.patients[0].family:
-					holds = p.family == value
+					holds = p.Birth == ""
+				case c.Patients[0].Family:
+					holds = p.Family == value
 				}
-				return o.subject == "Patient/"+p.id && holds
+				return o.Subject == "Patient/"+p.ID && holds
 			}) {
 				want++
 			}
 		}
-		before := s.Remembered().Hits
-		x := searchCase{typ: "Observation", values: params(name, value)}
-		found, err := s.Search(t.Context(), x.parse(t))
+		before := s.Searcher().Remembered().Hits
+		x := searchtest.Case{Type: "Observation", Values: searchtest.Parameters(name, value)}
+		found, err := s.Search(t.Context(), x.ParseQuery(t))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if *found.Total != want || s.Remembered().Hits != before+1 {
-			t.Errorf("%s: total %d, want %d; %d answers from memory", &x, *found.Total, want, s.Remembered().Hits-before)
+		if *found.Total != want || s.Searcher().Remembered().Hits != before+1 {
+			t.Errorf("%s: total %d, want %d; %d answers from memory", &x, *found.Total, want, s.Searcher().Remembered().Hits-before)
 		}
 	}
 	for name, value := range map[string]string{"patient.gender": "male", "subject:Patient.gender": "male", "patient.gender:not": "female", "patient.birthdate:missing": "true"} {
 		ask(name, value)
 	}
 	for range 2 { // the patients of a name are found at once, and again when they are forgotten
-		ask("subject:Patient.family:exact", c.patients[0].family)
-		columns := s.Remembered().Columns
+		ask("subject:Patient.family:exact", c.Patients[0].Family)
+		columns := s.Searcher().Remembered().Columns
 		s.SetSearchMemory(-1)
 		s.SetSearchMemory(256 << 20)
-		for s.ReadAheadFrom(1000); s.Remembered().Columns < columns; runtime.Gosched() {
-			s.SearchSettled()
+		for s.Searcher().ReadAhead(1000); s.Searcher().Remembered().Columns < columns; runtime.Gosched() {
+			s.Searcher().Settled()
 		}
 	}
 }

@@ -1,10 +1,11 @@
-package store_test
+package strategy_test
 
 import (
 	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"kiln/server/search/searchtest"
 	"maps"
 	"math/rand/v2"
 	"net/url"
@@ -53,38 +54,40 @@ func TestSearchesWhileOthersWrite(t *testing.T) {
 
 func searchWhileOthersWrite(t *testing.T, seed uint64, length time.Duration) {
 	ctx := context.Background()
-	a, at := open(t)
-	b := openAt(t, at)
-	a.IndexBy(compiled{})
-	b.IndexBy(compiled{})
+	a, at := searchtest.Open(t)
+	b := searchtest.OpenAt(t, at)
+	a.IndexBy(searchtest.Indexer{})
+	b.IndexBy(searchtest.Indexer{})
 	for _, s := range []*store.Store{a, b} {
-		s.SetSearchLimit(20)
+		limitSearches(s, 20)
 	}
 	l := &writeLog{versions: make(map[store.VersionKey]written)}
-	base := newCorpus(seed, 20, 300)
+	base := searchtest.NewCorpus(seed, 20, 300)
 	r := rand.New(rand.NewPCG(seed, 9))
-	for i := range base.observations {
-		base.observations[i].id = fmt.Sprint("o", i)
+	for i := range base.Observations {
+		base.Observations[i].ID = fmt.Sprint("o", i)
 	}
-	l.write(t, a, writtenOf(base.observations, base.patients))
+	l.write(t, a, writtenOf(base.Observations, base.Patients))
 
 	pool := make([]concurrentQuery, 60)
 	for i := range pool {
 		values := url.Values{}
 		for range 1 + r.IntN(2) {
-			c := base.simpleObservation(r)
-			values.Add(c.name, c.value)
+			c := base.SimpleObservation(r)
+			values.Add(c.Name, c.Value)
 			pool[i].all = append(pool[i].all, c)
 		}
 		if r.IntN(5) == 0 {
 			c := updatedWithin(r, length)
-			values.Add(c.name, c.value)
+			values.Add(c.Name, c.Value)
 			pool[i].all = append(pool[i].all, c)
 		}
 		if r.IntN(4) == 0 {
-			gender := pick(r, []string{"male", "female", "other,male"})
-			values.Add(pick(r, []string{"patient.gender", "subject:Patient.gender"}), gender)
-			pool[i].subject = func(p *patient) bool { return p.gender != "" && slices.Contains(strings.Split(gender, ","), p.gender) }
+			gender := searchtest.PickRandom(r, []string{"male", "female", "other,male"})
+			values.Add(searchtest.PickRandom(r, []string{"patient.gender", "subject:Patient.gender"}), gender)
+			pool[i].subject = func(p *searchtest.Patient) bool {
+				return p.Gender != "" && slices.Contains(strings.Split(gender, ","), p.Gender)
+			}
 		}
 		pool[i].sorted = r.IntN(5) == 0
 		if pool[i].sorted {
@@ -107,8 +110,8 @@ func searchWhileOthersWrite(t *testing.T, seed uint64, length time.Duration) {
 				case <-time.After(time.Duration(r.IntN(15)) * time.Millisecond):
 				}
 				// Resources of one writer, so that it knows the next version of each.
-				drawn := newCorpus(r.Uint64(), 20, 1+r.IntN(4)*r.IntN(2))
-				some := writtenOf(drawn.observations, nil)
+				drawn := searchtest.NewCorpus(r.Uint64(), 20, 1+r.IntN(4)*r.IntN(2))
+				some := writtenOf(drawn.Observations, nil)
 				for i := range some {
 					some[i].id = fmt.Sprint("o", r.IntN(75)*4+w)
 					switch r.IntN(4) {
@@ -119,7 +122,7 @@ func searchWhileOthersWrite(t *testing.T, seed uint64, length time.Duration) {
 					}
 				}
 				if r.IntN(8) == 0 {
-					p := writtenOf(nil, drawn.patients[:1])[0]
+					p := writtenOf(nil, drawn.Patients[:1])[0]
 					p.id = fmt.Sprint("p", r.IntN(5)*4+w)
 					if r.IntN(3) == 0 {
 						p.patient = nil
@@ -156,8 +159,8 @@ func searchWhileOthersWrite(t *testing.T, seed uint64, length time.Duration) {
 				if r.IntN(4) == 0 {
 					x.offset = r.IntN(40)
 				}
-				sc := searchCase{typ: "Observation", values: q.values}
-				parsed := sc.parse(t, "_count", strconv.Itoa(x.count), "_offset", strconv.Itoa(x.offset))
+				sc := searchtest.Case{Type: "Observation", Values: q.values}
+				parsed := sc.ParseQuery(t, "_count", strconv.Itoa(x.count), "_offset", strconv.Itoa(x.offset))
 				var found *store.SearchResult
 				err := conn.QueryRow(ctx, "SELECT pg_current_snapshot()::text").Scan(&x.before)
 				if err == nil {
@@ -177,7 +180,7 @@ func searchWhileOthersWrite(t *testing.T, seed uint64, length time.Duration) {
 					}
 					continue
 				}
-				x.total, x.ids = *found.Total, ids(found)
+				x.total, x.ids = *found.Total, searchtest.IDs(found)
 				mu.Lock()
 				answers = append(answers, x)
 				mu.Unlock()
@@ -208,38 +211,38 @@ func searchWhileOthersWrite(t *testing.T, seed uint64, length time.Duration) {
 	searchers.Wait()
 	l.check(t, admin, answers)
 	for _, s := range []*store.Store{a, b} {
-		t.Logf("%d answers; remembered: %+v", len(answers), s.Remembered())
+		t.Logf("%d answers; remembered: %+v", len(answers), s.Searcher().Remembered())
 	}
-	if length > time.Second && a.Remembered().Hits+b.Remembered().Hits == 0 {
+	if length > time.Second && a.Searcher().Remembered().Hits+b.Searcher().Remembered().Hits == 0 {
 		t.Error("nothing was answered from memory")
 	}
 }
 
 type concurrentQuery struct {
 	values  url.Values
-	all     []condition[observation]
-	subject func(*patient) bool // holds for the Patient that it refers to; nil asks nothing
-	sorted  bool                // by date, the last first
+	all     []searchtest.Condition[searchtest.Observation]
+	subject func(*searchtest.Patient) bool // holds for the Patient that it refers to; nil asks nothing
+	sorted  bool                           // by date, the last first
 }
 
-func (q *concurrentQuery) holds(o *observation) bool {
-	return o != nil && !anyOf(q.all, func(c condition[observation]) bool { return !c.holds(o) })
+func (q *concurrentQuery) holds(o *searchtest.Observation) bool {
+	return o != nil && !searchtest.AnyOf(q.all, func(c searchtest.Condition[searchtest.Observation]) bool { return !c.Holds(o) })
 }
 
 // updatedWithin asks for the last update, at an instant of the time that begins now.
-func updatedWithin(r *rand.Rand, length time.Duration) condition[observation] {
+func updatedWithin(r *rand.Rand, length time.Duration) searchtest.Condition[searchtest.Observation] {
 	at := time.Now().Add(time.Duration(r.Int64N(int64(length)))).UTC().Truncate(time.Millisecond)
-	op := pick(r, []string{"ge", "lt", "gt", "le"})
-	return condition[observation]{"_lastUpdated", op + at.Format("2006-01-02T15:04:05.000Z"), func(o *observation) bool {
+	op := searchtest.PickRandom(r, []string{"ge", "lt", "gt", "le"})
+	return searchtest.Condition[searchtest.Observation]{Name: "_lastUpdated", Value: op + at.Format("2006-01-02T15:04:05.000Z"), Holds: func(o *searchtest.Observation) bool {
 		switch op {
 		case "ge":
-			return !o.updated.Before(at)
+			return !o.Updated.Before(at)
 		case "lt":
-			return o.updated.Before(at)
+			return o.Updated.Before(at)
 		case "gt":
-			return !o.updated.Before(at.Add(time.Millisecond))
+			return !o.Updated.Before(at.Add(time.Millisecond))
 		}
-		return o.updated.Before(at.Add(time.Millisecond))
+		return o.Updated.Before(at.Add(time.Millisecond))
 	}}
 }
 
@@ -254,30 +257,30 @@ type concurrentAnswer struct {
 // written is a version of a resource: a deletion has neither.
 type written struct {
 	typ, id     string
-	observation *observation
-	patient     *patient
+	observation *searchtest.Observation
+	patient     *searchtest.Patient
 }
 
-func writtenOf(observations []observation, patients []patient) (all []written) {
+func writtenOf(observations []searchtest.Observation, patients []searchtest.Patient) (all []written) {
 	for i := range observations {
-		all = append(all, written{typ: "Observation", id: observations[i].id, observation: &observations[i]})
+		all = append(all, written{typ: "Observation", id: observations[i].ID, observation: &observations[i]})
 	}
 	for i := range patients {
-		all = append(all, written{typ: "Patient", id: patients[i].id, patient: &patients[i]})
+		all = append(all, written{typ: "Patient", id: patients[i].ID, patient: &patients[i]})
 	}
 	return all
 }
 
 // write is the PUT of the version, or the DELETE.
 func (v *written) write(t testing.TB) (*store.Write, error) {
-	var o object
+	var o searchtest.Object
 	switch {
 	case v.observation != nil:
-		v.observation.id = v.id
-		o = v.observation.json()
+		v.observation.ID = v.id
+		o = v.observation.JSON()
 	case v.patient != nil:
-		v.patient.id = v.id
-		o = v.patient.json()
+		v.patient.ID = v.id
+		o = v.patient.JSON()
 	default:
 		return &store.Write{Method: fhir.DELETE, ResourceType: v.typ, ID: v.id}, nil
 	}
@@ -285,7 +288,7 @@ func (v *written) write(t testing.TB) (*store.Write, error) {
 	if err != nil {
 		return nil, err
 	}
-	return resourceWrite(t, raw), nil
+	return searchtest.NewWrite(t, raw), nil
 }
 
 // writeLog is the versions that were written.
@@ -321,7 +324,7 @@ func (l *writeLog) write(t testing.TB, s *store.Store, all []written) {
 			continue
 		}
 		if o := all[i].observation; o != nil {
-			o.updated = w.Result.LastUpdated
+			o.Updated = w.Result.LastUpdated
 		}
 		l.versions[key] = all[i]
 	}
@@ -473,12 +476,12 @@ func (l *writeLog) evaluate(a *concurrentAnswer, state map[int64]loggedChange, m
 		m, ok := matches[matchKey{a.q, key}]
 		if !ok {
 			if m.holds = a.q.holds(o); m.holds {
-				m.date, _, m.dated = o.date()
+				m.date, _, m.dated = o.Date()
 			}
 			matches[matchKey{a.q, key}] = m
 		}
 		if m.holds && (a.q.subject == nil || a.q.subject(l.subject(o, state))) {
-			all = append(all, found{rid: c.rid, id: o.id, date: m.date, ok: m.dated})
+			all = append(all, found{rid: c.rid, id: o.ID, date: m.date, ok: m.dated})
 		}
 	}
 	slices.SortFunc(all, func(x, y found) int {
@@ -504,14 +507,14 @@ func (l *writeLog) evaluate(a *concurrentAnswer, state map[int64]loggedChange, m
 }
 
 // subject is the Patient that an Observation refers to in a state, an empty one where there is none.
-func (l *writeLog) subject(o *observation, state map[int64]loggedChange) *patient {
-	if id, ok := strings.CutPrefix(o.subject, "Patient/"); ok {
+func (l *writeLog) subject(o *searchtest.Observation, state map[int64]loggedChange) *searchtest.Patient {
+	if id, ok := strings.CutPrefix(o.Subject, "Patient/"); ok {
 		ref := int64(fhir.ValueReference("Patient", id))
 		if p := l.versions[store.VersionKey{Ref: ref, VersionID: state[ref].version}].patient; p != nil {
 			return p
 		}
 	}
-	return &patient{}
+	return &searchtest.Patient{}
 }
 
 type snapshot struct {

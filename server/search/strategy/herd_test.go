@@ -1,7 +1,8 @@
-package store_test
+package strategy_test
 
 import (
 	"context"
+	"kiln/server/search/searchtest"
 	"strings"
 	"sync"
 	"testing"
@@ -45,28 +46,28 @@ func dearStatements(f func(ctx context.Context)) map[string]int {
 // write, two lines: a thundering herd computes a dear thing once.
 func TestHerdComputesOnce(t *testing.T) {
 	t.Parallel()
-	first, url := open(t)
-	newCorpus(31, 40, 400).load(t, first)
+	first, url := searchtest.Open(t)
+	searchtest.NewCorpus(31, 40, 400).Load(t, first)
 	for _, tt := range []struct {
 		name string
-		c    searchCase
+		c    searchtest.Case
 		want map[string]int // at most
 	}{
-		{"matches that a walk finds", searchCase{typ: "Observation", values: params("status", "final")}, map[string]int{"count": 1, "count of the type": 2}},
-		{"what most resources are not", searchCase{typ: "Observation", values: params("status:not", "unknown")}, map[string]int{"count": 1, "count of the type": 2}},
-		{"only the count", searchCase{typ: "Observation", values: params("status", "final", "_summary", "count")}, map[string]int{"count": 1}},
-		{"an order without an index", searchCase{typ: "Observation", values: params("date", "ge1990", "_sort", "value-quantity")}, map[string]int{"count": 1, "gather": 1, "sort": 1}},
+		{"matches that a walk finds", searchtest.Case{Type: "Observation", Values: searchtest.Parameters("status", "final")}, map[string]int{"count": 1, "count of the type": 2}},
+		{"what most resources are not", searchtest.Case{Type: "Observation", Values: searchtest.Parameters("status:not", "unknown")}, map[string]int{"count": 1, "count of the type": 2}},
+		{"only the count", searchtest.Case{Type: "Observation", Values: searchtest.Parameters("status", "final", "_summary", "count")}, map[string]int{"count": 1}},
+		{"an order without an index", searchtest.Case{Type: "Observation", Values: searchtest.Parameters("date", "ge1990", "_sort", "value-quantity")}, map[string]int{"count": 1, "gather": 1, "sort": 1}},
 	} {
 		for _, together := range []bool{false, true} { // all have found that they are dear before the first is let in
-			s := openAt(t, url)
-			s.SetSearchLimit(50)      // more matches than that are counted
+			s := searchtest.OpenAt(t, url)
+			limitSearches(s, 50)      // more matches than that are counted
 			if tt.want["sort"] == 0 { // the result of the background work answers the waiting searches
 				s.SetSearchMemory(-1)
 			}
 			release := func() {}
 			if together {
 				var err error
-				if release, err = s.HoldDearSearches(t.Context()); err != nil {
+				if release, err = holdDearSearches(s, t.Context()); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -74,7 +75,7 @@ func TestHerdComputesOnce(t *testing.T) {
 			totals := make([]int, 40)
 			dear := dearStatements(func(ctx context.Context) {
 				for i := range totals {
-					q := tt.c.parse(t)
+					q := tt.c.ParseQuery(t)
 					herd.Go(func() {
 						if r, err := s.Search(ctx, q); err != nil {
 							t.Error(err)
@@ -84,7 +85,7 @@ func TestHerdComputesOnce(t *testing.T) {
 					})
 				}
 				if together {
-					s.AwaitDearSearches(len(totals))
+					awaitDearSearches(s, len(totals))
 				}
 				release()
 				herd.Wait()
@@ -110,12 +111,12 @@ func TestHerdComputesOnce(t *testing.T) {
 // A search that memory does not answer asks it how many resources of the type there are.
 func TestTypeIsNotCounted(t *testing.T) {
 	t.Parallel()
-	s, _ := open(t)
-	newCorpus(31, 40, 400).load(t, s)
-	s.SetSearchLimit(10)
-	counted := func(c searchCase) (n, total int) {
+	s, _ := searchtest.Open(t)
+	searchtest.NewCorpus(31, 40, 400).Load(t, s)
+	limitSearches(s, 10)
+	counted := func(c searchtest.Case) (n, total int) {
 		dear := dearStatements(func(ctx context.Context) {
-			r, err := s.Search(ctx, c.parse(t))
+			r, err := s.Search(ctx, c.ParseQuery(t))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -123,17 +124,17 @@ func TestTypeIsNotCounted(t *testing.T) {
 		})
 		return dear["count of the type"], total
 	}
-	chained := func(gender string) searchCase {
-		return searchCase{typ: "Observation", values: params("status", "final", "subject:Patient.gender", gender)}
+	chained := func(gender string) searchtest.Case {
+		return searchtest.Case{Type: "Observation", Values: searchtest.Parameters("status", "final", "subject:Patient.gender", gender)}
 	}
 	if n, total := counted(chained("female")); n != 1 || total < 10 {
 		t.Fatalf("the type is counted %d times for %d matches by who remembers nothing", n, total)
 	}
 	s.Searcher().ForgetTotals()
-	if _, total := counted(searchCase{typ: "Observation", values: params("status", "final")}); total < 10 {
+	if _, total := counted(searchtest.Case{Type: "Observation", Values: searchtest.Parameters("status", "final")}); total < 10 {
 		t.Fatalf("%d matches", total)
 	}
-	s.SearchSettled()
+	s.Searcher().Settled()
 	s.Searcher().ForgetTotals()
 	if n, total := counted(chained("female")); n != 0 || total < 10 {
 		t.Errorf("the type is counted %d times for %d matches by who remembers it", n, total)

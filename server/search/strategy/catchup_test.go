@@ -1,8 +1,9 @@
-package store_test
+package strategy_test
 
 import (
 	"encoding/json"
 	"fmt"
+	"kiln/server/search/searchtest"
 	"regexp"
 	"testing"
 
@@ -23,62 +24,62 @@ type lagging struct {
 var askedOften = [][]string{{"status", "final"}, {"date", "ge1990"}, {"status", "final", "date", "ge1990"}}
 
 func newLagging(t *testing.T, stepped func(gaveWay bool)) lagging {
-	s, at := open(t)
-	l := lagging{t, s, openAt(t, at)}
+	s, at := searchtest.Open(t)
+	l := lagging{t, s, searchtest.OpenAt(t, at)}
 	for _, s := range []*store.Store{s, l.other} {
-		s.IndexBy(compiled{})
-		s.LimitSearch(20, stepped)
+		s.IndexBy(searchtest.Indexer{})
+		limitSearchesStepped(s, 20, stepped)
 	}
-	newCorpus(61, 40, 400).load(t, s)
+	searchtest.NewCorpus(61, 40, 400).Load(t, s)
 	for range 2 {
 		for _, pairs := range askedOften {
 			l.ask(pairs...)
 		}
-		s.SearchSettled()
+		s.Searcher().Settled()
 	}
 	return l
 }
 
-func objectWrite(t *testing.T, o object) *store.Write {
+func objectWrite(t *testing.T, o searchtest.Object) *store.Write {
 	t.Helper()
 	raw, err := json.Marshal(o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return resourceWrite(t, raw)
+	return searchtest.NewWrite(t, raw)
 }
 
 func (l lagging) ask(pairs ...string) (total int, hit bool) {
 	l.t.Helper()
-	c := searchCase{typ: "Observation", values: params(pairs...)}
-	before := l.s.Remembered().Hits
-	found, err := l.s.Search(l.t.Context(), c.parse(l.t))
+	c := searchtest.Case{Type: "Observation", Values: searchtest.Parameters(pairs...)}
+	before := l.s.Searcher().Remembered().Hits
+	found, err := l.s.Search(l.t.Context(), c.ParseQuery(l.t))
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	return *found.Total, l.s.Remembered().Hits > before
+	return *found.Total, l.s.Searcher().Remembered().Hits > before
 }
 
 // burst writes the observations of a corpus and returns the total of each search then. The
 // first 400 replace earlier ones.
 func (l lagging) burst(seed uint64) (want map[string]int) {
 	l.t.Helper()
-	c := newCorpus(seed, 40, cache.MaxChanges+500)
+	c := searchtest.NewCorpus(seed, 40, cache.MaxChanges+500)
 	var all []*store.Write // in one transaction: it comes as a whole
-	for i := range c.observations {
-		all = append(all, objectWrite(l.t, c.observations[i].json()))
+	for i := range c.Observations {
+		all = append(all, objectWrite(l.t, c.Observations[i].JSON()))
 	}
 	if err := l.other.WriteAll(l.t.Context(), all); err != nil {
 		l.t.Fatal(err)
 	}
 	want = map[string]int{}
-	for i := range c.observations {
-		o := &c.observations[i]
-		low, high, dated := o.date()
-		slow, shigh := span("1990")
-		since := dated && dateHolds("ge", low, high, slow, shigh)
+	for i := range c.Observations {
+		o := &c.Observations[i]
+		low, high, dated := o.Date()
+		slow, shigh := searchtest.Span("1990")
+		since := dated && searchtest.DateHolds("ge", low, high, slow, shigh)
 		for _, pairs := range askedOften {
-			if (len(pairs) == 2 && pairs[0] == "date" || o.status == "final") && (pairs[len(pairs)-2] == "status" || since) {
+			if (len(pairs) == 2 && pairs[0] == "date" || o.Status == "final") && (pairs[len(pairs)-2] == "status" || since) {
 				want[fmt.Sprint(pairs)]++
 			}
 		}
@@ -96,9 +97,9 @@ func (l lagging) answers(want map[string]int) {
 				l.t.Errorf("%v: total %d, want %d; from memory: %v", pairs, total, want[fmt.Sprint(pairs)], hit)
 			}
 		}
-		l.s.SearchSettled()
+		l.s.Searcher().Settled()
 	}
-	if r := l.s.Remembered(); r.Lagged == 0 {
+	if r := l.s.Searcher().Remembered(); r.Lagged == 0 {
 		l.t.Errorf("it has never lagged: %+v", r)
 	}
 }
@@ -141,19 +142,19 @@ func TestCatchUpGivesWay(t *testing.T) {
 // What memory reads of a changed resource has every kind of entries of its index.
 func TestCatchUpReadsEveryKind(t *testing.T) {
 	t.Parallel()
-	s, at := open(t)
-	other := openAt(t, at)
+	s, at := searchtest.Open(t)
+	other := searchtest.OpenAt(t, at)
 	for _, s := range []*store.Store{s, other} {
-		s.IndexBy(compiled{})
-		s.LimitSearch(20, nil)
+		s.IndexBy(searchtest.Indexer{})
+		limitSearchesStepped(s, 20, nil)
 	}
 	other.SetSearchMemory(-1)
-	c := newCorpus(71, 400, 400)
-	c.load(t, s)
+	c := searchtest.NewCorpus(71, 400, 400)
+	c.Load(t, s)
 	const assessments = 600
 	assess := func(least int) (all []*store.Write) {
 		for i := range assessments {
-			all = append(all, resourceWrite(t, fmt.Appendf(nil, `{"resourceType":"RiskAssessment","id":"r%d","status":"final","subject":{"reference":"Patient/p%d"},"prediction":[{"probabilityDecimal":0.%02d}]}`, i, i%3, least+i%30)))
+			all = append(all, searchtest.NewWrite(t, fmt.Appendf(nil, `{"resourceType":"RiskAssessment","id":"r%d","status":"final","subject":{"reference":"Patient/p%d"},"prediction":[{"probabilityDecimal":0.%02d}]}`, i, i%3, least+i%30)))
 		}
 		return all
 	}
@@ -162,8 +163,8 @@ func TestCatchUpReadsEveryKind(t *testing.T) {
 	}
 	ask := func(s *store.Store, typ string, pairs ...string) int {
 		t.Helper()
-		c := searchCase{typ: typ, values: params(pairs...)}
-		found, err := s.Search(t.Context(), c.parse(t))
+		c := searchtest.Case{Type: typ, Values: searchtest.Parameters(pairs...)}
+		found, err := s.Search(t.Context(), c.ParseQuery(t))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -179,35 +180,35 @@ func TestCatchUpReadsEveryKind(t *testing.T) {
 	}
 	before := map[string]int{}
 	for i := range 4 { // a total is known until something is written
-		if err := s.WriteAll(t.Context(), append(assess(10)[i:i+1], objectWrite(t, c.patients[i].json()))); err != nil {
+		if err := s.WriteAll(t.Context(), append(assess(10)[i:i+1], objectWrite(t, c.Patients[i].JSON()))); err != nil {
 			t.Fatal(err)
 		}
 		for name, of := range all {
 			before[name] = ask(s, of[0], of[1:]...)
 		}
-		s.SearchSettled()
+		s.Searcher().Settled()
 	}
-	c = newCorpus(72, 500, cache.MaxChanges+500)
+	c = searchtest.NewCorpus(72, 500, cache.MaxChanges+500)
 	var burst []*store.Write
-	for i := range c.patients {
-		burst = append(burst, objectWrite(t, c.patients[i].json()))
+	for i := range c.Patients {
+		burst = append(burst, objectWrite(t, c.Patients[i].JSON()))
 	}
-	for i := range c.observations {
-		burst = append(burst, objectWrite(t, c.observations[i].json()))
+	for i := range c.Observations {
+		burst = append(burst, objectWrite(t, c.Observations[i].JSON()))
 	}
 	if err := other.WriteAll(t.Context(), append(burst, assess(25)...)); err != nil {
 		t.Fatal(err)
 	}
 	ask(s, "Observation", "status", "final")
-	s.SearchSettled()
+	s.Searcher().Settled()
 	for name, of := range all {
-		hits := s.Remembered().Hits
+		hits := s.Searcher().Remembered().Hits
 		got, want := ask(s, of[0], of[1:]...), ask(other, of[0], of[1:]...)
-		if got != want || got == before[name] || s.Remembered().Hits == hits {
-			t.Errorf("%s: %v: total %d, want %d, before %d; %d hits", name, of, got, want, before[name], s.Remembered().Hits-hits)
+		if got != want || got == before[name] || s.Searcher().Remembered().Hits == hits {
+			t.Errorf("%s: %v: total %d, want %d, before %d; %d hits", name, of, got, want, before[name], s.Searcher().Remembered().Hits-hits)
 		}
 	}
-	if s.Remembered().Lagged == 0 {
+	if s.Searcher().Remembered().Lagged == 0 {
 		t.Error("it has never lagged")
 	}
 }
@@ -215,9 +216,9 @@ func TestCatchUpReadsEveryKind(t *testing.T) {
 // A catch-up reads single resources by their surrogates.
 func TestCatchUpReadsBySurrogate(t *testing.T) {
 	t.Parallel()
-	s, url := open(t)
-	newCorpus(73, 100, 3000).load(t, s)
-	conn := connect(t, url)
+	s, url := searchtest.Open(t)
+	searchtest.NewCorpus(73, 100, 3000).Load(t, s)
+	conn := searchtest.Connect(t, url)
 	for _, sql := range []string{"ANALYZE", "SET enable_seqscan = off", "SET plan_cache_mode = force_generic_plan"} {
 		if _, err := conn.Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)

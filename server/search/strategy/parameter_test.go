@@ -1,14 +1,14 @@
-package store_test
+package strategy_test
 
 import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"kiln/server/search/searchtest"
 	"maps"
 	"math/big"
 	"math/rand/v2"
 	"net/url"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -563,7 +563,9 @@ func probes(t *testing.T, r *rand.Rand, p *fhir.Parameter, it item) []probe {
 			words := strings.Fields(part)
 			part = words[r.IntN(len(words))]
 			add(":text", searchEscaper.Replace(part), func(o item) bool {
-				return slices.ContainsFunc(o.display, func(d string) bool { return strings.Contains(joinTest(foldTest(d)), joinTest(part)) })
+				return slices.ContainsFunc(o.display, func(d string) bool {
+					return strings.Contains(searchtest.JoinText(foldTest(d)), searchtest.JoinText(part))
+				})
 			})
 		}
 	case fhir.SearchString:
@@ -586,7 +588,7 @@ func probes(t *testing.T, r *rand.Rand, p *fhir.Parameter, it item) []probe {
 		if r.IntN(2) == 0 && len(text) > 4 { // at another precision
 			text = text[:4+3*r.IntN(2)]
 		}
-		for _, op := range prefixes {
+		for _, op := range searchtest.Prefixes {
 			add("", op+text, func(o item) bool { return dateMatches(t, op, text, o) })
 		}
 	case fhir.SearchNumber, fhir.SearchQuantity:
@@ -629,52 +631,6 @@ func foldTest(s string) string {
 	return strings.Join(strings.Fields(strings.NewReplacer("ø", "o", "ß", "ss", "æ", "ae", "ł", "l", "đ", "d").Replace(b.String())), " ")
 }
 
-// separators are punctuation and white space.
-var separators = regexp.MustCompile(`[\p{P}\s]+`)
-
-// joinTest drops what separates words, unless it stands between two digits or is all
-// there is.
-func joinTest(s string) string {
-	var b strings.Builder
-	at := 0
-	for _, span := range separators.FindAllStringIndex(s, -1) {
-		b.WriteString(s[at:span[0]])
-		if betweenDigits(s, span) {
-			b.WriteString(s[span[0]:span[1]])
-		}
-		at = span[1]
-	}
-	b.WriteString(s[at:])
-	if b.Len() == 0 {
-		return s
-	}
-	return b.String()
-}
-
-var endsInDigit, beginsWithDigit = regexp.MustCompile(`\d$`), regexp.MustCompile(`^\d`)
-
-func betweenDigits(s string, span []int) bool {
-	return endsInDigit.MatchString(s[:span[0]]) && beginsWithDigit.MatchString(s[span[1]:])
-}
-
-// beginsText reports whether a folded text begins with want, whatever punctuation and
-// white space either has.
-// Spec: https://hl7.org/fhir/R4/search.html#string.
-func beginsText(text, want string) bool { return strings.HasPrefix(joinTest(text), joinTest(want)) }
-
-// beginsWord is beginsText of a part of a name: it, or a word in it, begins with want.
-func beginsWord(text, want string) bool {
-	if beginsText(text, want) {
-		return true
-	}
-	for _, span := range separators.FindAllStringIndex(text, -1) {
-		if rest := text[span[1]:]; rest != "" && !betweenDigits(text, span) && beginsText(rest, want) {
-			return true
-		}
-	}
-	return false
-}
-
 func stringProbes(r *rand.Rand, p *fhir.Parameter, it item) []probe {
 	if foldTest(it.text) == "" {
 		return nil
@@ -688,16 +644,16 @@ func stringProbes(r *rand.Rand, p *fhir.Parameter, it item) []probe {
 	if want := foldTest(start); want != "" {
 		out = append(out, probe{value: searchEscaper.Replace(start), holds: func(o item) bool {
 			if o.ofName || p.Code == "family" || p.Code == "given" {
-				return beginsWord(foldTest(o.text), want)
+				return searchtest.BeginsWord(foldTest(o.text), want)
 			}
-			return beginsText(foldTest(o.text), want)
+			return searchtest.BeginsText(foldTest(o.text), want)
 		}})
 	}
 	from := r.IntN(len(runes))
 	part := string(runes[from:min(len(runes), from+1+r.IntN(8))])
 	if want := foldTest(part); want != "" {
 		out = append(out, probe{modifier: ":contains", value: searchEscaper.Replace(part), holds: func(o item) bool {
-			return strings.Contains(joinTest(foldTest(o.text)), joinTest(want))
+			return strings.Contains(searchtest.JoinText(foldTest(o.text)), searchtest.JoinText(want))
 		}})
 	}
 	return out
@@ -736,13 +692,13 @@ func dateMatches(t *testing.T, op, text string, o item) bool {
 	t.Helper()
 	low, high := dateSpan(t, text)
 	if op == "ap" {
-		margin := searchNow.UnixMicro() - low
+		margin := searchtest.Now.UnixMicro() - low
 		if margin < 0 {
 			margin = -margin
 		}
 		return o.low < high+margin/10 && o.high > low-margin/10
 	}
-	return dateHolds(op, o.low, o.high, low, high)
+	return searchtest.DateHolds(op, o.low, o.high, low, high)
 }
 
 func numberProbes(t *testing.T, r *rand.Rand, typ fhir.SearchType, it item) []probe {
@@ -756,7 +712,7 @@ func numberProbes(t *testing.T, r *rand.Rand, typ fhir.SearchType, it item) []pr
 	}
 	var out []probe
 	for _, text := range texts {
-		for _, op := range prefixes {
+		for _, op := range searchtest.Prefixes {
 			in := func(o item, scale *big.Rat) bool { return numberMatches(t, op, text, o, scale) }
 			one := big.NewRat(1, 1)
 			out = append(out, probe{value: op + text, holds: func(o item) bool { return in(o, one) }})
@@ -874,7 +830,7 @@ func loadExamples(t *testing.T, s *store.Store) map[string][]searched {
 			}
 			seen[typ+"/"+id] = true
 			out[typ] = append(out[typ], searched{id, fhir.NodeOf(r)})
-			ws = append(ws, resourceWrite(t, raw))
+			ws = append(ws, searchtest.NewWrite(t, raw))
 		}
 		if err := s.WriteAll(context.Background(), ws); err != nil {
 			t.Fatal(err)
@@ -886,12 +842,12 @@ func loadExamples(t *testing.T, s *store.Store) map[string][]searched {
 // TestEveryParameter asks for values of every search parameter that the examples,
 // and some hundred random resources, have.
 func TestEveryParameter(t *testing.T) {
-	s, _ := open(t)
+	s, _ := searchtest.Open(t)
 	resources := loadExamples(t, s)
-	c := newCorpus(21, 60, 200)
-	c.load(t, s)
-	stored := judged(t, s, slices.Collect(maps.Keys(resources))...)
-	for typ, list := range c.nodes(t) {
+	c := searchtest.NewCorpus(21, 60, 200)
+	c.Load(t, s)
+	stored := searchtest.ReadResources(t, s, slices.Collect(maps.Keys(resources))...)
+	for typ, list := range nodesOf(t, c) {
 		resources[typ] = append(resources[typ], list...)
 	}
 	expressions, components := definitionsOfParameters(t)
@@ -942,18 +898,18 @@ func TestEveryParameter(t *testing.T) {
 			}
 			slices.Sort(want)
 			text := p.Base + "?" + p.Code + q.modifier + "=" + q.value
-			query, err := search.Parse(registry, p.Base, url.Values{p.Code + q.modifier: {q.value}}, search.Options{MaxCount: 10_000, DefaultCount: 10_000, Now: searchNow})
+			query, err := search.Parse(searchtest.Registry, p.Base, url.Values{p.Code + q.modifier: {q.value}}, search.Options{MaxCount: 10_000, DefaultCount: 10_000, Now: searchtest.Now})
 			if err != nil {
 				t.Errorf("%s: %v", text, err)
 				continue
 			}
-			s.SearchWithoutMemory([]int{0, 3}[searches%2]) // as candidates, or counted and walked
-			got := ids(find(t, s, query))
+			searchWithoutCache(s, []int{0, 3}[searches%2]) // as candidates, or counted and walked
+			got := searchtest.IDs(searchtest.FindMatches(t, s, query))
 			slices.Sort(got)
 			if diff := gocmp.Diff(want, got); diff != "" {
 				t.Errorf("%s (%s):\n%s", text, expressions[p.URL], diff)
 			}
-			if held := holding(t, s, query, stored[p.Base]); !slices.Equal(held, got) {
+			if held := searchtest.FindHolding(t, s, query, stored[p.Base]); !slices.Equal(held, got) {
 				t.Errorf("%s holds in memory for %v, in SQL for %v", text, held, got)
 			}
 		}
@@ -991,7 +947,7 @@ func compositeProbes(t *testing.T, r *rand.Rand, p *fhir.Parameter, it item) []p
 			if len(some) == 0 {
 				return nil
 			}
-			all = append(all, pick(r, some))
+			all = append(all, searchtest.PickRandom(r, some))
 		}
 		var values []string
 		for _, q := range all {
@@ -1010,10 +966,10 @@ func compositeProbes(t *testing.T, r *rand.Rand, p *fhir.Parameter, it item) []p
 }
 
 // nodes are the resources of a corpus.
-func (c *corpus) nodes(t *testing.T) map[string][]searched {
+func nodesOf(t *testing.T, c *searchtest.Corpus) map[string][]searched {
 	t.Helper()
 	out := map[string][]searched{}
-	add := func(o object) {
+	add := func(o searchtest.Object) {
 		raw, err := json.Marshal(o)
 		if err != nil {
 			t.Fatal(err)
@@ -1024,13 +980,13 @@ func (c *corpus) nodes(t *testing.T) map[string][]searched {
 		}
 		out[r.Type().Name] = append(out[r.Type().Name], searched{r.Header().ID.Text, fhir.NodeOf(r)})
 	}
-	for i := range c.patients {
-		add(c.patients[i].json())
+	for i := range c.Patients {
+		add(c.Patients[i].JSON())
 	}
-	for i := range c.observations {
-		add(c.observations[i].json())
+	for i := range c.Observations {
+		add(c.Observations[i].JSON())
 	}
-	for _, o := range organizations() {
+	for _, o := range searchtest.Organizations() {
 		add(o)
 	}
 	return out

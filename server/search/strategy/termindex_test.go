@@ -1,7 +1,8 @@
-package store_test
+package strategy_test
 
 import (
 	"fmt"
+	"kiln/server/search/searchtest"
 	"slices"
 	"strings"
 	"testing"
@@ -19,9 +20,9 @@ import (
 // term. Among few resources that plan is good, so the test switches index scans off.
 func TestTermsAreReadByTheirIndexAlone(t *testing.T) {
 	t.Parallel()
-	s, url := open(t)
-	newCorpus(44, 100, 3000).load(t, s)
-	conn := connect(t, url)
+	s, url := searchtest.Open(t)
+	searchtest.NewCorpus(44, 100, 3000).Load(t, s)
+	conn := searchtest.Connect(t, url)
 	for _, sql := range []string{"ANALYZE resource", "SET enable_seqscan = off", "SET enable_indexscan = off", "SET plan_cache_mode = force_generic_plan"} {
 		if _, err := conn.Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)
@@ -49,4 +50,18 @@ func genericPlanOf(t *testing.T, conn *pgx.Conn, st match.Statement) string {
 		t.Fatal(err)
 	}
 	return got
+}
+
+// planOf returns PostgreSQL's plan of a statement that was run.
+func planOf(t *testing.T, conn *pgx.Conn, sql string, args ...any) string {
+	t.Helper()
+	rows, err := conn.Query(t.Context(), "EXPLAIN (ANALYZE, BUFFERS) "+sql, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(fmt.Errorf("explain: %w", err))
+	}
+	return strings.Join(lines, "\n")
 }

@@ -1,6 +1,7 @@
-package store_test
+package strategy_test
 
 import (
+	"kiln/server/search/searchtest"
 	"slices"
 	"strings"
 	"testing"
@@ -10,26 +11,26 @@ import (
 // and no statement counts matches.
 // Contract: Design, "Where the specification is silent" (_total=none).
 func TestTotalNoneCountsNothing(t *testing.T) {
-	s, _ := open(t)
-	c := newCorpus(32, 20, 600)
-	c.load(t, s)
-	s.SetSearchLimit(20)
+	s, _ := searchtest.Open(t)
+	c := searchtest.NewCorpus(32, 20, 600)
+	c.Load(t, s)
+	limitSearches(s, 20)
 	for _, values := range [][2]string{{"status", "final"}, {"code", "8480-6"}, {"date", "ge1990"}} {
-		exact := searchCase{typ: "Observation", values: params(values[0], values[1])}
-		without := searchCase{typ: "Observation", values: params(values[0], values[1], "_total", "none")}
+		exact := searchtest.Case{Type: "Observation", Values: searchtest.Parameters(values[0], values[1])}
+		without := searchtest.Case{Type: "Observation", Values: searchtest.Parameters(values[0], values[1], "_total", "none")}
 		for range 2 { // the second time the number of Observations is known
-			q := without.parse(t)
+			q := without.ParseQuery(t)
 			q.Explain = true
-			got := find(t, s, q)
+			got := searchtest.FindMatches(t, s, q)
 			counted := 0
 			for _, issue := range got.Issues {
 				if strings.HasPrefix(issue.Diagnostics, "count\n") && !strings.Contains(issue.Diagnostics, "resource r WHERE r.rid >=") {
 					counted++
 				}
 			}
-			want := find(t, s, exact.parse(t))
-			if !slices.Equal(ids(got), ids(want)) {
-				t.Errorf("%s: %v, with a total %v", &without, ids(got), ids(want))
+			want := searchtest.FindMatches(t, s, exact.ParseQuery(t))
+			if !slices.Equal(searchtest.IDs(got), searchtest.IDs(want)) {
+				t.Errorf("%s: %v, with a total %v", &without, searchtest.IDs(got), searchtest.IDs(want))
 			}
 			if *want.Total > 100 && (got.Total != nil || counted > 0) {
 				t.Errorf("%s: total %v, %d statements count", &without, got.Total, counted)
@@ -42,24 +43,24 @@ func TestTotalNoneCountsNothing(t *testing.T) {
 // is the same, no statement counts matches, and the total is near.
 // Contract: Design, "Where the specification is silent" (_total=estimate).
 func TestTotalEstimateCountsNothing(t *testing.T) {
-	s, _ := open(t)
-	c := newCorpus(32, 20, 600)
-	c.load(t, s)
-	s.SetSearchLimit(20)
+	s, _ := searchtest.Open(t)
+	c := searchtest.NewCorpus(32, 20, 600)
+	c.Load(t, s)
+	limitSearches(s, 20)
 	for _, values := range [][2]string{{"status", "final"}, {"code", "8480-6"}} {
-		estimated := searchCase{typ: "Observation", values: params(values[0], values[1], "_total", "estimate")}
-		q := estimated.parse(t)
+		estimated := searchtest.Case{Type: "Observation", Values: searchtest.Parameters(values[0], values[1], "_total", "estimate")}
+		q := estimated.ParseQuery(t)
 		q.Explain = true
-		got := find(t, s, q)
+		got := searchtest.FindMatches(t, s, q)
 		for _, issue := range got.Issues {
 			if strings.HasPrefix(issue.Diagnostics, "count\n") {
 				t.Errorf("%s: a statement counts", &estimated)
 			}
 		}
-		exact := searchCase{typ: "Observation", values: params(values[0], values[1])}
-		want := find(t, s, exact.parse(t))
-		if !slices.Equal(ids(got), ids(want)) {
-			t.Errorf("%s: %v, with a total %v", &estimated, ids(got), ids(want))
+		exact := searchtest.Case{Type: "Observation", Values: searchtest.Parameters(values[0], values[1])}
+		want := searchtest.FindMatches(t, s, exact.ParseQuery(t))
+		if !slices.Equal(searchtest.IDs(got), searchtest.IDs(want)) {
+			t.Errorf("%s: %v, with a total %v", &estimated, searchtest.IDs(got), searchtest.IDs(want))
 		}
 		if got.Total == nil {
 			t.Fatalf("%s: no total", &estimated)

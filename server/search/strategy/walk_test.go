@@ -1,8 +1,9 @@
-package store_test
+package strategy_test
 
 import (
 	"context"
 	"fmt"
+	"kiln/server/search/searchtest"
 	"slices"
 	"testing"
 	"time"
@@ -14,7 +15,7 @@ import (
 // fetched rather than looked for among everything before; where the page is near it is walked to.
 func TestFarPageIsGathered(t *testing.T) {
 	t.Parallel()
-	s, _ := open(t)
+	s, _ := searchtest.Open(t)
 	var ws []*store.Write
 	day := time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
 	for i := range 900 {
@@ -28,14 +29,14 @@ func TestFarPageIsGathered(t *testing.T) {
 		if i >= 300 && i < 390 {
 			status, of = "cancelled", ""
 		}
-		ws = append(ws, resourceWrite(t, fmt.Appendf(nil, `{"resourceType":"Observation","id":"o%03d","status":%q,"code":{"text":"x"}%s}`, i, status, of)))
+		ws = append(ws, searchtest.NewWrite(t, fmt.Appendf(nil, `{"resourceType":"Observation","id":"o%03d","status":%q,"code":{"text":"x"}%s}`, i, status, of)))
 	}
 	for _, w := range ws { // one by one, so that each has its last update
 		if err := s.WriteAll(t.Context(), []*store.Write{w}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	s.SearchWithoutMemory(20) // and a walk of 60
+	searchWithoutCache(s, 20) // and a walk of 60
 	for _, tt := range []struct {
 		name, status string
 		sort         []string
@@ -58,8 +59,8 @@ func TestFarPageIsGathered(t *testing.T) {
 		{"no total", "preliminary", []string{"_total", "none"}, 810, 1, true},
 		{"an estimate", "preliminary", []string{"_total", "estimate"}, 810, 1, true},
 	} {
-		c := searchCase{typ: "Observation", values: params(append([]string{"status", tt.status, "_count", "10"}, tt.sort...)...)}
-		q := c.parse(t)
+		c := searchtest.Case{Type: "Observation", Values: searchtest.Parameters(append([]string{"status", tt.status, "_count", "10"}, tt.sort...)...)}
+		q := c.ParseQuery(t)
 		var got []string
 		var total *int
 		kinds := dearStatements(func(ctx context.Context) {
@@ -94,18 +95,18 @@ func TestFarPageIsGathered(t *testing.T) {
 		if i%20 == 0 {
 			died = fmt.Sprintf(`,"deceasedDateTime":"20%02d"`, 50-i)
 		}
-		patients = append(patients, resourceWrite(t, fmt.Appendf(nil, `{"resourceType":"Patient","id":"p%02d","gender":"male"%s}`, i, died)))
+		patients = append(patients, searchtest.NewWrite(t, fmt.Appendf(nil, `{"resourceType":"Patient","id":"p%02d","gender":"male"%s}`, i, died)))
 	}
 	if err := s.WriteAll(t.Context(), patients); err != nil {
 		t.Fatal(err)
 	}
 	kinds := dearStatements(func(ctx context.Context) {
-		c := searchCase{typ: "Patient", values: params("gender", "male", "_count", "5", "_sort", "death-date")}
-		found, err := s.Search(ctx, c.parse(t))
+		c := searchtest.Case{Type: "Patient", Values: searchtest.Parameters("gender", "male", "_count", "5", "_sort", "death-date")}
+		found, err := s.Search(ctx, c.ParseQuery(t))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := ids(found); !slices.Equal(got, []string{"p40", "p20", "p00", "p01", "p02"}) || *found.Total != 50 {
+		if got := searchtest.IDs(found); !slices.Equal(got, []string{"p40", "p20", "p00", "p01", "p02"}) || *found.Total != 50 {
 			t.Errorf("%v of %d", got, *found.Total)
 		}
 	})

@@ -1,9 +1,10 @@
-package store_test
+package strategy_test
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"kiln/server/search/searchtest"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,38 +12,11 @@ import (
 
 	gocmp "github.com/google/go-cmp/cmp"
 
-	"kiln/gen/index"
-	"kiln/gen/r4"
-	"kiln/server/fhir"
 	"kiln/server/outcome"
-	"kiln/server/search"
 	"kiln/server/search/match"
 	"kiln/server/search/plan"
 	"kiln/server/store"
 )
-
-// compiled is the indexer of a server whose search parameters never change.
-type compiled struct{}
-
-func (compiled) Err() error { return nil }
-
-func (compiled) Refresh(context.Context) error { return nil }
-
-func (compiled) Decode(body []byte) (fhir.Resource, error) { return fhir.Decode(r4.Model, body) }
-
-func (compiled) Index(id string, r fhir.Resource) (*fhir.Index, error) {
-	x := new(fhir.Index)
-	index.Extract(x, r)
-	x.Finish()
-	return x, nil
-}
-
-func (compiled) Sort(r fhir.Resource, by []*fhir.Sorter) error {
-	index.Extract(&fhir.Index{Sorters: by}, r)
-	return nil
-}
-
-func (compiled) Current() *search.Registry { return registry }
 
 // least is the value that sorts a resource: of several the one that comes first.
 func least(values []string, descending bool) *string {
@@ -61,41 +35,41 @@ func least(values []string, descending bool) *string {
 // remembered.
 // Spec: https://hl7.org/fhir/R4/search.html#sort.
 func TestSortByTokenReferenceURI(t *testing.T) {
-	s, _ := open(t)
-	s.IndexBy(compiled{})
-	c := newCorpus(11, 60, 500)
-	c.load(t, s)
-	values := map[string]func(o *observation) []string{
-		"status": func(o *observation) []string { return []string{o.status} },
-		"code": func(o *observation) (out []string) {
-			for _, c := range o.code {
-				out = append(out, strings.ToLower(c.code)+" "+c.system)
+	s, _ := searchtest.Open(t)
+	s.IndexBy(searchtest.Indexer{})
+	c := searchtest.NewCorpus(11, 60, 500)
+	c.Load(t, s)
+	values := map[string]func(o *searchtest.Observation) []string{
+		"status": func(o *searchtest.Observation) []string { return []string{o.Status} },
+		"code": func(o *searchtest.Observation) (out []string) {
+			for _, c := range o.Code {
+				out = append(out, strings.ToLower(c.Code)+" "+c.System)
 			}
 			return out
 		},
-		"category": func(o *observation) []string { return o.categories },
-		"subject": func(o *observation) []string {
-			if o.subject == "" {
+		"category": func(o *searchtest.Observation) []string { return o.Categories },
+		"subject": func(o *searchtest.Observation) []string {
+			if o.Subject == "" {
 				return nil
 			}
-			return []string{o.subject}
+			return []string{o.Subject}
 		},
-		"patient": func(o *observation) []string {
-			if !strings.HasPrefix(o.subject, "Patient/") {
+		"patient": func(o *searchtest.Observation) []string {
+			if !strings.HasPrefix(o.Subject, "Patient/") {
 				return nil
 			}
-			return []string{o.subject}
+			return []string{o.Subject}
 		},
-		"_id": func(o *observation) []string { return []string{o.id} },
-		"value-quantity": func(o *observation) []string {
-			v, err := strconv.ParseFloat(o.value, 64)
+		"_id": func(o *searchtest.Observation) []string { return []string{o.ID} },
+		"value-quantity": func(o *searchtest.Observation) []string {
+			v, err := strconv.ParseFloat(o.Value, 64)
 			if err != nil {
 				return nil
 			}
 			return []string{fmt.Sprintf("%030.9f", v+1e9)}
 		},
-		"date": func(o *observation) []string {
-			low, _, ok := o.date()
+		"date": func(o *searchtest.Observation) []string {
+			low, _, ok := o.Date()
 			if !ok {
 				return nil
 			}
@@ -104,8 +78,8 @@ func TestSortByTokenReferenceURI(t *testing.T) {
 	}
 	for _, by := range []string{"status,_id", "-status,_id", "code,-_id", "-code,_id", "category,subject,_id", "-category,-date,_id", "patient,date,_id", "-patient,-_id", "-date,status,_id",
 		"_id", "-_id", "_id,date", "value-quantity,_id", "-value-quantity,-_id"} {
-		want := slices.Clone(c.observations)
-		slices.SortFunc(want, func(a, b observation) int {
+		want := slices.Clone(c.Observations)
+		slices.SortFunc(want, func(a, b searchtest.Observation) int {
 			for key := range strings.SplitSeq(by, ",") {
 				code, descending := strings.CutPrefix(key, "-")
 				x, y := least(values[code](&a), descending), least(values[code](&b), descending)
@@ -129,11 +103,11 @@ func TestSortByTokenReferenceURI(t *testing.T) {
 		})
 		var ids []string
 		for _, o := range want {
-			ids = append(ids, o.id)
+			ids = append(ids, o.ID)
 		}
-		sc := searchCase{typ: "Observation", values: params("_sort", by)}
+		sc := searchtest.Case{Type: "Observation", Values: searchtest.Parameters("_sort", by)}
 		for _, limit := range []int{0, 3} {
-			s.SetSearchLimit(limit)
+			limitSearches(s, limit)
 			if diff := gocmp.Diff(ids, pages(t, s, &sc, 90)); diff != "" {
 				t.Errorf("_sort=%s (limit %d):\n%s", by, limit, diff)
 			}
@@ -148,11 +122,11 @@ func TestSortByTokenReferenceURI(t *testing.T) {
 // their place: those that stay come once.
 func TestSortHoldsWhileOthersWrite(t *testing.T) {
 	for _, limit := range []int{0, 3} {
-		s, _ := open(t)
-		s.IndexBy(compiled{})
-		s.SetSearchLimit(limit)
+		s, _ := searchtest.Open(t)
+		s.IndexBy(searchtest.Indexer{})
+		limitSearches(s, limit)
 		observation := func(i int, status string) *store.Write {
-			return resourceWrite(t, fmt.Appendf(nil, `{"resourceType":"Observation","id":"o%02d","status":%q,"code":{"text":"t"}}`, i, status))
+			return searchtest.NewWrite(t, fmt.Appendf(nil, `{"resourceType":"Observation","id":"o%02d","status":%q,"code":{"text":"t"}}`, i, status))
 		}
 		var ws []*store.Write
 		for i := range 40 {
@@ -161,11 +135,11 @@ func TestSortHoldsWhileOthersWrite(t *testing.T) {
 		if err := s.WriteAll(context.Background(), ws); err != nil {
 			t.Fatal(err)
 		}
-		sc := searchCase{typ: "Observation", values: params("_sort", "status,-_id")}
+		sc := searchtest.Case{Type: "Observation", Values: searchtest.Parameters("_sort", "status,-_id")}
 		seen := map[string]int{}
 		extra := []string{"_count", "7"}
 		for page := 0; ; page++ {
-			r := find(t, s, sc.parse(t, extra...))
+			r := searchtest.FindMatches(t, s, sc.ParseQuery(t, extra...))
 			for _, v := range r.Matches {
 				seen[v.ID]++
 			}
@@ -174,8 +148,8 @@ func TestSortHoldsWhileOthersWrite(t *testing.T) {
 			}
 			extra = []string{"_count", "7", "_cursor", r.Last, "_offset", strconv.Itoa(7 * (page + 1))}
 			// The cursor's own match goes, and a new one comes before every page.
-			write(t, s, remove("Observation", r.Matches[len(r.Matches)-1].ID))
-			write(t, s, observation(50+page, "amended"))
+			searchtest.Write(t, s, searchtest.NewDelete("Observation", r.Matches[len(r.Matches)-1].ID))
+			searchtest.Write(t, s, observation(50+page, "amended"))
 		}
 		for i := range 40 {
 			if n := seen[fmt.Sprintf("o%02d", i)]; n != 1 {
@@ -187,8 +161,8 @@ func TestSortHoldsWhileOthersWrite(t *testing.T) {
 
 // TestSortOrders sorts values of every form that a token, a reference or a uri has.
 func TestSortOrders(t *testing.T) {
-	s, _ := open(t)
-	s.IndexBy(compiled{})
+	s, _ := searchtest.Open(t)
+	s.IndexBy(searchtest.Indexer{})
 	var ws []*store.Write
 	for _, text := range []string{
 		`{"resourceType":"Patient","id":"a","active":true,"identifier":[{"system":"s2","value":"1"}],"telecom":[{"system":"phone","value":"555"}],"meta":{"source":"urn:b"}}`,
@@ -199,7 +173,7 @@ func TestSortOrders(t *testing.T) {
 		`{"resourceType":"Condition","id":"c","subject":{"reference":"http://other.example/Patient/z"},"code":{"coding":[{"code":"x"}]}}`,
 		`{"resourceType":"Condition","id":"d","subject":{"identifier":{"value":"Nobody"}}}`,
 	} {
-		ws = append(ws, resourceWrite(t, []byte(text)))
+		ws = append(ws, searchtest.NewWrite(t, []byte(text)))
 	}
 	if err := s.WriteAll(context.Background(), ws); err != nil {
 		t.Fatal(err)
@@ -218,8 +192,8 @@ func TestSortOrders(t *testing.T) {
 		{"a later key that is missing comes last too, where the first is missing", "Patient", "-birthdate,-family", "b a c"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			sc := searchCase{typ: tt.typ, values: params("_sort", tt.sort)}
-			if diff := gocmp.Diff(tt.want, strings.Join(ids(find(t, s, sc.parse(t))), " ")); diff != "" {
+			sc := searchtest.Case{Type: tt.typ, Values: searchtest.Parameters("_sort", tt.sort)}
+			if diff := gocmp.Diff(tt.want, strings.Join(searchtest.IDs(searchtest.FindMatches(t, s, sc.ParseQuery(t))), " ")); diff != "" {
 				t.Error(diff)
 			}
 		})
@@ -228,8 +202,8 @@ func TestSortOrders(t *testing.T) {
 
 // TestSortOfTooMany refuses by name what cannot be sorted in good time.
 func TestSortOfTooMany(t *testing.T) {
-	sc := searchCase{typ: "Observation", values: params("_sort", "-date,status")}
-	p := plan.Compile(sc.parse(t), &match.Env{Type: func(string) (int16, bool) { return 1, true }})
+	sc := searchtest.Case{Type: "Observation", Values: searchtest.Parameters("_sort", "-date,status")}
+	p := plan.Compile(sc.ParseQuery(t), &match.Env{Type: func(string) (int16, bool) { return 1, true }})
 	if !p.InMemory() {
 		t.Fatal("status is sorted by an index")
 	}
