@@ -60,7 +60,7 @@ type parser struct {
 // the index.
 var commonNames = []string{"_id", "_lastUpdated", "_list", "_has", "_filter", "_text", "_content"}
 
-// resultNames are the parameters that shape the result.
+// resultNames are the parameters that shape the result: those of resultParameters.
 var resultNames = []string{
 	"_count", "_offset", "_cursor", "_sort", "_include", "_revinclude", "_summary", "_elements",
 	"_total", "_explain", "_format", "_pretty",
@@ -188,7 +188,7 @@ func (p *parser) parameter(q *Query, name string, values []string) error {
 	}
 	code, modifier, _ := strings.Cut(name, ":")
 	if slices.Contains(resultNames, code) {
-		return p.result(q, name, code, modifier, values)
+		return p.readResult(q, givenResult{name, code, modifier, values})
 	}
 	if name == "_type" && q.Type == "" {
 		q.applied[name] = values

@@ -1,7 +1,9 @@
 package search
 
 import (
+	"maps"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -79,3 +81,11 @@ func TestLenient(t *testing.T) {
 var testRegistry = NewRegistry(r4.Model, index.Parameters, index.Compartments)
 
 var testOptions = Options{Now: time.Date(2024, 6, 1, 0, 0, 0, 0, time.UTC), BaseURLs: []string{"http://kiln.example/fhir"}}
+
+// The names of result parameters are a list of their own, because readers of parameters suggest names.
+func TestResultNames(t *testing.T) {
+	t.Parallel()
+	if got, want := slices.Sorted(maps.Keys(resultParameters)), slices.Sorted(slices.Values(resultNames)); !slices.Equal(got, want) {
+		t.Errorf("parameters %v, names %v", got, want)
+	}
+}

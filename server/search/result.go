@@ -9,97 +9,156 @@ import (
 	"kiln/server/outcome"
 )
 
-// result reads a parameter that shapes the result.
+// A resultParameter is a parameter that shapes the result.
+type resultParameter struct {
+	repeated bool // it may be given more than once
+	modified bool // it takes a modifier
+	// relinked says that the links of the answer do not repeat the value of the client.
+	relinked bool
+	// read adds the parameter to the query; nil does nothing.
+	read func(p *parser, q *Query, r givenResult) error
+}
+
+// A givenResult is a result parameter of a request.
+type givenResult struct {
+	name, code, modifier string
+	values               []string // at least one
+}
+
+func (r givenResult) last() string { return r.values[len(r.values)-1] }
+
+// resultParameters are all parameters that shape the result. The format of the answer is no part of the query.
 // Spec: https://hl7.org/fhir/R4/search.html#return.
-func (p *parser) result(q *Query, name, code, modifier string, values []string) error {
-	if modifier != "" && code != "_include" && code != "_revinclude" {
-		return outcome.Invalid("parameter %s: %s takes no modifier", outcome.Clip(name), code)
+var resultParameters = map[string]resultParameter{
+	"_count":      {relinked: true, read: (*parser).readCount},
+	"_offset":     {relinked: true, read: (*parser).readOffset},
+	"_cursor":     {relinked: true, read: (*parser).readCursor},
+	"_sort":       {read: func(p *parser, q *Query, r givenResult) error { return p.sort(q, r.last()) }},
+	"_include":    {repeated: true, modified: true, read: (*parser).readIncludes},
+	"_revinclude": {repeated: true, modified: true, read: (*parser).readIncludes},
+	"_summary":    {read: (*parser).readSummary},
+	"_elements":   {repeated: true, read: (*parser).readElements},
+	"_total":      {read: (*parser).readTotal},
+	"_explain":    {read: (*parser).readExplain},
+	"_format":     {},
+	"_pretty":     {},
+}
+
+// readResult reads a parameter that shapes the result.
+func (p *parser) readResult(q *Query, r givenResult) error {
+	is := resultParameters[r.code]
+	if r.modifier != "" && !is.modified {
+		return outcome.Invalid("parameter %s: %s takes no modifier", outcome.Clip(r.name), r.code)
 	}
-	last := values[len(values)-1]
-	if code != "_include" && code != "_revinclude" && code != "_elements" && len(values) > 1 {
-		return outcome.Invalid("parameter %s: it can be given once only", code)
+	if len(r.values) > 1 && !is.repeated {
+		return outcome.Invalid("parameter %s: it can be given once only", r.code)
 	}
-	switch code {
-	case "_count":
-		n, err := strconv.Atoi(last)
-		if err != nil || n < 0 {
-			return badValue(name, last, "expected a whole number, 0 or more")
+	if is.read != nil {
+		if err := is.read(p, q, r); err != nil {
+			return err
 		}
-		q.Count = min(n, p.opt.MaxCount)
-		if q.Asked = 0; n > q.Count {
-			q.Asked = n
-		}
-		q.applied.Set(name, strconv.Itoa(q.Count))
-		return nil
-	case "_offset":
-		n, err := strconv.Atoi(last)
-		if err != nil || n < 0 {
-			return badValue(name, last, "expected a whole number, 0 or more")
-		}
-		q.Offset = n
-		return nil
-	case "_cursor":
-		c, err := parseCursor(last)
+	}
+	if !is.relinked {
+		q.applied[r.name] = r.values
+	}
+	return nil
+}
+
+// readCount limits the page. The links of the answer repeat the limit in force.
+func (p *parser) readCount(q *Query, r givenResult) error {
+	n, err := r.wholeNumber()
+	if err != nil {
+		return err
+	}
+	q.Count = min(n, p.opt.MaxCount)
+	if q.Asked = 0; n > q.Count {
+		q.Asked = n
+	}
+	q.applied.Set(r.name, strconv.Itoa(q.Count))
+	return nil
+}
+
+func (p *parser) readOffset(q *Query, r givenResult) (err error) {
+	q.Offset, err = r.wholeNumber()
+	return err
+}
+
+// wholeNumber returns the value as a number, 0 or more.
+func (r givenResult) wholeNumber() (int, error) {
+	n, err := strconv.Atoi(r.last())
+	if err != nil || n < 0 {
+		return 0, badValue(r.name, r.last(), "expected a whole number, 0 or more")
+	}
+	return n, nil
+}
+
+func (p *parser) readCursor(q *Query, r givenResult) error {
+	c, err := parseCursor(r.last())
+	if err != nil {
+		return badValue(r.name, r.last(), "it is no cursor of this server; follow the links of a search result")
+	}
+	q.Cursor = c
+	return nil
+}
+
+func (p *parser) readIncludes(q *Query, r givenResult) error {
+	if r.modifier != "" && r.modifier != "iterate" && r.modifier != "recurse" {
+		return outcome.Invalid("parameter %s: modifier %q is not known, expected :iterate", outcome.Clip(r.name), outcome.Clip(r.modifier))
+	}
+	reverse, list := r.code == "_revinclude", &q.Includes
+	if reverse {
+		list = &q.RevIncludes
+	}
+	for _, v := range r.values {
+		in, err := p.include(q, r.name, v, reverse, r.modifier != "")
 		if err != nil {
-			return badValue(name, last, "it is no cursor of this server; follow the links of a search result")
-		}
-		q.Cursor = c
-		return nil
-	case "_sort":
-		if err := p.sort(q, last); err != nil {
 			return err
 		}
-	case "_include", "_revinclude":
-		if modifier != "" && modifier != "iterate" && modifier != "recurse" {
-			return outcome.Invalid("parameter %s: modifier %q is not known, expected :iterate", outcome.Clip(name), outcome.Clip(modifier))
-		}
-		for _, v := range values {
-			in, err := p.include(q, name, v, code == "_revinclude", modifier != "")
-			if err != nil {
-				return err
-			}
-			list := &q.Includes
-			if code == "_revinclude" {
-				list = &q.RevIncludes
-			}
-			if !slices.ContainsFunc(*list, in.same) {
-				*list = append(*list, in)
-			}
-		}
-	case "_summary":
-		switch last {
-		case "true", "text", "data", "count":
-			q.Summary = Summary(last)
-		case "false":
-		default:
-			return badValue(name, last, "expected true, text, data, count or false")
-		}
-	case "_elements":
-		var err error
-		if q.Elements, err = p.reg.Elements(q.Types, values); err != nil {
-			return err
-		}
-	case "_total":
-		switch last {
-		case "none", "estimate":
-			q.Total = TotalMode(last)
-		case "accurate":
-		default:
-			return badValue(name, last, "expected none, estimate or accurate")
-		}
-	case "_explain":
-		switch last {
-		case "true":
-			if !p.opt.Explain {
-				return outcome.RefusedParameter("parameter _explain is not enabled on this server")
-			}
-			q.Explain = true
-		case "false":
-		default:
-			return badValue(name, last, `expected "true" or "false"`)
+		if !slices.ContainsFunc(*list, in.same) {
+			*list = append(*list, in)
 		}
 	}
-	q.applied[name] = values
+	return nil
+}
+
+func (p *parser) readSummary(q *Query, r givenResult) error {
+	switch r.last() {
+	case "true", "text", "data", "count":
+		q.Summary = Summary(r.last())
+	case "false":
+	default:
+		return badValue(r.name, r.last(), "expected true, text, data, count or false")
+	}
+	return nil
+}
+
+func (p *parser) readElements(q *Query, r givenResult) (err error) {
+	q.Elements, err = p.reg.Elements(q.Types, r.values)
+	return err
+}
+
+func (p *parser) readTotal(q *Query, r givenResult) error {
+	switch r.last() {
+	case "none", "estimate":
+		q.Total = TotalMode(r.last())
+	case "accurate":
+	default:
+		return badValue(r.name, r.last(), "expected none, estimate or accurate")
+	}
+	return nil
+}
+
+func (p *parser) readExplain(q *Query, r givenResult) error {
+	switch r.last() {
+	case "true":
+		if !p.opt.Explain {
+			return outcome.RefusedParameter("parameter _explain is not enabled on this server")
+		}
+		q.Explain = true
+	case "false":
+	default:
+		return badValue(r.name, r.last(), `expected "true" or "false"`)
+	}
 	return nil
 }
 
@@ -159,43 +218,28 @@ func (p *parser) include(q *Query, name, value string, reverse, iterate bool) (I
 		}
 		return in, nil
 	}
-	parts := strings.Split(value, ":")
-	if len(parts) < 2 || len(parts) > 3 {
-		return in, badValue(name, value, "expected Type:parameter, Type:parameter:Target or *")
+	if err := p.splitInclude(&in, name, value); err != nil {
+		return in, err
 	}
-	in.Source, in.Param = parts[0], parts[1]
-	if !p.reg.Has(in.Source) {
-		return in, p.reg.typeError(in.Source)
+	// The matches, of a _revinclude the targets, have to be of the types searched, unless included resources are followed.
+	searched := q.Types
+	if iterate {
+		searched = nil
 	}
-	if len(parts) == 3 {
-		in.Target = parts[2]
-		if !p.reg.Has(in.Target) {
-			return in, p.reg.typeError(in.Target)
-		}
-	}
-	if !reverse && !iterate && len(q.Types) > 0 && !slices.Contains(q.Types, in.Source) {
-		return in, badValue(name, value, "the search returns "+strings.Join(q.Types, ", ")+"; references of included resources are followed with _include:iterate")
+	if !reverse && len(searched) > 0 && !slices.Contains(searched, in.Source) {
+		return in, badValue(name, value, "the search returns "+strings.Join(searched, ", ")+"; references of included resources are followed with _include:iterate")
 	}
 	if in.Param == "*" {
 		p.everyReference(&in, in.Source)
 		return in, nil
 	}
-	param, ok := p.reg.Lookup(in.Source, in.Param)
-	if !ok || param.Type != fhir.SearchReference || unsupportedReason(param) != "" {
-		var names []string
-		for _, o := range p.reg.Parameters(in.Source) {
-			if o.Type == fhir.SearchReference {
-				names = append(names, o.Code)
-			}
-		}
-		return in, badValue(name, value, in.Source+" has no reference parameter "+strconv.Quote(outcome.Clip(in.Param))+outcome.DidYouMean(in.Param, names))
+	param, err := p.includeParameter(&in, name, value)
+	if err != nil {
+		return in, err
 	}
-	if in.Target != "" && len(param.Targets) > 0 && !slices.Contains(param.Targets, in.Target) {
-		return in, badValue(name, value, in.Param+" refers to "+strings.Join(param.Targets, ", "))
-	}
-	if reverse && !iterate && len(q.Types) > 0 && len(param.Targets) > 0 &&
-		!slices.ContainsFunc(q.Types, func(t string) bool { return slices.Contains(param.Targets, t) }) {
-		return in, badValue(name, value, in.Param+" refers to "+strings.Join(param.Targets, ", ")+", not to "+strings.Join(q.Types, ", "))
+	isTarget := func(typ string) bool { return slices.Contains(param.Targets, typ) }
+	if reverse && len(searched) > 0 && len(param.Targets) > 0 && !slices.ContainsFunc(searched, isTarget) {
+		return in, badValue(name, value, in.Param+" refers to "+strings.Join(param.Targets, ", ")+", not to "+strings.Join(searched, ", "))
 	}
 	p.addNotice(param)
 	if in.Target == "" && len(param.Targets) == 1 {
@@ -204,4 +248,45 @@ func (p *parser) include(q *Query, name, value string, reverse, iterate bool) (I
 	in.Keys = param.Keys
 	p.canonicals(&in, param)
 	return in, nil
+}
+
+// splitInclude reads the types and the parameter code of an include, and checks the types.
+func (p *parser) splitInclude(in *Include, name, value string) error {
+	parts := strings.Split(value, ":")
+	if len(parts) < 2 || len(parts) > 3 {
+		return badValue(name, value, "expected Type:parameter, Type:parameter:Target or *")
+	}
+	in.Source, in.Param = parts[0], parts[1]
+	if !p.reg.Has(in.Source) {
+		return p.reg.typeError(in.Source)
+	}
+	if len(parts) == 3 {
+		in.Target = parts[2]
+		if !p.reg.Has(in.Target) {
+			return p.reg.typeError(in.Target)
+		}
+	}
+	return nil
+}
+
+// includeParameter finds the reference parameter of an include, and checks that it refers to the target.
+func (p *parser) includeParameter(in *Include, name, value string) (*fhir.Parameter, error) {
+	param, ok := p.reg.Lookup(in.Source, in.Param)
+	if !ok || param.Type != fhir.SearchReference || unsupportedReason(param) != "" {
+		return nil, badValue(name, value, in.Source+" has no reference parameter "+strconv.Quote(outcome.Clip(in.Param))+outcome.DidYouMean(in.Param, p.referenceCodes(in.Source)))
+	}
+	if in.Target != "" && len(param.Targets) > 0 && !slices.Contains(param.Targets, in.Target) {
+		return nil, badValue(name, value, in.Param+" refers to "+strings.Join(param.Targets, ", "))
+	}
+	return param, nil
+}
+
+// referenceCodes returns the codes of the reference parameters of a type.
+func (p *parser) referenceCodes(typ string) (codes []string) {
+	for _, param := range p.reg.Parameters(typ) {
+		if param.Type == fhir.SearchReference {
+			codes = append(codes, param.Code)
+		}
+	}
+	return codes
 }
