@@ -139,6 +139,7 @@ func TestChart(t *testing.T) {
 		"securityContext.runAsNonRoot": true, "automountServiceAccountToken": false,
 		"containers.0.securityContext.readOnlyRootFilesystem": true, "containers.0.securityContext.allowPrivilegeEscalation": false,
 		"containers.0.securityContext.capabilities.drop.0": "ALL", "containers.0.readinessProbe.httpGet.path": "/health/ready",
+		"containers.0.volumeMounts.1.mountPath": "/var/lib/kiln", "volumes.1.name": "files",
 		"containers.0.livenessProbe.httpGet.path": "/health/live", "containers.0.image": "kiln:0.1.0", "securityContext.seccompProfile.type": "RuntimeDefault",
 	} {
 		if got := at(pod, path); got != want {
@@ -192,6 +193,7 @@ func TestChartValues(t *testing.T) {
 		v["extraEnvFrom"] = []any{map[string]any{"configMapRef": map[string]any{"name": "more"}}}
 		v["extraVolumes"] = []any{map[string]any{"name": "bulk", "emptyDir": map[string]any{}}}
 		v["extraVolumeMounts"] = []any{map[string]any{"name": "bulk", "mountPath": "/bulk"}}
+		v["bulk"] = map[string]any{"existingClaim": "files"}
 		v["affinity"] = map[string]any{"podAntiAffinity": map[string]any{"x": "y"}}
 		v["nodeSelector"] = map[string]any{"disk": "ssd"}
 		v["tolerations"] = []any{map[string]any{"key": "db"}}
@@ -207,7 +209,7 @@ func TestChartValues(t *testing.T) {
 		env[fmt.Sprint(at(e, "name"))] = fmt.Sprint(at(e, "value"))
 	}
 	for name, want := range map[string]string{"KILN_SEARCH__MEMORY_MB": "512", "GOMEMLIMIT": "1800MiB", "KILN_SERVER__TRUSTED_PROXIES": "10.0.0.0/8,192.168.1.1",
-		"EXTRA": "x", "KILN_SERVER__METRICS_LISTEN": "0.0.0.0:9100"} {
+		"EXTRA": "x", "KILN_BULK__DIRECTORY": "/var/lib/kiln/bulk", "KILN_SERVER__METRICS_LISTEN": "0.0.0.0:9100"} {
 		if env[name] != want {
 			t.Errorf("%s is %q, want %q", name, env[name], want)
 		}
@@ -217,6 +219,7 @@ func TestChartValues(t *testing.T) {
 		"containers.0.lifecycle.preStop.exec.command.1": "7", "terminationGracePeriodSeconds": 60,
 		"containers.0.envFrom.0.secretRef.name": "kiln", "containers.0.envFrom.1.configMapRef.name": "more",
 		"containers.0.volumeMounts.1.mountPath": "/bulk", "volumes.1.name": "bulk", "affinity.podAntiAffinity.x": "y", "nodeSelector.disk": "ssd",
+		"containers.0.volumeMounts.2.mountPath": "/var/lib/kiln", "volumes.2.persistentVolumeClaim.claimName": "files", "securityContext.fsGroup": 65532,
 		"tolerations.0.key": "db", "topologySpreadConstraints.0.maxSkew": 1, "containers.0.ports.1.containerPort": 9100,
 	} {
 		if got := at(pod, path); got != want {

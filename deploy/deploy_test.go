@@ -72,8 +72,8 @@ func TestDockerfile(t *testing.T) {
 		t.Error("the binary is not static")
 	}
 	_, final, _ := strings.Cut(string(text), "\nFROM debian")
-	for what, line := range map[string]string{"every address": "ENV KILN_SERVER__LISTEN=0.0.0.0:8080", "pg_dump": "postgresql-client-17", "roots of TLS": "ca-certificates",
-		"a health check": `CMD ["kiln", "health"]`, "the command": `ENTRYPOINT ["kiln"]`, "its place": "/usr/local/bin/kiln"} {
+	for what, line := range map[string]string{"every address": "ENV KILN_SERVER__LISTEN=0.0.0.0:8080 KILN_BULK__DIRECTORY=/var/lib/kiln/bulk", "pg_dump": "postgresql-client-17", "roots of TLS": "ca-certificates",
+		"a place for files": "install -d -m 0700 -o 65532 -g 65532 /var/lib/kiln", "a health check": `CMD ["kiln", "health"]`, "the command": `ENTRYPOINT ["kiln"]`, "its place": "/usr/local/bin/kiln"} {
 		if !strings.Contains(final, line) {
 			t.Errorf("the image lacks %s: %s", what, line)
 		}
@@ -157,7 +157,8 @@ func TestCompose(t *testing.T) {
 	var c struct {
 		Services map[string]struct {
 			Environment map[string]string
-			ReadOnly    bool     `yaml:"read_only"`
+			ReadOnly    bool `yaml:"read_only"`
+			Volumes     []string
 			CapDrop     []string `yaml:"cap_drop"`
 		}
 	}
@@ -167,6 +168,9 @@ func TestCompose(t *testing.T) {
 	kiln := c.Services["kiln"]
 	if !kiln.ReadOnly || len(kiln.CapDrop) == 0 {
 		t.Error("the server's root is not read-only, or it has capabilities")
+	}
+	if strings.Join(kiln.Volumes, "") != "files:/var/lib/kiln" {
+		t.Errorf("the volumes are %v: the files of bulk jobs end with the container", kiln.Volumes)
 	}
 	known := make(map[string]bool)
 	for _, k := range settings.Keys[server.Config]() {

@@ -206,6 +206,29 @@ LIMIT 1;
 SELECT coalesce(max(d.mark), '')::text AS mark
 FROM job_directory d;
 
+-- SeeJobDirectory notes that a server with the folder of a mark is there, and returns the mark of the
+-- folder that the servers share.
+-- name: SeeJobDirectory :one
+WITH seen AS (
+    INSERT INTO server_signal (name, version)
+    SELECT 'bulk', extract(epoch FROM clock_timestamp())::bigint
+    FROM job_directory d
+    WHERE d.mark = @own::text
+    ON CONFLICT (name) DO UPDATE SET version = excluded.version
+)
+SELECT d.mark
+FROM job_directory d;
+
+-- ReplaceJobDirectory makes another folder the one that the servers share, where no server with the old
+-- one has been there for some seconds.
+-- name: ReplaceJobDirectory :execrows
+UPDATE job_directory d
+SET mark = @own
+WHERE d.mark = @known AND NOT EXISTS (
+    SELECT FROM server_signal s
+    WHERE s.name = 'bulk' AND s.version > extract(epoch FROM clock_timestamp())::bigint - sqlc.arg(seconds)::bigint
+);
+
 -- JobOwnerActive reports whether neither the client nor the user of a job is disabled.
 -- name: JobOwnerActive :one
 SELECT (NOT EXISTS (SELECT FROM oauth_client c WHERE c.id = @client AND NOT c.active)

@@ -897,6 +897,31 @@ func (q *Queries) RenewJobPart(ctx context.Context, arg RenewJobPartParams) (int
 	return result.RowsAffected(), nil
 }
 
+const ReplaceJobDirectory = `-- name: ReplaceJobDirectory :execrows
+UPDATE job_directory d
+SET mark = $1
+WHERE d.mark = $2 AND NOT EXISTS (
+    SELECT FROM server_signal s
+    WHERE s.name = 'bulk' AND s.version > extract(epoch FROM clock_timestamp())::bigint - $3::bigint
+)
+`
+
+type ReplaceJobDirectoryParams struct {
+	Own     string
+	Known   string
+	Seconds int64
+}
+
+// ReplaceJobDirectory makes another folder the one that the servers share, where no server with the old
+// one has been there for some seconds.
+func (q *Queries) ReplaceJobDirectory(ctx context.Context, arg ReplaceJobDirectoryParams) (int64, error) {
+	result, err := q.db.Exec(ctx, ReplaceJobDirectory, arg.Own, arg.Known, arg.Seconds)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
 const ReturnJobPart = `-- name: ReturnJobPart :execrows
 UPDATE job_part p
 SET state = 'waiting', holder = '', leased_until = 'epoch', done = 0, attempts = p.attempts + $1::integer,
@@ -925,6 +950,27 @@ func (q *Queries) ReturnJobPart(ctx context.Context, arg ReturnJobPartParams) (i
 		return 0, err
 	}
 	return result.RowsAffected(), nil
+}
+
+const SeeJobDirectory = `-- name: SeeJobDirectory :one
+WITH seen AS (
+    INSERT INTO server_signal (name, version)
+    SELECT 'bulk', extract(epoch FROM clock_timestamp())::bigint
+    FROM job_directory d
+    WHERE d.mark = $1::text
+    ON CONFLICT (name) DO UPDATE SET version = excluded.version
+)
+SELECT d.mark
+FROM job_directory d
+`
+
+// SeeJobDirectory notes that a server with the folder of a mark is there, and returns the mark of the
+// folder that the servers share.
+func (q *Queries) SeeJobDirectory(ctx context.Context, own string) (string, error) {
+	row := q.db.QueryRow(ctx, SeeJobDirectory, own)
+	var mark string
+	err := row.Scan(&mark)
+	return mark, err
 }
 
 const SetJobRemoved = `-- name: SetJobRemoved :exec

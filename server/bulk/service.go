@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -50,7 +51,8 @@ type Service struct {
 	Results map[string]Result
 
 	comparing sync.Mutex // held by compareStorage
-	compared  bool
+	mark      string     // of Storage; "" before the first comparison
+	compared  time.Time
 	shared    atomic.Bool // Storage is that of the other servers of the database
 	polls     pollCounter
 	sets      patientSets
@@ -60,31 +62,62 @@ type Service struct {
 	sources     *http.Client
 }
 
-// compareStorage compares the storage with that of the other servers, once. Before the first
-// kick-off there is none: create makes it.
+// The times of comparisons of the storage with that of other servers.
+const (
+	compareEach = 5 * time.Second  // between two comparisons
+	storageGone = 15 * time.Second // after which a storage that no server has any more gives its place to another one
+)
+
+// compareStorage compares the storage with that of the other servers, every few seconds. Before the
+// first kick-off there is none: create makes it. Where no server has the other storage any more, as
+// after the loss of a disk, this one takes its place.
 func (s *Service) compareStorage(ctx context.Context, create bool) error {
 	s.comparing.Lock()
 	defer s.comparing.Unlock()
-	if s.compared {
+	if s.mark != "" && time.Since(s.compared) < compareEach {
 		return nil
 	}
 	known, err := s.Jobs.DirectoryMark(ctx)
 	if err != nil || known == "" && !create {
 		return err
 	}
-	own, err := s.Storage.Mark(ctx)
-	if err != nil {
+	own := s.mark
+	if own == "" {
+		if own, err = s.Storage.Mark(ctx); err != nil {
+			return err
+		}
+	}
+	if known == "" {
+		if _, err = s.Jobs.MarkDirectory(ctx, own); err != nil {
+			return err
+		}
+	}
+	if known, err = s.Jobs.SeeDirectory(ctx, own); err != nil {
 		return err
 	}
-	if known, err = s.Jobs.MarkDirectory(ctx, own); err != nil {
-		return err
+	if known != own {
+		replaced, err := s.Jobs.ReplaceDirectory(ctx, known, own, storageGone, s.storedTypes())
+		if err != nil {
+			return err
+		}
+		if replaced {
+			s.Log.Warn("bulk.directory is another folder than before, and no server has the old one: its jobs and results are lost")
+			if known, err = s.Jobs.SeeDirectory(ctx, own); err != nil {
+				return err
+			}
+		}
 	}
-	s.compared = true
-	s.shared.Store(own == known)
-	if own != known {
+	first := s.mark == ""
+	s.mark, s.compared = own, time.Now()
+	if was := s.shared.Swap(own == known); own != known && (was || first) {
 		s.Log.Error("bulk.directory is not the folder of the other servers of this database: this server runs no bulk jobs")
 	}
 	return nil
+}
+
+// storedTypes are the types of jobs that have files.
+func (s *Service) storedTypes() []string {
+	return append([]string{"export", "search", "import"}, slices.Sorted(maps.Keys(s.Results))...)
 }
 
 // RunsJobs reports whether this server can run parts of jobs.

@@ -198,6 +198,31 @@ func TestBulkLimits(t *testing.T) {
 	})
 }
 
+// Contract: Bulk data: where no server has the old bulk.directory any more, a server with another one takes over: unfinished
+// jobs fail, results expire, and new jobs run.
+func TestLostBulkDirectory(t *testing.T) {
+	t.Parallel()
+	database := storetest.New(t)
+	old := startOn(t, database, func(c *server.Config) { c.Bulk.Directory = filepath.Join(t.TempDir(), "old") })
+	old.create(`{"resourceType":"Patient"}`)
+	ended := old.kickOff("GET", "/$export", "")
+	old.await(ended).want(200)
+	old.do("PUT", old.origin()+"/admin/config/jobs/workers", `0`, "Content-Type", "application/json").want(200)
+	waiting := old.kickOff("GET", "/$export", "")
+	other := startOn(t, database, func(c *server.Config) { c.Bulk.Directory = filepath.Join(t.TempDir(), "new") })
+	other.do("GET", "/$export", "").issue(503, "transient", "bulk.directory")
+	other.stop()
+	old.stop()
+	// As if the server had ended a minute ago.
+	sql(t, onDatabase(t, database), `UPDATE server_signal SET version = version - 60 WHERE name = 'bulk'`)
+	s := startOn(t, database, func(c *server.Config) { c.Bulk.Directory = filepath.Join(t.TempDir(), "new") })
+	s.do("PUT", s.origin()+"/admin/config/jobs/workers", `2`, "Content-Type", "application/json").want(200)
+	at := func(status string) string { return s.base + status[strings.Index(status, "/$job/"):] }
+	s.await(s.kickOff("GET", "/$export", "")).want(200)
+	s.do("GET", at(ended), "").issue(404, "not-found")
+	s.do("GET", at(waiting), "").issue(500, "no-store", "bulk.directory")
+}
+
 // Contract: Bulk data, rights of imports.
 func TestImportRights(t *testing.T) {
 	t.Parallel()

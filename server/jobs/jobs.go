@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -448,4 +449,38 @@ func (c *Core) DirectoryMark(ctx context.Context) (string, error) {
 // was none.
 func (c *Core) MarkDirectory(ctx context.Context, own string) (string, error) {
 	return db.New(c.Pool).MarkJobDirectory(ctx, own)
+}
+
+// SeeDirectory notes that a server whose folder of results has a mark is there, and returns the mark of
+// the folder that the servers share. MarkDirectory comes before.
+func (c *Core) SeeDirectory(ctx context.Context, own string) (string, error) {
+	return db.New(c.Pool).SeeJobDirectory(ctx, own)
+}
+
+// ReplaceDirectory makes the folder of this server the one that the servers share, where no server with
+// the folder of the mark known has been there for the time gone. Files in the old folder are lost:
+// unfinished jobs of some types fail with no-store, and the results of the others expire. It reports
+// whether it did so.
+func (c *Core) ReplaceDirectory(ctx context.Context, known, own string, gone time.Duration, types []string) (bool, error) {
+	n, err := db.New(c.Pool).ReplaceJobDirectory(ctx, db.ReplaceJobDirectoryParams{Own: own, Known: known, Seconds: int64(gone.Seconds())})
+	if err != nil || n == 0 {
+		return false, err
+	}
+	list, err := c.List(ctx)
+	if err != nil {
+		return false, err
+	}
+	for i := range list {
+		switch j := &list[i]; {
+		case !slices.Contains(types, j.Type):
+		case j.Finished.IsZero():
+			_, err = c.endJob(ctx, j.ID, Failed, string(outcome.CodeNoStore), "the files of the job were in another bulk.directory, which no server has any more")
+		default:
+			err = c.Expire(ctx, j.ID)
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+	return true, nil
 }
