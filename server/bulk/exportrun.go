@@ -607,20 +607,7 @@ func decodeRefs(text string, into map[int64]bool) error {
 
 // planExport fixes the moment and makes the other parts.
 func (s *Service) planExport(ctx, owned context.Context, t *jobs.Task, spec *exportSpec) (jobs.Result, error) {
-	if err := s.room(s.Settings().QuotaBytes); err != nil {
-		if err := err(ctx, 1); err != nil {
-			return jobs.Result{}, err
-		}
-	}
-	if s.Settle != nil { // AuditEvents of acknowledged writes are resources too
-		if err := s.Settle(ctx); err != nil {
-			return jobs.Result{}, err
-		}
-	}
-	moment, err := s.Store.FixMoment(ctx, s.Settings().SnapshotWait)
-	if e, ok := outcome.From(err); ok && errors.Is(err, store.ErrMomentWait) {
-		return jobs.Result{}, outcome.New(outcome.CodeTransient, "%s", e.Issues[0].Diagnostics).Because(jobs.ErrFinal)
-	}
+	moment, err := s.fixExportMoment(ctx)
 	if err != nil {
 		return jobs.Result{}, err
 	}
@@ -631,75 +618,15 @@ func (s *Service) planExport(ctx, owned context.Context, t *jobs.Task, spec *exp
 	if err := e.loadPatients(ctx, t.Job.ID); err != nil {
 		return jobs.Result{}, err
 	}
-	out := s.newLines(ctx, t)
-	defer out.abort()
-	for _, line := range spec.Warnings {
-		if err := out.add(jobs.Errors, "OperationOutcome", line); err != nil {
-			return jobs.Result{}, err
-		}
-	}
-	files, err := out.close()
+	files, err := s.writeWarnings(ctx, t, spec.Warnings)
 	if err != nil {
 		return jobs.Result{}, err
 	}
 	result := jobs.Result{Files: files, Shared: map[string]any{"moment": moment, "epoch": int64(s.Store.Epoch()), "since": !spec.Since.IsZero()}}
-	stored, err := s.Store.ResourceTypes(ctx)
-	if err != nil {
+	var provenance bool
+	if result.Parts, provenance, err = e.planReads(ctx); err != nil {
 		return jobs.Result{}, err
 	}
-	do := readSpans
-	if spec.Level != "system" && len(e.patients) <= fewPatients && (spec.Level == "Group" || len(spec.Patients) > 0) {
-		do = readMembers
-	}
-	var spans []exportSpan
-	room := int64(partResources)
-	flush := func() {
-		if len(spans) > 0 {
-			result.Parts = append(result.Parts, jobs.Part{Stage: 1, Spec: exportPart{Do: do, Spans: spans}})
-		}
-		spans, room = nil, partResources
-	}
-	provenance := false
-	for _, typ := range stored {
-		if s.Model.Resources[typ] == nil {
-			continue
-		}
-		xt, err := e.of(typ)
-		if err != nil {
-			return jobs.Result{}, err
-		}
-		if xt.condition.None() {
-			continue
-		}
-		if typ == "Provenance" && (spec.Associated != "" || spec.Level != "system" && xt.asked) {
-			provenance = true
-			continue
-		}
-		if !xt.asked || spec.Level != "system" && !xt.self && len(xt.keys) == 0 {
-			continue
-		}
-		low, high, err := s.Store.TypeSpan(ctx, typ, moment)
-		if err != nil {
-			return jobs.Result{}, err
-		}
-		if high == 0 {
-			continue
-		}
-		if do == readMembers {
-			spans = append(spans, exportSpan{typ, low - 1, high})
-			continue
-		}
-		for after := low - 1; after < high; {
-			last := min(after+room, high)
-			spans = append(spans, exportSpan{typ, after, last})
-			room -= last - after
-			after = last
-			if room <= 0 {
-				flush()
-			}
-		}
-	}
-	flush()
 	add := func(stage int, do string) {
 		result.Parts = append(result.Parts, jobs.Part{Stage: stage, Spec: exportPart{Do: do}})
 	}
@@ -713,4 +640,114 @@ func (s *Service) planExport(ctx, owned context.Context, t *jobs.Task, spec *exp
 		add(2, readProvenance)
 	}
 	return result, nil
+}
+
+// fixExportMoment fixes the moment of an export, where there is room for its files.
+func (s *Service) fixExportMoment(ctx context.Context) (time.Time, error) {
+	if check := s.room(s.Settings().QuotaBytes); check != nil {
+		if err := check(ctx, 1); err != nil {
+			return time.Time{}, err
+		}
+	}
+	if s.Settle != nil { // AuditEvents of acknowledged writes are resources too
+		if err := s.Settle(ctx); err != nil {
+			return time.Time{}, err
+		}
+	}
+	moment, err := s.Store.FixMoment(ctx, s.Settings().SnapshotWait)
+	if e, ok := outcome.From(err); ok && errors.Is(err, store.ErrMomentWait) {
+		return time.Time{}, outcome.New(outcome.CodeTransient, "%s", e.Issues[0].Diagnostics).Because(jobs.ErrFinal)
+	}
+	return moment, err
+}
+
+// writeWarnings writes the warnings of a kick-off to a file of errors.
+func (s *Service) writeWarnings(ctx context.Context, t *jobs.Task, warnings []json.RawMessage) ([]jobs.File, error) {
+	out := s.newLines(ctx, t)
+	defer out.abort()
+	for _, line := range warnings {
+		if err := out.add(jobs.Errors, "OperationOutcome", line); err != nil {
+			return nil, err
+		}
+	}
+	return out.close()
+}
+
+// planReads makes the parts that read the resources of the level. provenance says that another part reads
+// Provenance of what these export.
+func (e *export) planReads(ctx context.Context) (parts []jobs.Part, provenance bool, err error) {
+	stored, err := e.s.Store.ResourceTypes(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	plan := spanPlan{do: readSpans, room: partResources}
+	if e.hasFewPatients() {
+		plan.do = readMembers
+	}
+	for _, typ := range stored {
+		if e.s.Model.Resources[typ] == nil {
+			continue
+		}
+		t, err := e.of(typ)
+		if err != nil {
+			return nil, false, err
+		}
+		if t.condition.None() {
+			continue
+		}
+		if typ == "Provenance" && (e.spec.Associated != "" || e.spec.Level != "system" && t.asked) {
+			provenance = true
+			continue
+		}
+		if !t.asked || e.spec.Level != "system" && !t.self && len(t.keys) == 0 {
+			continue
+		}
+		low, high, err := e.s.Store.TypeSpan(ctx, typ, e.moment)
+		if err != nil {
+			return nil, false, err
+		}
+		if high > 0 {
+			plan.add(exportSpan{typ, low - 1, high})
+		}
+	}
+	plan.flush()
+	return plan.parts, provenance, nil
+}
+
+// hasFewPatients reports whether the level is so few patients that references to them find its resources.
+func (e *export) hasFewPatients() bool {
+	return e.spec.Level != "system" && len(e.patients) <= fewPatients && (e.spec.Level == "Group" || len(e.spec.Patients) > 0)
+}
+
+// spanPlan divides spans of surrogates into parts.
+type spanPlan struct {
+	do    string // what the parts do
+	spans []exportSpan
+	room  int64 // surrogates that the next part has room for
+	parts []jobs.Part
+}
+
+// add adds a span, in pieces where the parts read all of its surrogates.
+func (p *spanPlan) add(span exportSpan) {
+	if p.do == readMembers {
+		p.spans = append(p.spans, span)
+		return
+	}
+	for after := span.After; after < span.Last; {
+		last := min(after+p.room, span.Last)
+		p.spans = append(p.spans, exportSpan{span.Type, after, last})
+		p.room -= last - after
+		after = last
+		if p.room <= 0 {
+			p.flush()
+		}
+	}
+}
+
+// flush ends the part that is being planned.
+func (p *spanPlan) flush() {
+	if len(p.spans) > 0 {
+		p.parts = append(p.parts, jobs.Part{Stage: 1, Spec: exportPart{Do: p.do, Spans: p.spans}})
+	}
+	p.spans, p.room = nil, partResources
 }
