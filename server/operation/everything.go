@@ -42,27 +42,11 @@ var pages = []fhir.OperationParameter{{Name: "_offset", Max: 1, Type: "integer"}
 // _type, it looks for types outside of the compartment among the references, and leaves out total. AuditEvents
 // are part of the answer only if _type names them.
 func (s *Set) everything(ctx context.Context, p Request, in *Inputs) (interaction.Response, error) {
-	for _, i := range []access.Interaction{access.Read, access.Search} { // it reads and searches
-		if err := s.CheckAllowed(ctx, i, p.ResourceType, p.ID); err != nil {
-			return interaction.Response{}, err
-		}
-	}
-	if !fhir.ValidID(p.ID) {
-		return interaction.Response{}, outcome.NotFound(p.ResourceType, outcome.Clip(p.ID))
-	}
-	given := in.Values()
-	if err := s.SettleAudit(ctx, p.From, "", nil); err != nil { // _type may name AuditEvent
-		return interaction.Response{}, err
-	}
-	from, err := s.SeenBy(ctx, p.From, smart.Read|smart.Search)
+	from, err := s.everythingReader(ctx, p)
 	if err != nil {
 		return interaction.Response{}, err
 	}
-	if _, err := from.Read(ctx, p.ResourceType, p.ID); err != nil {
-		return interaction.Response{}, err
-	}
-	reg := s.Parameters.Current()
-	def, ok := reg.Compartment(p.ResourceType)
+	def, ok := s.Parameters.Current().Compartment(p.ResourceType)
 	if !ok {
 		return interaction.Response{}, outcome.NotSupported("$everything is served for Patient and Encounter")
 	}
@@ -72,69 +56,138 @@ func (s *Set) everything(ctx context.Context, p Request, in *Inputs) (interactio
 	if !slices.Contains(types, p.ResourceType) {
 		types = append(types, p.ResourceType)
 	}
-	var asked []string // by _type
-	var dated []match.Clause
-	values := url.Values{"_count": {"1000"}}
-	kept := url.Values{}
-	for name, v := range given {
-		last := v[len(v)-1]
-		switch name {
-		case "_since":
-			if _, err := interaction.ParseInstant(name, last); err != nil {
-				return interaction.Response{}, err
-			}
-			values.Set("_lastUpdated", "ge"+last)
-		case "_type":
-			asked = strings.Split(strings.Join(v, ","), ",")
-			for _, t := range asked {
-				if s.Model.Resources[t] == nil {
-					return interaction.Response{}, outcome.Invalid("_type names %q, which is no resource type", outcome.Clip(t))
-				}
-			}
-		case "start", "end":
-			low, high, err := interaction.ParseDate(name, last)
-			if err != nil {
-				return interaction.Response{}, err
-			}
-			outside := match.Dates{Keys: s.careDates(types), Op: match.EB, Low: low, High: high}
-			if name == "end" {
-				outside.Op = match.SA
-			}
-			dated = append(dated, match.Clause{Name: name, Value: last, Any: []match.Match{outside}, Not: true})
-		case "_count", "_offset", "_cursor":
-			values.Set(name, last)
-		case "_summary", "_elements": // of the resources below
-		case "_format", "_pretty":
-			continue
-		default:
-			return interaction.Response{}, outcome.RefusedParameter("$everything has no parameter %q; it has _since, _type, _count, _summary, _elements, start and end", outcome.Clip(name))
-		}
-		if name != "_offset" && name != "_cursor" {
-			kept[name] = v
-		}
+	given := in.Values()
+	q, err := s.readEverything(given, types)
+	if err != nil {
+		return interaction.Response{}, err
 	}
-	path := p.ResourceType + "/" + p.ID + "/$everything"
-	if !slices.Contains(asked, "AuditEvent") {
+	if !q.names("AuditEvent") {
 		types = slices.DeleteFunc(types, func(t string) bool { return t == "AuditEvent" })
 	}
-	inside := slices.DeleteFunc(slices.Clone(types), func(t string) bool { return asked != nil && !slices.Contains(asked, t) })
-	beside := slices.ContainsFunc(asked, func(t string) bool { return !slices.Contains(inside, t) })
+	inside := slices.DeleteFunc(slices.Clone(types), func(t string) bool { return q.asked != nil && !q.names(t) })
+	beside := slices.ContainsFunc(q.asked, func(t string) bool { return !slices.Contains(inside, t) })
 	if !beside {
 		types = inside
 	}
-	values.Set("_type", strings.Join(types, ","))
-	e := &record{s: s, from: from, self: interaction.WithQuery(path, kept), types: types, of: p, dated: dated}
+	q.values.Set("_type", strings.Join(types, ","))
+	path := p.ResourceType + "/" + p.ID + "/$everything"
+	e := &record{s: s, from: from, self: interaction.WithQuery(path, q.kept), types: types, of: p, dated: q.dated}
 
-	// 2. The result, with links of its own. The targets of references follow the last resource of the record: on an
-	// earlier page they would occur twice, or also on a later page.
+	// 2. The result, with links of its own.
 	cut, summary, err := s.Subsets(nil, given)
 	if err != nil {
 		return interaction.Response{}, err
 	}
 	if summary == search.SummaryCount {
-		values.Set("_count", "0")
+		q.values.Set("_count", "0")
 	}
-	included := (asked == nil || beside) && summary != search.SummaryCount
+	answer, err := e.pageWithTargets(ctx, q.values, (q.asked == nil || beside) && summary != search.SummaryCount)
+	if err != nil {
+		return answer, err
+	}
+	b := answer.Bundle
+	if beside {
+		b.Total = -1
+	}
+	b.Entries = slices.DeleteFunc(b.Entries, func(e interaction.Entry) bool {
+		typ := e.Version.ResourceType
+		return beside && typ != "" && !q.names(typ) || typ == "AuditEvent" && !q.names(typ)
+	})
+	for i := range b.Entries {
+		b.Entries[i].Version = cut(b.Entries[i].Version)
+	}
+	return answer, nil
+}
+
+// everythingReader checks that the caller may read the focal resource of $everything, and returns a reader of
+// what the caller may read and search.
+func (s *Set) everythingReader(ctx context.Context, p Request) (interaction.Reader, error) {
+	for _, i := range []access.Interaction{access.Read, access.Search} { // it reads and searches
+		if err := s.CheckAllowed(ctx, i, p.ResourceType, p.ID); err != nil {
+			return nil, err
+		}
+	}
+	if !fhir.ValidID(p.ID) {
+		return nil, outcome.NotFound(p.ResourceType, outcome.Clip(p.ID))
+	}
+	if err := s.SettleAudit(ctx, p.From, "", nil); err != nil { // _type may name AuditEvent
+		return nil, err
+	}
+	from, err := s.SeenBy(ctx, p.From, smart.Read|smart.Search)
+	if err != nil {
+		return nil, err
+	}
+	_, err = from.Read(ctx, p.ResourceType, p.ID)
+	return from, err
+}
+
+// everythingQuery is the parameters of one $everything.
+type everythingQuery struct {
+	values url.Values // of the search
+	kept   url.Values // of the links between pages
+	asked  []string   // types of _type, nil without
+	dated  []match.Clause
+}
+
+// names reports whether _type names a type.
+func (q *everythingQuery) names(typ string) bool { return slices.Contains(q.asked, typ) }
+
+// readEverything reads the parameters of $everything. types are those of the compartment.
+func (s *Set) readEverything(given url.Values, types []string) (*everythingQuery, error) {
+	q := &everythingQuery{values: url.Values{"_count": {"1000"}}, kept: url.Values{}}
+	for name, v := range given {
+		last := v[len(v)-1]
+		switch name {
+		case "_since":
+			if _, err := interaction.ParseInstant(name, last); err != nil {
+				return nil, err
+			}
+			q.values.Set("_lastUpdated", "ge"+last)
+		case "_type":
+			q.asked = strings.Split(strings.Join(v, ","), ",")
+			for _, t := range q.asked {
+				if s.Model.Resources[t] == nil {
+					return nil, outcome.Invalid("_type names %q, which is no resource type", outcome.Clip(t))
+				}
+			}
+		case "start", "end":
+			low, high, err := interaction.ParseDate(name, last)
+			if err != nil {
+				return nil, err
+			}
+			outside := match.Dates{Keys: s.careDates(types), Op: match.EB, Low: low, High: high}
+			if name == "end" {
+				outside.Op = match.SA
+			}
+			q.dated = append(q.dated, match.Clause{Name: name, Value: last, Any: []match.Match{outside}, Not: true})
+		case "_count", "_offset", "_cursor":
+			q.values.Set(name, last)
+		case "_summary", "_elements": // of the resources below
+		case "_format", "_pretty":
+			continue
+		default:
+			return nil, outcome.RefusedParameter("$everything has no parameter %q; it has _since, _type, _count, _summary, _elements, start and end", outcome.Clip(name))
+		}
+		if name != "_offset" && name != "_cursor" {
+			q.kept[name] = v
+		}
+	}
+	return q, nil
+}
+
+// record is the search that one $everything is.
+type record struct {
+	s     *Set
+	from  interaction.Reader
+	self  string // URL without the parameters of a page
+	types []string
+	of    Request
+	dated []match.Clause
+}
+
+// pageWithTargets returns the page of the record that values select. With included, the targets of references
+// follow the last resource of the record: on an earlier page they would occur twice, or also on a later page.
+func (e *record) pageWithTargets(ctx context.Context, values url.Values, included bool) (interaction.Response, error) {
 	later := values.Has("_offset") || values.Has("_cursor")
 	answer, err := e.page(ctx, values, included && !later)
 	if err != nil {
@@ -151,29 +204,7 @@ func (s *Set) everything(ctx context.Context, p Request, in *Inputs) (interactio
 		}
 		b.Entries = append(b.Entries, more...)
 	}
-	if beside {
-		b.Total = -1
-		b.Entries = slices.DeleteFunc(b.Entries, func(e interaction.Entry) bool {
-			return e.Version.ResourceType != "" && !slices.Contains(asked, e.Version.ResourceType)
-		})
-	}
-	if !slices.Contains(asked, "AuditEvent") {
-		b.Entries = slices.DeleteFunc(b.Entries, func(e interaction.Entry) bool { return e.Version.ResourceType == "AuditEvent" })
-	}
-	for i := range b.Entries {
-		b.Entries[i].Version = cut(b.Entries[i].Version)
-	}
 	return answer, nil
-}
-
-// record is the search that one $everything is.
-type record struct {
-	s     *Set
-	from  interaction.Reader
-	self  string // URL without the parameters of a page
-	types []string
-	of    Request
-	dated []match.Clause
 }
 
 // page returns the page of the record that values select, with or without the targets of its references.
