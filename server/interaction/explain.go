@@ -54,7 +54,7 @@ type explanation struct {
 func (e *explanation) isGet() bool { return e.method == http.MethodGet || e.method == http.MethodHead }
 
 func (e *explanation) explain(path string) (access.Explanation, error) {
-	t, r := &e.to, e.rights
+	t := &e.to
 	kind := t.Interaction(e.method)
 	switch {
 	case kind == "capabilities" && e.isGet():
@@ -63,31 +63,58 @@ func (e *explanation) explain(path string) (access.Explanation, error) {
 		return e.explainOperation(path)
 	case kind == "batch":
 		return access.Explain(access.Decision{Interaction: kind, Decision: "allow", Reason: "each entry is decided by itself"}), nil
-	case t.Search && e.method != http.MethodPost, t.Search && t.ID != "" && t.Compartment == "":
-	case kind == "search" && t.Compartment == "*":
-		return e.explainTypes("search")
-	case kind == "search":
-		return access.Explain(r.ExplainType("search", smart.Search, t.Compartment)), nil
-	case kind == "search-system" && (e.isGet() || t.Search):
-		return e.explainTypes("search")
-	case kind == "history-system" && e.isGet():
-		return e.explainTypes("history")
-	case (kind == "search-type" || kind == "history-type") && (e.isGet() || t.Search):
-		return access.Explain(r.ExplainType("search", smart.Search, t.Type)), nil
-	case (kind == "read" || kind == "vread" || kind == "history-instance") && e.isGet():
-		return e.explainInstance(smart.Read, r.ExplainType("read", smart.Read, t.Type))
-	case t.History || t.Compartment != "" || t.Type == "":
-	case kind == "create" && t.ID == "":
-		return access.Explain(r.ExplainType("create", smart.Create, t.Type)), nil
-	case t.ID == "" && !t.HasQuery:
-	case kind == "update":
-		return e.explainPut()
-	case kind == "patch":
-		return e.explainInstance(smart.Update, r.ExplainType("patch", smart.Update, t.Type))
-	case kind == "delete":
-		return e.explainInstance(smart.Delete, r.ExplainType("delete", smart.Delete, t.Type))
+	case t.Search && (e.method != http.MethodPost || t.ID != "" && t.Compartment == ""): // no interaction
+	default:
+		if out, served, err := e.explainSearch(kind); served {
+			return out, err
+		}
+		if out, served, err := e.explainOne(kind); served {
+			return out, err
+		}
 	}
 	return access.Explanation{}, outcome.NotSupported("%s %s is no interaction", outcome.Clip(e.method), outcome.Clip(path))
+}
+
+// explainSearch explains a search or a history of several resources. served says that the request is one.
+func (e *explanation) explainSearch(kind string) (out access.Explanation, served bool, err error) {
+	t, get := &e.to, e.isGet()
+	switch {
+	case kind == "search" && t.Compartment == "*", kind == "search-system" && (get || t.Search):
+		out, err = e.explainTypes("search")
+	case kind == "search":
+		out = access.Explain(e.rights.ExplainType("search", smart.Search, t.Compartment))
+	case kind == "history-system" && get:
+		out, err = e.explainTypes("history")
+	case (kind == "search-type" || kind == "history-type") && (get || t.Search):
+		out = access.Explain(e.rights.ExplainType("search", smart.Search, t.Type))
+	default:
+		return out, false, nil
+	}
+	return out, true, err
+}
+
+// explainOne explains an interaction with one resource. served says that the request is one.
+func (e *explanation) explainOne(kind string) (out access.Explanation, served bool, err error) {
+	t, r := &e.to, e.rights
+	switch {
+	case (kind == "read" || kind == "vread" || kind == "history-instance") && e.isGet():
+		out, err = e.explainInstance(smart.Read, r.ExplainType("read", smart.Read, t.Type))
+	case t.History || t.Compartment != "" || t.Type == "":
+		return out, false, nil
+	case kind == "create" && t.ID == "":
+		out = access.Explain(r.ExplainType("create", smart.Create, t.Type))
+	case t.ID == "" && !t.HasQuery:
+		return out, false, nil
+	case kind == "update":
+		out, err = e.explainPut()
+	case kind == "patch":
+		out, err = e.explainInstance(smart.Update, r.ExplainType("patch", smart.Update, t.Type))
+	case kind == "delete":
+		out, err = e.explainInstance(smart.Delete, r.ExplainType("delete", smart.Delete, t.Type))
+	default:
+		return out, false, nil
+	}
+	return out, true, err
 }
 
 // explainTypes explains a search or a history of several types: of _type, or of all. Such a request is
