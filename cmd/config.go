@@ -158,40 +158,67 @@ const envPrefix = "KILN_"
 // error has a line for each key that does not exist, with the nearest one, and for
 // each value of another type.
 func readConfig(flags *pflag.FlagSet, environ []string) (loaded, error) {
-	l := loaded{config: server.Default(), origin: make(map[string]string)}
-	known := make(map[string]key)
+	r := &configReader{loaded: loaded{config: server.Default(), origin: make(map[string]string)}, known: make(map[string]key), k: koanf.New(".")}
 	for _, k := range keys() {
-		known[k.name] = k
+		r.known[k.name] = k
 	}
-	k := koanf.New(".")
-	var wrong []error
-	merge := func(layer *koanf.Koanf, from string) error {
-		for _, name := range layer.Keys() {
-			its, ok := known[name]
-			switch {
-			case layer.Get(name) == nil && (ok || isSection(name)):
-				layer.Delete(name) // nothing is set, as where the keys of a section are comments
-			case !ok:
-				near := outcome.DidYouMean(name, names())
-				if from == "environment" && near != "" {
-					near += " (" + envName(outcome.Nearest(name, names())) + ")"
-				}
-				wrong = append(wrong, fmt.Errorf("%s: unknown key %s%s; its value is %q", from, name, near, shown(layer.Get(name))))
-				layer.Delete(name)
-			case its.list && its.element == reflect.Map && from == "environment":
-				wrong = append(wrong, fmt.Errorf("environment: %s has entries with fields: it can only be set in the file", name))
-				layer.Delete(name)
-			case its.expected(layer.Get(name)) != "":
-				wrong = append(wrong, fmt.Errorf("%s: %s is %q: expected %s", from, name, shown(mask(reflect.ValueOf(layer.Get(name)), its.secret)), its.expected(layer.Get(name))))
-				layer.Delete(name)
-			default:
-				l.origin[name] = from
-			}
-		}
-		return k.Merge(layer)
+	if err := r.readFile(flags); err != nil {
+		return r.loaded, err
 	}
+	if err := r.readEnvironment(environ); err != nil {
+		return r.loaded, err
+	}
+	if err := r.readFlags(flags); err != nil {
+		return r.loaded, err
+	}
+	if err := r.k.Unmarshal("", &r.config); err != nil {
+		return r.loaded, fmt.Errorf("configuration: %w", err)
+	}
+	return r.loaded, errors.Join(r.wrong...)
+}
 
-	// 1. The file.
+// configReader merges the layers of a configuration.
+type configReader struct {
+	loaded
+	known map[string]key
+	k     *koanf.Koanf
+	wrong []error // a line for each key that is wrong
+}
+
+// refuse notes what is wrong.
+func (r *configReader) refuse(format string, args ...any) {
+	r.wrong = append(r.wrong, fmt.Errorf(format, args...))
+}
+
+// merge puts a layer above the earlier ones, but for what is wrong in it. from names the layer.
+func (r *configReader) merge(layer *koanf.Koanf, from string) error {
+	for _, name := range layer.Keys() {
+		its, ok := r.known[name]
+		switch {
+		case layer.Get(name) == nil && (ok || isSection(name)):
+			layer.Delete(name) // nothing is set, as where the keys of a section are comments
+		case !ok:
+			near := outcome.DidYouMean(name, names())
+			if from == "environment" && near != "" {
+				near += " (" + envName(outcome.Nearest(name, names())) + ")"
+			}
+			r.refuse("%s: unknown key %s%s; its value is %q", from, name, near, shown(layer.Get(name)))
+			layer.Delete(name)
+		case its.list && its.element == reflect.Map && from == "environment":
+			r.refuse("environment: %s has entries with fields: it can only be set in the file", name)
+			layer.Delete(name)
+		case its.expected(layer.Get(name)) != "":
+			r.refuse("%s: %s is %q: expected %s", from, name, shown(mask(reflect.ValueOf(layer.Get(name)), its.secret)), its.expected(layer.Get(name)))
+			layer.Delete(name)
+		default:
+			r.origin[name] = from
+		}
+	}
+	return r.k.Merge(layer)
+}
+
+// readFile reads the file of --config, or kiln.yaml where there is one.
+func (r *configReader) readFile(flags *pflag.FlagSet) error {
 	path, err := flags.GetString("config")
 	if err != nil {
 		path = ""
@@ -203,18 +230,18 @@ func readConfig(flags *pflag.FlagSet, environ []string) (loaded, error) {
 	layer := koanf.New(".")
 	switch err := layer.Load(file.Provider(path), oneDocument{yaml.Parser()}); {
 	case errors.Is(err, fs.ErrNotExist) && !explicit:
+		return nil
 	case err != nil && strings.Contains(err.Error(), "into map["):
-		return l, fmt.Errorf("%s: expected keys with their values, as in search.max_count: 100, found something else", path)
+		return fmt.Errorf("%s: expected keys with their values, as in search.max_count: 100, found something else", path)
 	case err != nil:
-		return l, fmt.Errorf("%s: %w", path, err)
-	default:
-		if err := merge(layer, path); err != nil {
-			return l, err
-		}
+		return fmt.Errorf("%s: %w", path, err)
 	}
+	return r.merge(layer, path)
+}
 
-	// 2. The environment. Only names with two levels can be keys; one that looks like
-	// a key and is none would be passed over without a word.
+// readEnvironment reads variables. Only names with two levels can be keys; one that looks like a key
+// and is none would be passed over without a word.
+func (r *configReader) readEnvironment(environ []string) error {
 	for _, variable := range environ {
 		name, value, _ := strings.Cut(variable, "=")
 		upper := strings.ToUpper(name)
@@ -222,54 +249,51 @@ func readConfig(flags *pflag.FlagSet, environ []string) (loaded, error) {
 			continue
 		}
 		if i := slices.IndexFunc(names(), func(key string) bool { return envName(key) == upper }); i >= 0 {
-			wrong = append(wrong, fmt.Errorf("environment: %s is no key, did you mean %s?", name, upper))
+			r.refuse("environment: %s is no key, did you mean %s?", name, upper)
 		} else if meant := nearMiss(upper, value); meant != "" {
-			wrong = append(wrong, fmt.Errorf("environment: %s is no key, did you mean %s?", name, meant))
+			r.refuse("environment: %s is no key, did you mean %s?", name, meant)
 		}
 	}
-	layer = koanf.New(".")
+	layer := koanf.New(".")
 	if err := layer.Load(env.Provider(".", env.Opt{
-		Prefix:      envPrefix,
-		EnvironFunc: func() []string { return environ },
-		TransformFunc: func(name, value string) (string, any) {
-			if meant := nearMiss(name, value); meant != "" {
-				wrong = append(wrong, fmt.Errorf("environment: %s is no key, did you mean %s?", name, meant))
-				return "", nil
-			}
-			if !strings.Contains(name, "__") {
-				return "", nil
-			}
-			name = strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(name, envPrefix)), "__", ".")
-			if known[name].list {
-				return name, splitList(value)
-			}
-			return name, value
-		},
+		Prefix:        envPrefix,
+		EnvironFunc:   func() []string { return environ },
+		TransformFunc: r.keyOfVariable,
 	}), nil); err != nil {
-		return l, err
+		return err
 	}
-	if err := merge(layer, "environment"); err != nil {
-		return l, err
-	}
+	return r.merge(layer, "environment")
+}
 
-	// 3. The flags.
+// keyOfVariable returns the key and the value of a variable, "" where it is none.
+func (r *configReader) keyOfVariable(name, value string) (string, any) {
+	if meant := nearMiss(name, value); meant != "" {
+		r.refuse("environment: %s is no key, did you mean %s?", name, meant)
+		return "", nil
+	}
+	if !strings.Contains(name, "__") {
+		return "", nil
+	}
+	name = strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(name, envPrefix)), "__", ".")
+	if r.known[name].list {
+		return name, splitList(value)
+	}
+	return name, value
+}
+
+// readFlags reads the flags that were given.
+func (r *configReader) readFlags(flags *pflag.FlagSet) error {
 	set := make(map[string]any)
 	for flag, name := range flagKeys {
 		if f := flags.Lookup(flag); f != nil && f.Changed {
 			set[name] = f.Value.String()
 		}
 	}
-	layer = koanf.New(".")
+	layer := koanf.New(".")
 	if err := layer.Load(confmap.Provider(set, "."), nil); err != nil {
-		return l, err
+		return err
 	}
-	if err := merge(layer, "flag"); err != nil {
-		return l, err
-	}
-	if err := k.Unmarshal("", &l.config); err != nil {
-		return l, fmt.Errorf("configuration: %w", err)
-	}
-	return l, errors.Join(wrong...)
+	return r.merge(layer, "flag")
 }
 
 // oneDocument is a parser of YAML that refuses further documents after the first, instead
