@@ -36,18 +36,7 @@ func TestBackupCommands(t *testing.T) {
 			t.Skip(err)
 		}
 	}
-	empty := func() string {
-		url := storetest.New(t)
-		conn, err := pgx.Connect(t.Context(), url)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer conn.Close(t.Context())
-		if _, err := conn.Exec(t.Context(), "DROP SCHEMA public, view CASCADE; CREATE SCHEMA public"); err != nil {
-			t.Fatal(err)
-		}
-		return url
-	}
+	empty := func() string { return emptyDatabase(t) }
 	database, address := storetest.New(t), freeAddress(t)
 	s := startProcess(t, database, address, "http://"+address)
 	storePatient(t, s.base, database, "123")
@@ -159,4 +148,34 @@ func TestAuditCommands(t *testing.T) {
 	if n := strings.Count(said.String(), `{"what":{"reference":"Patient/first"}`); n != strings.Count(out, `{"what":{"reference":"Patient/first"}`) {
 		t.Errorf("tail prints %d entities of the first event: %s", n, said)
 	}
+}
+
+// emptyDatabase is a database without the schema.
+func emptyDatabase(t *testing.T) string {
+	t.Helper()
+	url := storetest.New(t)
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	if _, err := conn.Exec(t.Context(), "DROP SCHEMA public, view CASCADE; CREATE SCHEMA public"); err != nil {
+		t.Fatal(err)
+	}
+	return url
+}
+
+// The commands of the page about backups work from top to bottom.
+func TestBackupGuide(t *testing.T) {
+	t.Parallel()
+	for _, program := range []string{"pg_dump", "pg_restore"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skip(err)
+		}
+	}
+	env := []string{"KILN_DATABASE__URL=" + storetest.New(t), "NEW_DATABASE=" + emptyDatabase(t), "KILN_SERVER__LISTEN=" + freeAddress(t)}
+	script := strings.ReplaceAll(shellBlocks(t, "docs/how-to/backup-and-restore.md"), `kiln doctor --database-url "$NEW_DATABASE"`,
+		`kiln doctor --database-url "$NEW_DATABASE" || true # the PostgreSQL of tests has fsync off`)
+	out := pasteBlocks(t, "PATH=$PWD/bin:$PATH\n"+script, env)
+	showsAll(t, out, "rows written", "the same as in the backup", "up to date, every table is there")
 }

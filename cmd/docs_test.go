@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -53,7 +54,8 @@ func TestPostgreSQLIsLookedForBeforeCompiling(t *testing.T) {
 }
 
 // documents are the pages whose quotations of the code are checked.
-var documents = []string{"README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs/README.md", "docs/tutorials/first-server.md", "docs/tutorials/smart-app.md", "docs/tutorials/webhook.md", "docs/tutorials/app.md", "docs/views.md", "docs/console.md", "docs/architecture.md", "docs/operate.md", "docs/apps.md", "docs/notifications.md", "docs/authorization.md", "docs/bulk.md"}
+var documents = []string{"README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs/README.md", "docs/tutorials/first-server.md", "docs/tutorials/smart-app.md", "docs/tutorials/webhook.md", "docs/tutorials/app.md", "docs/views.md", "docs/console.md", "docs/storage.md", "docs/security.md",
+	"docs/how-to/tls-and-proxy.md", "docs/how-to/keycloak.md", "docs/how-to/backup-and-restore.md", "docs/how-to/upgrade.md", "docs/how-to/implementation-guides.md", "docs/how-to/compose-and-kubernetes.md", "docs/reference/rest.md", "docs/architecture.md", "docs/operate.md", "docs/apps.md", "docs/notifications.md", "docs/authorization.md", "docs/bulk.md"}
 
 // Every line of a shell block that calls kiln names an existing command and existing flags.
 func TestDocumentedCommandsParse(t *testing.T) {
@@ -65,6 +67,9 @@ func TestDocumentedCommandsParse(t *testing.T) {
 	for _, file := range documents {
 		for _, b := range block.FindAllStringSubmatch(document(t, file), -1) {
 			for line := range strings.Lines(strings.ReplaceAll(b[1], "\\\n", " ")) {
+				if program, _, _ := strings.Cut(strings.TrimSpace(line), " "); slices.Contains([]string{"docker", "kubectl", "helm", "install", "systemctl"}, program) {
+					continue // kiln is the name of an image, a Secret or a unit
+				}
 				if m := call.FindStringSubmatch(strings.TrimPrefix(line, "$ ")); m != nil && !strings.HasPrefix(strings.TrimSpace(line), "#") {
 					args := word.FindAllString(m[1], -1)
 					c, rest, err := root().Find(args)
@@ -197,4 +202,59 @@ func TestViewsGuide(t *testing.T) {
 	base := realServer(t, func(next http.Handler) http.Handler { return next })
 	out := pasteBlocks(t, shellBlocks(t, "docs/views.md"), nil, "http://127.0.0.1:8080/fhir", base)
 	showsAll(t, out, "valid, 8 columns", "id,family,given,gender", "Ashford", "patients.parquet", "observations.parquet", `"completed"`, "/patients.1.csv")
+}
+
+// Every piece of configuration of the documents is one that a server starts with.
+func TestDocumentedConfiguration(t *testing.T) {
+	t.Parallel()
+	pieces := 0
+	for _, file := range documents {
+		for _, m := range regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(document(t, file), -1) {
+			path := write(t, filepath.Join(t.TempDir(), "kiln.yaml"), []byte(m[1]))
+			c := exec.Command(os.Args[0], "config", "print", "--config", path)
+			c.Env = append(os.Environ(), "RUN_AS_KILN=1")
+			if out, err := c.CombinedOutput(); err != nil {
+				t.Errorf("%s: %v: %s\n%s", file, err, out, m[1])
+			}
+			pieces++
+		}
+	}
+	if pieces < 8 {
+		t.Errorf("the documents have %d pieces of configuration", pieces)
+	}
+}
+
+// Every relative link of the documents leads to a file, and to a heading where it names one.
+func TestDocumentedLinks(t *testing.T) {
+	t.Parallel()
+	heading := regexp.MustCompile(`(?m)^#+ (.*)$`)
+	drop := regexp.MustCompile("[^a-z0-9 _-]")
+	for _, file := range documents {
+		for _, m := range regexp.MustCompile(`\]\(([^)\s]+)\)`).FindAllStringSubmatch(document(t, file), -1) {
+			target, fragment, _ := strings.Cut(m[1], "#")
+			if strings.Contains(target, ":") {
+				continue
+			}
+			path := filepath.Join("..", filepath.Dir(file), target)
+			if target == "" {
+				path = filepath.Join("..", file)
+			}
+			b, err := os.ReadFile(path)
+			if info, statErr := os.Stat(path); statErr != nil {
+				t.Errorf("%s links to %s, which is not there", file, m[1])
+				continue
+			} else if info.IsDir() || fragment == "" {
+				continue
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			found := false
+			for _, h := range heading.FindAllStringSubmatch(string(b), -1) {
+				found = found || strings.ReplaceAll(drop.ReplaceAllString(strings.ToLower(h[1]), ""), " ", "-") == fragment
+			}
+			if !found {
+				t.Errorf("%s links to %s: there is no such heading", file, m[1])
+			}
+		}
+	}
 }
