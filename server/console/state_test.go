@@ -313,6 +313,19 @@ func TestConsoleCookie(t *testing.T) {
 	}
 }
 
+// The metrics count pages by screen and status, their time, and the open sessions.
+func TestConsoleMetrics(t *testing.T) {
+	t.Parallel()
+	s, _ := signedUp(t)
+	v := s.visitor()
+	v.signIn("admin", "/console").want(200)
+	v.get("/console/Patient/a").want(200)
+	v.get("/console/Patient/none").want(404)
+	token := v.made("/console/access/keys/new", url.Values{"name": {"metrics"}, "scopes": {"admin"}})
+	v.get("/metrics", "Accept", "text/plain", "Authorization", "Bearer "+token).want(200).has(`service_console_requests_total{screen="resource",status="200"} 1`, `service_console_requests_total{screen="error",status="404"} 1`, `service_console_request_duration_seconds_count{screen="overview"} 1`,
+		"service_console_sessions 1")
+}
+
 // Without the console, browsers get what programs get.
 func TestConsoleOff(t *testing.T) {
 	t.Parallel()

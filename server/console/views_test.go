@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"kiln/server"
 )
@@ -67,6 +68,22 @@ func TestViewsRefused(t *testing.T) {
 	v.get("/console/views/none").want(http.StatusNotFound)
 	v.post("/console/views/names/remove", url.Values{}).want(http.StatusSeeOther)
 	v.post("/console/views/names/remove", url.Values{}).want(http.StatusNotFound)
+	// A build that lost its table is no failed job.
+	for deadline := time.Now().Add(20 * time.Second); ; <-time.After(20 * time.Millisecond) {
+		var jobs []struct{ State, Failure string }
+		if status := s.json("/admin/jobs?type=view-build", &jobs); status != http.StatusOK || len(jobs) != 1 {
+			t.Fatalf("the jobs: %d %v", status, jobs)
+		}
+		if jobs[0].State == "failed" {
+			t.Fatalf("the job has failed: %s", jobs[0].Failure)
+		}
+		if jobs[0].State != "running" && jobs[0].State != "waiting" {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the job does not end: %v", jobs)
+		}
+	}
 	v.get("/console/views", "Accept-Language", "de").want(200).has("Tabelle bauen", "Indexe")
 
 	off := start(t, "", func(c *server.Config) { c.Views.Enabled = false })

@@ -279,11 +279,16 @@ func TestServerByClicks(t *testing.T) {
 	c := openChromium(t, s.base)
 	c.signIn("admin")
 	c.forget()
+	if _, err := db.Exec(t.Context(), `INSERT INTO job (id, type, state, client, username, principal, request, base, spec, reason, created, started, finished, failure)
+		VALUES ('broken', 'retention', 'failed', '', 'admin', '{}', '', '', '{}', 'a test', now(), now(), now(), 'the disk is full')`); err != nil {
+		t.Fatal(err)
+	}
 	c.open("/console")
-	c.press("link", "Jobs")
+	c.press("link", "The job broken has failed: the disk is full")
+	c.heading("Jobs")
 	c.must("progressbar", "Progress of held")
 	c.axe("jobs with a job")
-	if text := c.text("tbody"); !strings.Contains(text, "50 / 200") {
+	if text := c.text("tbody"); !strings.Contains(text, "50 / 200") || !strings.Contains(text, "the disk is full") {
 		t.Errorf("the jobs are %s", text)
 	}
 	c.press("button", "Cancel job")

@@ -59,7 +59,17 @@ func (s *Service) runBuild(ctx context.Context, t *jobs.Task) (jobs.Result, erro
 	if err != nil || len(list) == 0 { // dropped, or built before a server died
 		return jobs.Result{}, err
 	}
-	g := list[0]
+	result, err := s.buildGeneration(ctx, t, list[0])
+	if err != nil {
+		if left, again := readGenerations(ctx, s.pool(), "g.id = $1", spec.Generation); again == nil && len(left) == 0 {
+			return jobs.Result{}, nil // dropped while it was built
+		}
+	}
+	return result, err
+}
+
+// buildGeneration is runBuild for a generation that exists.
+func (s *Service) buildGeneration(ctx context.Context, t *jobs.Task, g *generation) (jobs.Result, error) {
 	v, err := g.view()
 	if err != nil {
 		return jobs.Result{}, err

@@ -1,0 +1,4 @@
+package console
+
+// GermanTexts are the translations, for tests of pages.
+var GermanTexts = germanTexts
