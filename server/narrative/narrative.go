@@ -1,8 +1,10 @@
 package narrative
 
 import (
+	"errors"
 	"fmt"
 	"html"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -54,89 +56,116 @@ func Check(div string) error {
 	return nil
 }
 
+// A reader reads a div.
+type reader struct {
+	text    string   // from the place that is read
+	open    []string // names of the elements that are open
+	content bool     // there is something other than white space
+}
+
+var errNotOneDiv = errors.New("the narrative must be one div element")
+
 // check reads the div and reports whether it contains only white space. The error describes a breach of txt-1.
 func check(s string) (empty bool, err error) {
-	s = strings.TrimSpace(s)
-	var open []string
-	content := false
-	for i := 0; i < len(s); {
-		lt := strings.IndexByte(s[i:], '<')
-		text := s[i:]
-		if lt >= 0 {
-			text = s[i : i+lt]
-		}
-		if len(open) == 0 && strings.TrimSpace(text) != "" {
-			return false, fmt.Errorf("the narrative must be one div element")
-		}
-		if !content && strings.TrimSpace(html.UnescapeString(text)) != "" {
-			content = true
-		}
-		if err := checkEntities(text); err != nil {
+	r := &reader{text: strings.TrimSpace(s)}
+	if r.text == "" {
+		return false, errNotOneDiv
+	}
+	for r.text != "" {
+		if err := r.readText(); err != nil {
 			return false, err
 		}
-		if lt < 0 {
+		if r.text == "" {
 			break
 		}
-		i += lt
-		rest := s[i:]
-		switch {
-		case strings.HasPrefix(rest, "<!--"):
-			end := strings.Index(rest, "-->")
-			if end < 0 {
-				return false, fmt.Errorf("a comment is not closed")
-			}
-			i += end + 3
-		case strings.HasPrefix(rest, "<!") || strings.HasPrefix(rest, "<?"):
-			if strings.HasPrefix(rest, "<![CDATA[") {
-				end := strings.Index(rest, "]]>")
-				if end < 0 {
-					return false, fmt.Errorf("a CDATA section is not closed")
-				}
-				content = content || strings.TrimSpace(rest[len("<![CDATA["):end]) != ""
-				i += end + 3
-				continue
-			}
-			return false, fmt.Errorf("declarations and processing instructions are not allowed")
-		case strings.HasPrefix(rest, "</"):
-			end := strings.IndexByte(rest, '>')
-			if end < 0 {
-				return false, fmt.Errorf("a tag is not closed")
-			}
-			name := strings.TrimSpace(rest[2:end])
-			if len(open) == 0 || open[len(open)-1] != name {
-				return false, fmt.Errorf("</%s> closes nothing that is open", clip(name))
-			}
-			open = open[:len(open)-1]
-			i += end + 1
-			if len(open) == 0 && strings.TrimSpace(s[i:]) != "" {
-				return false, fmt.Errorf("the narrative must be one div element")
-			}
-		default:
-			n, name, closed, err := checkTag(rest, len(open) == 0)
-			if err != nil {
-				return false, err
-			}
-			if name == "img" {
-				content = true
-			}
-			if !closed {
-				if open = append(open, name); len(open) > maxDepth {
-					return false, fmt.Errorf("elements are nested deeper than %d", maxDepth)
-				}
-			}
-			i += n
-			if closed && len(open) == 0 && strings.TrimSpace(s[i:]) != "" {
-				return false, fmt.Errorf("the narrative must be one div element")
-			}
+		if err := r.readMarkup(); err != nil {
+			return false, err
 		}
 	}
-	switch {
-	case len(open) > 0:
-		return false, fmt.Errorf("<%s> is not closed", open[len(open)-1])
-	case s == "":
-		return false, fmt.Errorf("the narrative must be one div element")
+	if len(r.open) > 0 {
+		return false, fmt.Errorf("<%s> is not closed", r.open[len(r.open)-1])
 	}
-	return !content, nil
+	return !r.content, nil
+}
+
+// readText reads text up to the next '<', or to the end.
+func (r *reader) readText() error {
+	text := r.text
+	if lt := strings.IndexByte(text, '<'); lt >= 0 {
+		text = text[:lt]
+	}
+	if len(r.open) == 0 && strings.TrimSpace(text) != "" {
+		return errNotOneDiv
+	}
+	r.content = r.content || strings.TrimSpace(html.UnescapeString(text)) != ""
+	r.text = r.text[len(text):]
+	return checkEntities(text)
+}
+
+// readMarkup reads a tag, a comment or a CDATA section.
+func (r *reader) readMarkup() error {
+	switch {
+	case strings.HasPrefix(r.text, "<!--"):
+		_, err := r.readUntil("<!--", "-->", "a comment is not closed")
+		return err
+	case strings.HasPrefix(r.text, "<![CDATA["):
+		text, err := r.readUntil("<![CDATA[", "]]>", "a CDATA section is not closed")
+		r.content = r.content || strings.TrimSpace(text) != ""
+		return err
+	case strings.HasPrefix(r.text, "<!"), strings.HasPrefix(r.text, "<?"):
+		return errors.New("declarations and processing instructions are not allowed")
+	case strings.HasPrefix(r.text, "</"):
+		return r.readEndTag()
+	}
+	return r.readStartTag()
+}
+
+// readUntil reads markup between two marks. It fails with the reason if the end is missing.
+func (r *reader) readUntil(begin, end, reason string) (text string, err error) {
+	at := strings.Index(r.text, end)
+	if at < 0 {
+		return "", errors.New(reason)
+	}
+	text = r.text[min(len(begin), at):at]
+	r.text = r.text[at+len(end):]
+	return text, nil
+}
+
+func (r *reader) readEndTag() error {
+	text, err := r.readUntil("</", ">", "a tag is not closed")
+	if err != nil {
+		return err
+	}
+	name := strings.TrimSpace(text)
+	if len(r.open) == 0 || r.open[len(r.open)-1] != name {
+		return fmt.Errorf("</%s> closes nothing that is open", clip(name))
+	}
+	r.open = r.open[:len(r.open)-1]
+	return r.checkEnd()
+}
+
+func (r *reader) readStartTag() error {
+	n, name, closed, err := checkTag(r.text, len(r.open) == 0)
+	if err != nil {
+		return err
+	}
+	r.text = r.text[n:]
+	r.content = r.content || name == "img"
+	if closed {
+		return r.checkEnd()
+	}
+	if r.open = append(r.open, name); len(r.open) > maxDepth {
+		return fmt.Errorf("elements are nested deeper than %d", maxDepth)
+	}
+	return nil
+}
+
+// checkEnd checks that nothing follows the end of the outermost element.
+func (r *reader) checkEnd() error {
+	if len(r.open) == 0 && strings.TrimSpace(r.text) != "" {
+		return errNotOneDiv
+	}
+	return nil
 }
 
 func letter(c byte) bool { return c|0x20 >= 'a' && c|0x20 <= 'z' || c == '_' }
@@ -147,99 +176,142 @@ func nameByte(c byte) bool { return letter(c) || digit(c) || c == ':' || c == '-
 
 func space(c byte) bool { return c == ' ' || c == '\t' || c == '\n' || c == '\r' }
 
+// A tag is a start tag that is being read.
+type tag struct {
+	text string // from its '<' on
+	at   int    // the next byte
+	name string
+	// seen are the names of the first attributes. A tag with more of them is not checked for later repetitions.
+	seen       [16]string
+	attributes int
+	namespace  string // the value of xmlns
+}
+
 // checkTag reads a start tag and returns its length.
-func checkTag(s string, root bool) (n int, name string, closed bool, err error) {
-	i := 1
-	for i < len(s) && nameByte(s[i]) {
-		i++
+func checkTag(text string, root bool) (n int, name string, closed bool, err error) {
+	t := &tag{text: text, at: 1}
+	t.name = t.readName()
+	if err := t.checkElement(root); err != nil {
+		return 0, t.name, false, err
 	}
-	name = s[1:i]
-	if root && name != "div" {
-		return 0, name, false, fmt.Errorf("the narrative must be one div element, found <%s>", clip(name))
-	}
-	if !elements[name] {
-		return 0, name, false, fmt.Errorf("element <%s> is not allowed", clip(name))
-	}
-	namespace := ""
-	var seen [16]string
-	count := 0
 	for {
-		start := i
-		for i < len(s) && space(s[i]) {
-			i++
+		attribute, value, more, err := t.readAttribute()
+		if err == nil && more {
+			err = t.checkAttribute(attribute, value)
 		}
-		if i >= len(s) {
-			return 0, name, false, fmt.Errorf("<%s is not closed", name)
+		if err != nil {
+			return 0, t.name, false, err
 		}
-		if s[i] == '>' || s[i] == '/' {
+		if !more {
 			break
 		}
-		if i == start {
-			return 0, name, false, fmt.Errorf("attributes of <%s> are not apart", name)
-		}
-		from := i
-		for i < len(s) && nameByte(s[i]) {
-			i++
-		}
-		attribute := s[from:i]
-		for i < len(s) && space(s[i]) {
-			i++
-		}
-		if attribute == "" || i >= len(s) || s[i] != '=' {
-			return 0, name, false, fmt.Errorf("<%s> has an attribute without value", name)
-		}
-		i++
-		for i < len(s) && space(s[i]) {
-			i++
-		}
-		if i >= len(s) || s[i] != '"' && s[i] != '\'' {
-			return 0, name, false, fmt.Errorf("the value of %s in <%s> has no quotes", clip(attribute), name)
-		}
-		end := strings.IndexByte(s[i+1:], s[i])
-		if end < 0 {
-			return 0, name, false, fmt.Errorf("the value of %s in <%s> is not closed", clip(attribute), name)
-		}
-		value := s[i+1 : i+1+end]
-		i += end + 2
-		if strings.IndexByte(value, '<') >= 0 {
-			return 0, name, false, fmt.Errorf("the value of %s in <%s> has a '<'", clip(attribute), name)
-		}
-		if err := checkEntities(value); err != nil {
-			return 0, name, false, err
-		}
-		for _, a := range seen[:min(count, len(seen))] {
-			if a == attribute {
-				return 0, name, false, fmt.Errorf("<%s> has %s twice", name, clip(attribute))
-			}
-		}
-		if count < len(seen) {
-			seen[count] = attribute
-		}
-		count++
-		switch {
-		case attribute == "xmlns":
-			namespace = value
-			if value != xhtmlNamespace {
-				return 0, name, false, fmt.Errorf("the namespace is %s, not XHTML's", clip(value))
-			}
-		case strings.HasPrefix(attribute, "xmlns:"):
-		case !attributes[attribute]:
-			return 0, name, false, fmt.Errorf("attribute %s is not allowed in <%s>", clip(attribute), name)
-		case scripted(attribute, value):
-			return 0, name, false, fmt.Errorf("attribute %s of <%s> runs a script", attribute, name)
-		}
 	}
-	if root && namespace == "" {
-		return 0, name, false, fmt.Errorf("the div does not name the XHTML namespace")
+	if root && t.namespace == "" {
+		return 0, t.name, false, fmt.Errorf("the div does not name the XHTML namespace")
 	}
-	if s[i] == '/' {
-		closed = true
-		i++
+	closed = t.skip('/')
+	if !t.skip('>') {
+		return 0, t.name, false, fmt.Errorf("<%s is not closed", t.name)
 	}
-	if i >= len(s) || s[i] != '>' {
-		return 0, name, false, fmt.Errorf("<%s is not closed", name)
+	return t.at, t.name, closed, nil
+}
+
+// readName reads the name of an element or attribute, "" if there is none.
+func (t *tag) readName() string {
+	from := t.at
+	for t.at < len(t.text) && nameByte(t.text[t.at]) {
+		t.at++
 	}
-	return i + 1, name, closed, nil
+	return t.text[from:t.at]
+}
+
+// skipSpace skips white space, and reports whether there was some.
+func (t *tag) skipSpace() bool {
+	from := t.at
+	for t.at < len(t.text) && space(t.text[t.at]) {
+		t.at++
+	}
+	return t.at > from
+}
+
+// skip skips a byte, and reports whether it was there.
+func (t *tag) skip(c byte) bool {
+	if t.at >= len(t.text) || t.text[t.at] != c {
+		return false
+	}
+	t.at++
+	return true
+}
+
+// readAttribute reads the next attribute. It returns false at the end of the tag.
+func (t *tag) readAttribute() (attribute, value string, more bool, err error) {
+	apart := t.skipSpace()
+	if t.at >= len(t.text) {
+		return "", "", false, fmt.Errorf("<%s is not closed", t.name)
+	}
+	if c := t.text[t.at]; c == '>' || c == '/' {
+		return "", "", false, nil
+	}
+	if !apart {
+		return "", "", false, fmt.Errorf("attributes of <%s> are not apart", t.name)
+	}
+	attribute = t.readName()
+	t.skipSpace()
+	if attribute == "" || !t.skip('=') {
+		return "", "", false, fmt.Errorf("<%s> has an attribute without value", t.name)
+	}
+	t.skipSpace()
+	from := t.at + 1
+	if !t.skip('"') && !t.skip('\'') {
+		return "", "", false, fmt.Errorf("the value of %s in <%s> has no quotes", clip(attribute), t.name)
+	}
+	end := strings.IndexByte(t.text[from:], t.text[from-1])
+	if end < 0 {
+		return "", "", false, fmt.Errorf("the value of %s in <%s> is not closed", clip(attribute), t.name)
+	}
+	t.at = from + end + 1
+	return attribute, t.text[from : from+end], true, nil
+}
+
+// checkElement checks that a narrative may have the element.
+func (t *tag) checkElement(root bool) error {
+	switch {
+	case root && t.name != "div":
+		return fmt.Errorf("the narrative must be one div element, found <%s>", clip(t.name))
+	case !elements[t.name]:
+		return fmt.Errorf("element <%s> is not allowed", clip(t.name))
+	}
+	return nil
+}
+
+// checkAttribute checks that a narrative may have the attribute with its value.
+func (t *tag) checkAttribute(attribute, value string) error {
+	if strings.IndexByte(value, '<') >= 0 {
+		return fmt.Errorf("the value of %s in <%s> has a '<'", clip(attribute), t.name)
+	}
+	if err := checkEntities(value); err != nil {
+		return err
+	}
+	if slices.Contains(t.seen[:min(t.attributes, len(t.seen))], attribute) {
+		return fmt.Errorf("<%s> has %s twice", t.name, clip(attribute))
+	}
+	if t.attributes < len(t.seen) {
+		t.seen[t.attributes] = attribute
+	}
+	t.attributes++
+	switch {
+	case attribute == "xmlns":
+		t.namespace = value
+		if value != xhtmlNamespace {
+			return fmt.Errorf("the namespace is %s, not XHTML's", clip(value))
+		}
+	case strings.HasPrefix(attribute, "xmlns:"):
+	case !attributes[attribute]:
+		return fmt.Errorf("attribute %s is not allowed in <%s>", clip(attribute), t.name)
+	case scripted(attribute, value):
+		return fmt.Errorf("attribute %s of <%s> runs a script", attribute, t.name)
+	}
+	return nil
 }
 
 func scripted(attribute, value string) bool {
