@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"kiln/server/notify/matching"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -20,6 +19,7 @@ import (
 	"kiln/server/fhir"
 	"kiln/server/interaction"
 	"kiln/server/notify"
+	"kiln/server/notify/matching"
 	"kiln/server/outcome"
 )
 

@@ -2,7 +2,6 @@ package notify
 
 import (
 	"context"
-	"kiln/server/notify/matching"
 	"net/url"
 	"slices"
 	"strconv"
@@ -14,6 +13,7 @@ import (
 	"kiln/gen/db"
 	"kiln/server/access"
 	"kiln/server/fhir"
+	"kiln/server/notify/matching"
 	"kiln/server/outcome"
 	"kiln/server/search"
 	"kiln/server/search/match"

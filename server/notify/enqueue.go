@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"kiln/server/notify/matching"
 	"reflect"
 	"slices"
 	"strings"
@@ -14,6 +13,7 @@ import (
 
 	"kiln/gen/db"
 	"kiln/server/access"
+	"kiln/server/notify/matching"
 	"kiln/server/outcome"
 	"kiln/server/store"
 )

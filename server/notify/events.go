@@ -2,7 +2,6 @@ package notify
 
 import (
 	"context"
-	"kiln/server/notify/matching"
 	"math"
 	"net/http"
 	"strconv"
@@ -12,6 +11,7 @@ import (
 	"kiln/gen/db"
 	"kiln/server/access"
 	"kiln/server/interaction"
+	"kiln/server/notify/matching"
 	"kiln/server/operation"
 	"kiln/server/outcome"
 )

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
-	"kiln/server/notify/matching"
 	"slices"
 	"strings"
 	"sync"
@@ -16,6 +15,7 @@ import (
 
 	"kiln/gen/db"
 	"kiln/server/access"
+	"kiln/server/notify/matching"
 	"kiln/server/outcome"
 	"kiln/server/store"
 )

@@ -4,11 +4,11 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"kiln/server/notify/matching"
 	"testing"
 	"time"
 
 	"kiln/server/fhir"
+	"kiln/server/notify/matching"
 	"kiln/server/store"
 )
 

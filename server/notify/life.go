@@ -3,7 +3,6 @@ package notify
 import (
 	"context"
 	"fmt"
-	"kiln/server/notify/matching"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -12,6 +11,7 @@ import (
 
 	"kiln/gen/db"
 	"kiln/gen/r4"
+	"kiln/server/notify/matching"
 	"kiln/server/outcome"
 )
 

@@ -1,13 +1,13 @@
 package notify
 
 import (
-	"kiln/server/notify/matching"
 	"strconv"
 	"time"
 
 	"github.com/google/uuid"
 
 	"kiln/server/fhir"
+	"kiln/server/notify/matching"
 )
 
 // instant is the format of timestamps.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"kiln/server/notify/matching"
 	"slices"
 	"strings"
 	"sync"
@@ -18,6 +17,7 @@ import (
 	"kiln/gen/db"
 	"kiln/server/access"
 	"kiln/server/fhir"
+	"kiln/server/notify/matching"
 	"kiln/server/store"
 	"kiln/server/telemetry"
 )

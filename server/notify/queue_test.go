@@ -3,7 +3,6 @@ package notify
 import (
 	"context"
 	"fmt"
-	"kiln/server/notify/matching"
 	"log/slog"
 	"os"
 	"slices"
@@ -16,6 +15,7 @@ import (
 
 	"kiln/gen/db"
 	"kiln/server/fhir"
+	"kiln/server/notify/matching"
 	"kiln/server/store"
 	"kiln/server/store/storetest"
 )

@@ -2,12 +2,12 @@ package notify
 
 import (
 	"context"
-	"kiln/server/notify/matching"
 	"log/slog"
 	"testing"
 
 	"kiln/server/access"
 	"kiln/server/fhir"
+	"kiln/server/notify/matching"
 	"kiln/server/smart"
 )
 

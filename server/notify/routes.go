@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"kiln/server/notify/matching"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -21,6 +20,7 @@ import (
 	"kiln/gen/db"
 	"kiln/server/access"
 	"kiln/server/fhir"
+	"kiln/server/notify/matching"
 	"kiln/server/outcome"
 	"kiln/server/web"
 )

@@ -3,11 +3,12 @@ package notify
 import (
 	"context"
 	"errors"
+	"strings"
+	"time"
+
 	"kiln/server/notify/matching"
 	"kiln/server/outcome"
 	"kiln/server/store"
-	"strings"
-	"time"
 )
 
 // since selects the events that a client has not received: after a position, made at or

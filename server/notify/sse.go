@@ -3,7 +3,6 @@ package notify
 import (
 	"bytes"
 	"context"
-	"kiln/server/notify/matching"
 	"net/http"
 	"net/url"
 	"strings"
@@ -12,6 +11,7 @@ import (
 
 	"kiln/server/access"
 	"kiln/server/interaction"
+	"kiln/server/notify/matching"
 	"kiln/server/outcome"
 	"kiln/server/web"
 )

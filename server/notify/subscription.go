@@ -3,7 +3,6 @@ package notify
 import (
 	"context"
 	"encoding/json"
-	"kiln/server/notify/matching"
 	"mime"
 	"net/http"
 	"net/textproto"
@@ -17,6 +16,7 @@ import (
 	"kiln/server/access"
 	"kiln/server/fhir"
 	"kiln/server/interaction"
+	"kiln/server/notify/matching"
 	"kiln/server/outcome"
 )
 

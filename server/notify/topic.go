@@ -3,7 +3,6 @@ package notify
 import (
 	"context"
 	"encoding/json"
-	"kiln/server/notify/matching"
 	"net/url"
 	"slices"
 	"strconv"
@@ -13,6 +12,7 @@ import (
 
 	"kiln/server/fhir"
 	"kiln/server/fhirpath"
+	"kiln/server/notify/matching"
 	"kiln/server/outcome"
 	"kiln/server/search"
 	"kiln/server/store"

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"kiln/server/notify/matching"
 	"net/http"
 	"net/url"
 	"slices"
@@ -18,6 +17,7 @@ import (
 
 	"kiln/server/access"
 	"kiln/server/interaction"
+	"kiln/server/notify/matching"
 	"kiln/server/outcome"
 	"kiln/server/web"
 )

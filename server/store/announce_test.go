@@ -3,13 +3,13 @@ package store_test
 import (
 	"context"
 	"fmt"
-	"kiln/server/search/searchtest"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"kiln/server/search/match"
+	"kiln/server/search/searchtest"
 	"kiln/server/store"
 )
 

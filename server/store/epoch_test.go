@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"kiln/server/search/searchtest"
 	"os"
 	"os/exec"
 	"slices"
@@ -14,6 +13,7 @@ import (
 	"time"
 
 	"kiln/server/fhir"
+	"kiln/server/search/searchtest"
 	"kiln/server/store"
 	"kiln/server/store/storetest"
 

@@ -3,7 +3,6 @@ package store_test
 import (
 	"context"
 	"fmt"
-	"kiln/server/search/searchtest"
 	"math/rand/v2"
 	"net/url"
 	"regexp"
@@ -20,6 +19,7 @@ import (
 	"kiln/server/fhir"
 	"kiln/server/search"
 	"kiln/server/search/match"
+	"kiln/server/search/searchtest"
 	"kiln/server/smart"
 )
 

@@ -3,12 +3,12 @@ package store_test
 import (
 	"context"
 	"fmt"
-	"kiln/server/search/searchtest"
 	"net/url"
 	"testing"
 	"time"
 
 	"kiln/server/search/plan"
+	"kiln/server/search/searchtest"
 	"kiln/server/store"
 	"kiln/server/store/storetest"
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"kiln/server/search/searchtest"
 	"math/rand/v2"
 	"net/http"
 	"slices"
@@ -19,6 +18,7 @@ import (
 
 	"kiln/server/fhir"
 	"kiln/server/outcome"
+	"kiln/server/search/searchtest"
 	"kiln/server/store"
 	"kiln/server/store/storetest"
 )

@@ -2,14 +2,15 @@ package matching
 
 import (
 	"context"
+	"log/slog"
+	"sync"
+	"time"
+
 	"kiln/server/access"
 	"kiln/server/fhir"
 	"kiln/server/interaction"
 	"kiln/server/outcome"
 	"kiln/server/store"
-	"log/slog"
-	"sync"
-	"time"
 )
 
 // An Evaluator finds the subscribers of events. Its fields are set before its first use.

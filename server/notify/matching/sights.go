@@ -2,6 +2,7 @@ package matching
 
 import (
 	"context"
+
 	"kiln/server/access"
 	"kiln/server/fhir"
 	"kiln/server/search"

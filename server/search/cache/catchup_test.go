@@ -1,7 +1,6 @@
 package cache
 
 import (
-	"kiln/server/search/cache/bitmap"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -10,6 +9,7 @@ import (
 	"time"
 
 	"kiln/server/fhir"
+	"kiln/server/search/cache/bitmap"
 	"kiln/server/search/match"
 )
 

@@ -2,11 +2,12 @@ package cache
 
 import (
 	"encoding/binary"
-	"kiln/server/search/cache/packed"
 	"math"
 	"slices"
 	"sort"
 	"sync"
+
+	"kiln/server/search/cache/packed"
 )
 
 // A chunk is some hundred cells of a part, in order, and at least one. Cells of one value form a run, which stores the

@@ -4,12 +4,12 @@ import (
 	"cmp"
 	"encoding/binary"
 	"iter"
-	"kiln/server/search/cache/packed"
 	"slices"
 	"sort"
 	"time"
 
 	"kiln/server/fhir"
+	"kiln/server/search/cache/packed"
 	"kiln/server/search/match"
 )
 

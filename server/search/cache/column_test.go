@@ -3,8 +3,6 @@ package cache
 import (
 	"cmp"
 	"fmt"
-	"kiln/server/search/cache/bitmap"
-	"kiln/server/search/cache/packed"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -13,6 +11,8 @@ import (
 	"github.com/cockroachdb/apd/v3"
 
 	"kiln/server/fhir"
+	"kiln/server/search/cache/bitmap"
+	"kiln/server/search/cache/packed"
 	"kiln/server/search/match"
 )
 

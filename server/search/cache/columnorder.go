@@ -3,11 +3,12 @@ package cache
 import (
 	"cmp"
 	"iter"
-	"kiln/server/search/cache/bitmap"
-	"kiln/server/search/cache/packed"
 	"math"
 	"slices"
 	"sort"
+
+	"kiln/server/search/cache/bitmap"
+	"kiln/server/search/cache/packed"
 )
 
 // A ColumnOrder is the order of a column of dates by low ends, then by surrogate. Resources without a value come last.

@@ -1,10 +1,10 @@
 package cache
 
 import (
-	"kiln/server/search/cache/bitmap"
 	"slices"
 	"time"
 
+	"kiln/server/search/cache/bitmap"
 	"kiln/server/search/match"
 )
 

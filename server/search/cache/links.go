@@ -1,12 +1,12 @@
 package cache
 
 import (
-	"kiln/server/search/cache/bitmap"
-	"kiln/server/search/cache/packed"
 	"math"
 	"slices"
 
 	"kiln/server/fhir"
+	"kiln/server/search/cache/bitmap"
+	"kiln/server/search/cache/packed"
 	"kiln/server/search/match"
 )
 

@@ -1,12 +1,12 @@
 package cache
 
 import (
-	"kiln/server/search/cache/bitmap"
 	"math/rand/v2"
 	"slices"
 	"testing"
 
 	"kiln/server/fhir"
+	"kiln/server/search/cache/bitmap"
 	"kiln/server/search/match"
 )
 

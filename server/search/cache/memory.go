@@ -3,7 +3,6 @@ package cache
 import (
 	"cmp"
 	"iter"
-	"kiln/server/search/cache/bitmap"
 	"maps"
 	"math"
 	"slices"
@@ -11,6 +10,7 @@ import (
 	"time"
 
 	"kiln/server/fhir"
+	"kiln/server/search/cache/bitmap"
 	"kiln/server/search/match"
 )
 

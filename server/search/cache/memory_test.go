@@ -2,11 +2,11 @@ package cache
 
 import (
 	"fmt"
-	"kiln/server/search/cache/bitmap"
 	"testing"
 	"time"
 
 	"kiln/server/fhir"
+	"kiln/server/search/cache/bitmap"
 	"kiln/server/search/match"
 )
 

@@ -4,10 +4,11 @@ import (
 	"cmp"
 	"encoding/binary"
 	"iter"
-	"kiln/server/search/cache/packed"
 	"math/bits"
 	"slices"
 	"sort"
+
+	"kiln/server/search/cache/packed"
 )
 
 // The places of entries that are in no chunk.

@@ -2,10 +2,10 @@ package cache
 
 import (
 	"cmp"
-	"kiln/server/search/cache/bitmap"
 	"slices"
 	"time"
 
+	"kiln/server/search/cache/bitmap"
 	"kiln/server/search/match"
 )
 

@@ -1,11 +1,12 @@
 package cache
 
 import (
-	"kiln/server/search/cache/bitmap"
-	"kiln/server/search/cache/packed"
 	"math"
 	"slices"
 	"sort"
+
+	"kiln/server/search/cache/bitmap"
+	"kiln/server/search/cache/packed"
 )
 
 // A section is the resources of the short entries of a part with low ends between two values, as

@@ -1,9 +1,9 @@
 package cache
 
 import (
-	"kiln/server/search/cache/bitmap"
 	"slices"
 
+	"kiln/server/search/cache/bitmap"
 	"kiln/server/search/match"
 )
 

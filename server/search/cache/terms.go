@@ -1,11 +1,11 @@
 package cache
 
 import (
-	"kiln/server/search/cache/bitmap"
 	"math"
 	"slices"
 	"time"
 
+	"kiln/server/search/cache/bitmap"
 	"kiln/server/search/match"
 )
 

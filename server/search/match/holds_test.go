@@ -1,12 +1,12 @@
 package match_test
 
 import (
-	"kiln/server/search/searchtest"
 	"net/url"
 	"slices"
 	"testing"
 
 	"kiln/server/search"
+	"kiln/server/search/searchtest"
 )
 
 // TestHoldsAgreesWithSQL judges thousands of random resources by random queries in memory,

@@ -2,9 +2,10 @@ package strategy_test
 
 import (
 	"context"
-	"kiln/server/search/searchtest"
 	"runtime"
 	"testing"
+
+	"kiln/server/search/searchtest"
 )
 
 // A server that has read ahead answers broad searches from memory, also when the search is

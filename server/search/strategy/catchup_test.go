@@ -3,13 +3,13 @@ package strategy_test
 import (
 	"encoding/json"
 	"fmt"
-	"kiln/server/search/searchtest"
 	"regexp"
 	"testing"
 
 	"kiln/server/search/cache"
 	"kiln/server/search/match"
 	"kiln/server/search/plan"
+	"kiln/server/search/searchtest"
 	"kiln/server/store"
 )
 

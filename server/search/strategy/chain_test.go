@@ -2,11 +2,12 @@ package strategy_test
 
 import (
 	"fmt"
-	"kiln/server/search/searchtest"
 	"slices"
 	"testing"
 
 	gocmp "github.com/google/go-cmp/cmp"
+
+	"kiln/server/search/searchtest"
 )
 
 // TestChainAlongCanonical follows a canonical to the resources with its url, and back: from

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"kiln/server/search/searchtest"
 	"maps"
 	"math/rand/v2"
 	"net/url"
@@ -20,6 +19,7 @@ import (
 	"time"
 
 	"kiln/server/fhir"
+	"kiln/server/search/searchtest"
 	"kiln/server/store"
 
 	"github.com/jackc/pgx/v5"

@@ -2,7 +2,6 @@ package strategy_test
 
 import (
 	"fmt"
-	"kiln/server/search/searchtest"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -10,6 +9,8 @@ import (
 	"testing"
 
 	gocmp "github.com/google/go-cmp/cmp"
+
+	"kiln/server/search/searchtest"
 )
 
 // filterLeaf is one comparison of `_filter` about a patient.

@@ -2,13 +2,14 @@ package strategy_test
 
 import (
 	"context"
-	"kiln/server/search/searchtest"
 	"strings"
 	"sync"
 	"testing"
 
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
+	"kiln/server/search/searchtest"
 )
 
 // dearStatements runs f, and counts by kind the statements of its searches that read every

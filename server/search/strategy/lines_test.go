@@ -3,9 +3,10 @@ package strategy_test
 import (
 	"context"
 	"errors"
-	"kiln/server/search/searchtest"
 	"testing"
 	"time"
+
+	"kiln/server/search/searchtest"
 )
 
 // TestCheapSearchesDoNotWaitForDearOnes holds every place of the dear line: a search

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"kiln/server/search/searchtest"
 	"math/rand/v2"
 	"net/url"
 	"slices"
@@ -13,6 +12,7 @@ import (
 
 	"kiln/gen/index"
 	"kiln/server/fhir"
+	"kiln/server/search/searchtest"
 	"kiln/server/store"
 )
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"kiln/server/search/searchtest"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,6 +14,7 @@ import (
 	"kiln/server/outcome"
 	"kiln/server/search/match"
 	"kiln/server/search/plan"
+	"kiln/server/search/searchtest"
 	"kiln/server/store"
 )
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"kiln/server/search/searchtest"
 	"maps"
 	"math/big"
 	"math/rand/v2"
@@ -16,9 +15,8 @@ import (
 	"time"
 	"unicode"
 
-	"golang.org/x/text/unicode/norm"
-
 	gocmp "github.com/google/go-cmp/cmp"
+	"golang.org/x/text/unicode/norm"
 
 	"kiln/definitions"
 	"kiln/definitions/examples"
@@ -27,6 +25,7 @@ import (
 	"kiln/server/fhir"
 	"kiln/server/fhirpath"
 	"kiln/server/search"
+	"kiln/server/search/searchtest"
 	"kiln/server/store"
 	"kiln/server/ucum"
 )

@@ -1,14 +1,11 @@
 package strategy_test
 
 import (
-	"kiln/server/outcome"
-	"net/http"
-
 	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
-	"kiln/server/search/searchtest"
+	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
@@ -17,7 +14,9 @@ import (
 	"time"
 
 	"kiln/server/fhir"
+	"kiln/server/outcome"
 	"kiln/server/search"
+	"kiln/server/search/searchtest"
 	"kiln/server/store"
 
 	gocmp "github.com/google/go-cmp/cmp"

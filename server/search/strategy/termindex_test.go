@@ -2,7 +2,6 @@ package strategy_test
 
 import (
 	"fmt"
-	"kiln/server/search/searchtest"
 	"slices"
 	"strings"
 	"testing"
@@ -12,6 +11,7 @@ import (
 	"kiln/gen/db"
 	"kiln/server/search/match"
 	"kiln/server/search/plan"
+	"kiln/server/search/searchtest"
 )
 
 // Statements that look for a term read the index of terms alone. Their plans are generic:

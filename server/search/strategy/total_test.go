@@ -1,10 +1,11 @@
 package strategy_test
 
 import (
-	"kiln/server/search/searchtest"
 	"slices"
 	"strings"
 	"testing"
+
+	"kiln/server/search/searchtest"
 )
 
 // TestTotalNoneCountsNothing asks for a page without its total: the page is the same,

@@ -3,11 +3,11 @@ package strategy_test
 import (
 	"context"
 	"fmt"
-	"kiln/server/search/searchtest"
 	"slices"
 	"testing"
 	"time"
 
+	"kiln/server/search/searchtest"
 	"kiln/server/store"
 )
 
