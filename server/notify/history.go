@@ -1,7 +1,7 @@
 package notify
 
 import (
-	"kiln/server/notify/matching"
+	"context"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -10,6 +10,7 @@ import (
 	"kiln/server/access"
 	"kiln/server/fhir"
 	"kiln/server/interaction"
+	"kiln/server/notify/matching"
 	"kiln/server/outcome"
 	"kiln/server/store"
 	"kiln/server/web"
@@ -40,20 +41,41 @@ func (s *Service) eventsHistory(w http.ResponseWriter, r *http.Request, typ stri
 		return err
 	}
 	asked := matching.CloneValues(values)
+	q, err := s.readHistoryQuery(ctx, typ, values)
+	if err != nil {
+		return err
+	}
+	for _, name := range []string{"_since", "_count", "_cursor", "token"} {
+		values.Del(name)
+	}
+	rule, err := s.historyRule(ctx, typ, values)
+	if err != nil {
+		return err
+	}
+	found, links, err := s.findPastEvents(r, q, rule)
+	if err != nil {
+		return err
+	}
+	s.sendHistory(w, r, contentType, typ, found, asked, links)
+	return nil
+}
+
+// readHistoryQuery reads the parameters of a page.
+func (s *Service) readHistoryQuery(ctx context.Context, typ string, values url.Values) (q store.HistoryQuery, err error) {
 	options := s.Service.SearchOptions(ctx, false, nil)
-	q := store.HistoryQuery{ResourceType: typ, Count: options.DefaultCount, NoTotal: true, Cursor: values.Get("_cursor")}
+	q = store.HistoryQuery{ResourceType: typ, Count: options.DefaultCount, NoTotal: true, Cursor: values.Get("_cursor")}
 	if q.Count <= 0 {
 		q.Count = 20
 	}
 	if text := values.Get("_since"); text != "" {
 		if q.Since, err = parseInstant(text); err != nil {
-			return outcome.Invalid("_since is %q: expected an instant", outcome.Clip(text))
+			return q, outcome.Invalid("_since is %q: expected an instant", outcome.Clip(text))
 		}
 	}
 	if text := values.Get("_count"); text != "" {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 1 {
-			return outcome.Invalid("_count is %q: expected a number above 0", outcome.Clip(text))
+			return q, outcome.Invalid("_count is %q: expected a number above 0", outcome.Clip(text))
 		}
 		most := options.MaxCount
 		if most <= 0 {
@@ -61,71 +83,70 @@ func (s *Service) eventsHistory(w http.ResponseWriter, r *http.Request, typ stri
 		}
 		q.Count = min(n, most)
 	}
-	for _, name := range []string{"_since", "_count", "_cursor", "token"} {
-		values.Del(name)
+	return q, nil
+}
+
+// historyRule returns the rule of the events that the other parameters select.
+func (s *Service) historyRule(ctx context.Context, typ string, values url.Values) (rule matching.Rule, err error) {
+	rule.ResourceType = typ
+	if rule.Kinds, err = matching.ParseKinds(listOf(values, "events")); err != nil || len(values) == 0 {
+		return rule, err
 	}
-	kinds, err := matching.ParseKinds(listOf(values, "events"))
-	if err != nil {
-		return err
+	criteria, err := s.evaluator().CompileCriteria(ctx, typ, values)
+	if err == nil && len(criteria.Query.Clauses) > 0 {
+		rule.Current = criteria
 	}
-	rule := matching.Rule{ResourceType: typ, Kinds: kinds}
-	if len(values) > 0 {
-		if rule.Current, err = s.evaluator().CompileCriteria(ctx, typ, values); err != nil {
-			return err
-		}
-		if len(rule.Current.Query.Clauses) == 0 {
-			rule.Current = nil
-		}
-	}
-	count := q.Count
+	return rule, err
+}
+
+// findPastEvents reads the history until a page is full, and returns the events that meet the rule and the cursors of
+// the pages beside them. No page of the history is cut in the middle: the next page begins where this one ends.
+func (s *Service) findPastEvents(r *http.Request, q store.HistoryQuery, rule matching.Rule) (found []*matching.Event, links store.HistoryPage, err error) {
+	ctx := r.Context()
 	one := matching.NewMatcher()
 	one.AddSubscriber(&matching.Subscriber{ID: "history", Rules: []matching.Rule{rule}, Principal: access.PrincipalFrom(ctx)})
-	var found []*matching.Event
-	var links store.HistoryPage // its cursors become the links of the answer
-	newer := store.IsPreviousCursor(q.Cursor)
+	newer, count := store.IsPreviousCursor(q.Cursor), q.Count
 	for scanned, first := 0, true; ; first = false {
 		page, err := s.Store.History(ctx, q)
 		if err != nil {
-			return err
+			return nil, links, err
 		}
-		scanned += len(page.Versions)
-		events, err := s.pastEvents(r, page.Versions)
+		matched, err := s.matchPastEvents(r, one, page.Versions)
 		if err != nil {
-			return err
-		}
-		hits, costly, err := s.evaluator().MatchEvents(ctx, one, events)
-		if err == nil && len(costly) > 0 {
-			err = errCostly(s.questionTimeout)
-		}
-		if err != nil {
-			return err
-		}
-		matched := make([]*matching.Event, len(hits))
-		for i, h := range hits {
-			matched[i] = h.Event
-		}
-		follow := page.Next
-		if newer {
-			follow, found = page.Previous, append(matched, found...)
-		} else {
-			found = append(found, matched...)
+			return nil, links, err
 		}
 		if first {
 			links.Next, links.Previous = page.Next, page.Previous
 		}
+		follow := page.Next
 		if newer {
-			links.Previous = page.Previous
+			follow, found, links.Previous = page.Previous, append(matched, found...), page.Previous
 		} else {
-			links.Next = page.Next
+			found, links.Next = append(found, matched...), page.Next
 		}
+		scanned += len(page.Versions)
 		if follow == "" || len(found) > 0 && len(found) >= count || scanned >= maxHistoryScan {
-			break
+			return found, links, nil
 		}
-		// No page is cut in the middle: the next one begins where this one ends.
 		q.Cursor, q.Count = follow, max(1, count-len(found))
 	}
-	s.sendHistory(w, r, contentType, typ, found, asked, links)
-	return nil
+}
+
+// matchPastEvents returns the events of versions that the one subscriber of a matcher receives.
+func (s *Service) matchPastEvents(r *http.Request, one *matching.Matcher, versions []fhir.Version) ([]*matching.Event, error) {
+	events, err := s.pastEvents(r, versions)
+	if err != nil {
+		return nil, err
+	}
+	hits, costly, err := s.evaluator().MatchEvents(r.Context(), one, events)
+	if err == nil && len(costly) > 0 {
+		err = errCostly(s.questionTimeout)
+	}
+	matched := make([]*matching.Event, len(hits))
+	for i, h := range hits {
+		matched[i] = h.Event
+	}
+	return matched, err
 }
 
 // pastEvents makes events of versions.

@@ -55,42 +55,60 @@ func Read(model *fhir.Model, text string) (Target, error) {
 			return t, ErrURL
 		}
 	}
-	if len(parts) > 0 && parts[0] != "_history" && parts[0] != "_search" && !strings.HasPrefix(parts[0], "$") && parts[0] != "metadata" {
+	if len(parts) > 0 && !isReserved(parts[0]) && parts[0] != "metadata" {
 		known := model.Resources[parts[0]]
 		if known == nil {
 			return t, UnknownTypeError(parts[0])
 		}
 		t.Type, parts = known.Type().Name, parts[1:] // not part of text, which may be a Bundle's: a type is kept for longer
-		if len(parts) > 0 && parts[0] != "_history" && parts[0] != "_search" && !strings.HasPrefix(parts[0], "$") {
+		if len(parts) > 0 && !isReserved(parts[0]) {
 			t.ID, parts = parts[0], parts[1:]
 		}
 	}
-	switch {
-	case len(parts) == 0:
-		return t, nil
-	case len(parts) == 1 && strings.HasPrefix(parts[0], "$"):
-		t.Operation = parts[0]
-		return t, nil
-	case len(parts) == 1 && parts[0] == "metadata":
-		t.Operation = "metadata"
-		return t, nil
-	case len(parts) == 1 && parts[0] == "_search" && t.ID == "":
-		t.Search = true
-		return t, nil
-	case len(parts) == 1 && parts[0] == "_history":
-		t.History = true
-		return t, nil
-	case len(parts) == 2 && parts[0] == "_history" && t.ID != "":
-		t.History, t.Version = true, parts[1]
-		return t, nil
-	case len(parts) == 1 && t.ID != "" && (parts[0] == "*" || model.Resources[parts[0]] != nil):
-		t.Compartment = parts[0]
-		return t, nil
-	case len(parts) == 2 && t.ID != "" && (parts[0] == "*" || model.Resources[parts[0]] != nil) && parts[1] == "_search":
-		t.Compartment, t.Search = parts[0], true
-		return t, nil
+	if !t.readRest(model, parts) {
+		return t, ErrInteraction
 	}
-	return t, ErrInteraction
+	return t, nil
+}
+
+// isReserved reports whether a part of a path is neither a type nor an id.
+func isReserved(part string) bool {
+	return part == "_history" || part == "_search" || strings.HasPrefix(part, "$")
+}
+
+// readRest reads the parts of a path after its type and id. It returns false if they name no interaction.
+func (t *Target) readRest(model *fhir.Model, parts []string) bool {
+	if len(parts) == 0 {
+		return true
+	}
+	isCompartment := t.ID != "" && (parts[0] == "*" || model.Resources[parts[0]] != nil)
+	switch first := parts[0]; len(parts) {
+	case 1:
+		switch {
+		case strings.HasPrefix(first, "$"), first == "metadata":
+			t.Operation = first
+		case first == "_search" && t.ID == "":
+			t.Search = true
+		case first == "_history":
+			t.History = true
+		case isCompartment:
+			t.Compartment = first
+		default:
+			return false
+		}
+		return true
+	case 2:
+		switch {
+		case first == "_history" && t.ID != "":
+			t.History, t.Version = true, parts[1]
+		case isCompartment && parts[1] == "_search":
+			t.Compartment, t.Search = first, true
+		default:
+			return false
+		}
+		return true
+	}
+	return false
 }
 
 // Interaction returns the interaction of a method on the target, in the words of
