@@ -35,6 +35,27 @@ func (p *Platform) fetch(ctx context.Context, e *entry, address string, o hostOp
 	if !p.Config().AllowFetch {
 		return nil, outcome.New(outcome.CodeForbidden, "fetch is off (apps.sandbox.allow_fetch)")
 	}
+	u, err := p.checkFetchAddress(e, address)
+	if err != nil {
+		return nil, err
+	}
+	req, err := newFetchRequest(ctx, u, o)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := p.http.Do(req)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil, outcome.GatewayTimeout("fetch: no answer in time")
+		}
+		return nil, outcome.BadGateway(outcome.CodeException, "fetch: %s cannot be reached", clip(u.Host))
+	}
+	defer resp.Body.Close()
+	return readFetchAnswer(u, resp)
+}
+
+// checkFetchAddress reads an address, and checks that the App may fetch it.
+func (p *Platform) checkFetchAddress(e *entry, address string) (*url.URL, error) {
 	u, err := url.Parse(address)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil {
 		return nil, outcome.Invalid("fetch needs an http or https URL without user, found %q", clip(address))
@@ -45,6 +66,11 @@ func (p *Platform) fetch(ctx context.Context, e *entry, address string, o hostOp
 	if err := p.Outbound().Check(u); err != nil {
 		return nil, outcome.New(outcome.CodeForbidden, "fetch: %v", err)
 	}
+	return u, nil
+}
+
+// newFetchRequest checks the method, body and headers of a script's call.
+func newFetchRequest(ctx context.Context, u *url.URL, o hostOptions) (*http.Request, error) {
 	method := strings.ToUpper(o.Method)
 	if method == "" {
 		method = http.MethodGet
@@ -52,18 +78,16 @@ func (p *Platform) fetch(ctx context.Context, e *entry, address string, o hostOp
 	if !slices.Contains(methods, method) && method != http.MethodHead {
 		return nil, outcome.Invalid("fetch: the method is %q: expected one of %s", clip(o.Method), strings.Join(methods, ", "))
 	}
-	var body []byte
+	var body string
 	if b := bytes.TrimSpace(o.Body); len(b) > 0 && string(b) != "null" {
-		var text string
-		if err := json.Unmarshal(b, &text); err != nil {
+		if err := json.Unmarshal(b, &body); err != nil {
 			return nil, outcome.Invalid("fetch: the body is a text: use JSON.stringify")
 		}
-		body = []byte(text)
 	}
 	if len(body) > maxFetchBody {
 		return nil, outcome.New(outcome.CodeTooLong, "fetch: the body has more than %d bytes", maxFetchBody)
 	}
-	req, err := http.NewRequestWithContext(ctx, method, u.String(), bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, method, u.String(), strings.NewReader(body))
 	if err != nil {
 		return nil, outcome.Invalid("fetch: the request cannot be made")
 	}
@@ -71,22 +95,27 @@ func (p *Platform) fetch(ctx context.Context, e *entry, address string, o hostOp
 		return nil, outcome.Invalid("fetch: %d headers: at most %d", len(o.Headers), maxHeaders)
 	}
 	for name, value := range o.Headers {
-		canonical := textproto.CanonicalMIMEHeaderKey(name)
-		if !headerName.MatchString(name) || len(value) > maxHeader || strings.ContainsFunc(value, func(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f }) ||
-			canonical != "Content-Type" && (slices.Contains(reservedHeaders, canonical) || strings.HasPrefix(canonical, "Proxy-")) {
+		if !mayFetchWith(name, value) {
 			return nil, outcome.Invalid("fetch: the header %q cannot be set", clip(name))
 		}
-		req.Header.Set(canonical, value)
+		req.Header.Set(name, value)
 	}
 	req.Header.Set("User-Agent", "kiln")
-	resp, err := p.http.Do(req)
-	if err != nil {
-		if ctx.Err() != nil {
-			return nil, outcome.GatewayTimeout("fetch: no answer in time")
-		}
-		return nil, outcome.BadGateway(outcome.CodeException, "fetch: %s cannot be reached", clip(u.Host))
+	return req, nil
+}
+
+// mayFetchWith reports whether a script may set a header.
+func mayFetchWith(name, value string) bool {
+	control := func(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f }
+	if !headerName.MatchString(name) || len(value) > maxHeader || strings.ContainsFunc(value, control) {
+		return false
 	}
-	defer resp.Body.Close()
+	canonical := textproto.CanonicalMIMEHeaderKey(name)
+	return canonical == "Content-Type" || !slices.Contains(reservedHeaders, canonical) && !strings.HasPrefix(canonical, "Proxy-")
+}
+
+// readFetchAnswer reads an answer, which has to be text of a limited size.
+func readFetchAnswer(u *url.URL, resp *http.Response) (json.RawMessage, error) {
 	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxFetchAnswer+1))
 	switch {
 	case err != nil:

@@ -116,120 +116,148 @@ func (sn *snapshot) inCodeSystem(ctx context.Context, p *ValidateCodeParams, c C
 	return ValidateCodeResult{Message: fmt.Sprintf("code %q is not in CodeSystem %s", outcome.Clip(c.Code), outcome.Clip(c.System))}, nil
 }
 
+// A valueSetCheck checks codes against one value set.
+type valueSetCheck struct {
+	sn       *snapshot
+	valueSet *ValueSet // nil if only the external server has it
+	given    bool      // the request contains the value set
+	at       canonical
+	name     string     // for messages
+	codes    *expansion // of the versions that the value set names
+}
+
 // inValueSet returns the check of a code against the value set of p.
 func (sn *snapshot) inValueSet(ctx context.Context, p *ValidateCodeParams) (checkFunc, error) {
-	e := sn.evaluate(true)
-	vs := p.ValueSet
-	at := parseCanonical(p.URL)
-	var x *expansion
+	v := &valueSetCheck{sn: sn, valueSet: p.ValueSet, given: p.ValueSet != nil, at: parseCanonical(p.URL)}
 	var err error
-	if vs != nil {
-		at = canonical{vs.URL, vs.Version}
-		x, err = e.valueSetOf(ctx, vs)
+	if v.given {
+		v.at = canonical{v.valueSet.URL, v.valueSet.Version}
 	} else {
 		if p.Version != "" {
-			at.version = p.Version
+			v.at.version = p.Version
 		}
-		if vs, err = sn.valueSet(ctx, at); err != nil {
+		if v.valueSet, err = sn.valueSet(ctx, v.at); err != nil {
 			return nil, err
 		}
-		if vs == nil && sn.server() == nil {
-			return nil, notFoundValueSet(at)
+		if v.valueSet == nil && sn.server() == nil {
+			return nil, notFoundValueSet(v.at)
 		}
-		x, err = e.canonical(ctx, at)
 	}
-	if err != nil {
+	if v.codes, err = v.expand(ctx, sn.evaluate(true)); err != nil {
 		return nil, err
 	}
-	name := "ValueSet " + outcome.Clip(at.String())
-	return func(ctx context.Context, p *ValidateCodeParams, c Coding) (ValidateCodeResult, error) {
-		if c.System == "" && !p.InferSystem {
-			return ValidateCodeResult{Message: fmt.Sprintf("code %q has no system", outcome.Clip(c.Code))}, nil
-		}
+	v.name = "ValueSet " + outcome.Clip(v.at.String())
+	return v.check, nil
+}
 
-		// 1. Among the codes that are known here, of the version that the coding names.
-		x := x
-		if c.System != "" && c.Version != "" {
-			e := sn.evaluate(true)
-			e.version = map[string]string{c.System: c.Version}
-			var err error
-			if p.ValueSet != nil {
-				x, err = e.valueSetOf(ctx, vs)
-			} else {
-				x, err = e.canonical(ctx, at)
-			}
-			if err != nil {
-				return ValidateCodeResult{}, err
-			}
+// expand returns the codes of the value set that are known here.
+func (v *valueSetCheck) expand(ctx context.Context, e *evaluation) (*expansion, error) {
+	if v.given {
+		return e.valueSetOf(ctx, v.valueSet)
+	}
+	return e.canonical(ctx, v.at)
+}
+
+// check looks for a coding among the codes that are known here, then in the parts of the value set that are not listed.
+func (v *valueSetCheck) check(ctx context.Context, p *ValidateCodeParams, c Coding) (ValidateCodeResult, error) {
+	if c.System == "" && !p.InferSystem {
+		return ValidateCodeResult{Message: fmt.Sprintf("code %q has no system", outcome.Clip(c.Code))}, nil
+	}
+	codes := v.codes
+	if c.System != "" && c.Version != "" {
+		e := v.sn.evaluate(true)
+		e.version = map[string]string{c.System: c.Version}
+		var err error
+		if codes, err = v.expand(ctx, e); err != nil {
+			return ValidateCodeResult{}, err
 		}
-		y, cs, err := sn.lookFor(ctx, x, c)
+	}
+	found, cs, err := v.sn.lookFor(ctx, codes, c)
+	switch {
+	case err != nil:
+		return ValidateCodeResult{}, err
+	case found != nil:
+		return v.judgeListed(p, c, found, cs), nil
+	}
+	matched, open := inGaps(codes.gaps, c)
+	switch {
+	case matched != nil:
+		return ValidateCodeResult{Result: true, Coding: *matched}, nil
+	case open && v.sn.server() != nil:
+		return v.askServer(ctx, p, c)
+	}
+	return v.explainAbsence(ctx, c, open)
+}
+
+// judgeListed compares a coding with the code of the value set that it names. cs is the code system, nil if it is not known.
+func (v *valueSetCheck) judgeListed(p *ValidateCodeParams, c Coding, found *entry, cs *codeSystem) ValidateCodeResult {
+	known := Coding{System: found.system, Version: found.version, Code: found.code, Display: found.displayIn(p.DisplayLanguage)}
+	designation := found.designation
+	if cs != nil {
+		known.Version = cs.version
+		if i, ok := cs.findConcept(found.code); ok {
+			designation = append(slices.Clip(designation), Designation{Value: cs.concepts[i].display})
+		}
+	}
+	return p.judge(c, known, found.abstract, designation, v.name)
+}
+
+// inGaps tests a coding on the parts of a value set that are not listed. It returns the code if one of them has it by its
+// grammar. open reports whether one of them cannot be tested here.
+func inGaps(gaps []gap, c Coding) (matched *Coding, open bool) {
+	for _, gap := range gaps {
+		if gap.system != "" && c.System != "" && gap.system != c.System {
+			continue
+		}
+		if gap.check == nil || gap.exclude {
+			open = true
+		} else if gap.check(c.Code) {
+			return &Coding{System: gap.system, Code: c.Code}, open
+		}
+	}
+	return nil, open
+}
+
+// askServer asks the external server. If that does not answer, a kept expansion may.
+func (v *valueSetCheck) askServer(ctx context.Context, p *ValidateCodeParams, c Coding) (ValidateCodeResult, error) {
+	vs := v.valueSet
+	r, err := v.sn.askValidate(ctx, p, c, "ValueSet/$validate-code", func(in *askedParameters) {
+		in.add(parameters.URI("system", c.System))
+		in.add(parameters.String("systemVersion", c.Version))
+		if vs == nil {
+			in.add(parameters.URI("url", v.at.url))
+			in.add(parameters.String("valueSetVersion", v.at.version))
+			return
+		}
+		in.resource("valueSet", struct {
+			ResourceType string `json:"resourceType"`
+			ValueSet
+		}{"ValueSet", ValueSet{URL: vs.URL, Version: vs.Version, Status: "active", Compose: vs.Compose}})
+	})
+	if isUnreachable(err) {
+		if kept, ok := v.sn.inKept(ctx, p, vs, v.at, c); ok {
+			return kept, nil
+		}
+	}
+	return r, err
+}
+
+// explainAbsence says why a coding is not in the value set or, if open, why that is not known.
+func (v *valueSetCheck) explainAbsence(ctx context.Context, c Coding, open bool) (ValidateCodeResult, error) {
+	code, system := outcome.Clip(c.Code), systemName(c.System)
+	if !open {
+		return ValidateCodeResult{Message: fmt.Sprintf("code %q of %s is not in %s", code, system, v.name)}, nil
+	}
+	if c.Version != "" {
+		newest, err := v.sn.codeSystem(ctx, canonical{url: c.System})
 		if err != nil {
 			return ValidateCodeResult{}, err
 		}
-		if y != nil {
-			known := Coding{System: y.system, Version: y.version, Code: y.code, Display: y.displayIn(p.DisplayLanguage)}
-			designation := y.designation
-			if cs != nil {
-				known.Version = cs.version
-				if i, ok := cs.findConcept(y.code); ok {
-					designation = append(slices.Clip(designation), Designation{Value: cs.concepts[i].display})
-				}
-			}
-			return p.judge(c, known, y.abstract, designation, name), nil
+		if newest != nil && newest.version != c.Version {
+			return ValidateCodeResult{Message: fmt.Sprintf("code %q of %s cannot be checked: version %s is not known here", code, system, outcome.Clip(c.Version))}, nil
 		}
-
-		// 2. Among those that are not listed.
-		open := false
-		for _, gap := range x.gaps {
-			if gap.system != "" && c.System != "" && gap.system != c.System {
-				continue
-			}
-			if gap.check != nil && !gap.exclude {
-				if gap.check(c.Code) {
-					return ValidateCodeResult{Result: true, Coding: Coding{System: gap.system, Code: c.Code}}, nil
-				}
-				continue
-			}
-			open = true
-		}
-		if open && sn.server() != nil {
-			r, err := sn.askValidate(ctx, p, c, "ValueSet/$validate-code", func(in *askedParameters) {
-				in.add(parameters.URI("system", c.System))
-				in.add(parameters.String("systemVersion", c.Version))
-				if vs == nil {
-					in.add(parameters.URI("url", at.url))
-					in.add(parameters.String("valueSetVersion", at.version))
-					return
-				}
-				in.resource("valueSet", struct {
-					ResourceType string `json:"resourceType"`
-					ValueSet
-				}{"ValueSet", ValueSet{URL: vs.URL, Version: vs.Version, Status: "active", Compose: vs.Compose}})
-			})
-			if isUnreachable(err) {
-				if kept, ok := sn.inKept(ctx, p, vs, at, c); ok {
-					return kept, nil
-				}
-			}
-			return r, err
-		}
-		message := fmt.Sprintf("code %q of %s is not in %s", outcome.Clip(c.Code), systemName(c.System), name)
-		if open && c.Version != "" {
-			newest, err := sn.codeSystem(ctx, canonical{url: c.System})
-			if err != nil {
-				return ValidateCodeResult{}, err
-			}
-			if newest != nil && newest.version != c.Version {
-				message = fmt.Sprintf("code %q of %s cannot be checked: version %s is not known here", outcome.Clip(c.Code), systemName(c.System), outcome.Clip(c.Version))
-				open = false
-			}
-		}
-		if open {
-			message = fmt.Sprintf("whether code %q of %s is in %s is not known here: the value set takes codes from a code system that is not local",
-				outcome.Clip(c.Code), systemName(c.System), name)
-		}
-		return ValidateCodeResult{Message: message}, nil
-	}, nil
+	}
+	return ValidateCodeResult{Message: fmt.Sprintf("whether code %q of %s is in %s is not known here: the value set takes codes from a code system that is not local", code, system, v.name)}, nil
 }
 
 // inKept checks a code against the expansion that is kept of a value set which the
