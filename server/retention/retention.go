@@ -28,7 +28,7 @@ import (
 const Type = "retention"
 
 // The size and the pace of the work. 100 deletions take 8 to 16 ms; with nine pauses as long,
-// a part takes a tenth of one PostgreSQL process, and a million AuditEvents some 20 minutes. Larger
+// a part takes a tenth of one PostgreSQL process, and a million AuditEvents about half an hour. Larger
 // batches delay the commits of requests: theirs wait for the WAL of the batch.
 const (
 	batchSize   = 100
