@@ -185,12 +185,12 @@ type configReader struct {
 	wrong []error // a line for each key that is wrong
 }
 
-// refuse notes what is wrong.
+// refuse adds an error to those of the keys.
 func (r *configReader) refuse(format string, args ...any) {
 	r.wrong = append(r.wrong, fmt.Errorf(format, args...))
 }
 
-// merge puts a layer above the earlier ones, but for what is wrong in it. from names the layer.
+// merge puts a layer above the earlier ones, and refuses wrong keys and values. from is the name of the layer.
 func (r *configReader) merge(layer *koanf.Koanf, from string) error {
 	for _, name := range layer.Keys() {
 		its, ok := r.known[name]

@@ -257,7 +257,7 @@ func TestRetentionOfManyAuditEvents(t *testing.T) {
 	if left() != 0 || sum != float64(n) {
 		t.Errorf("%d of %d AuditEvents are left, and the jobs count %.0f removed", left(), n, sum)
 	}
-	// What was removed is in the change log once.
+	// Each removal is in the change log once.
 	var changes, distinct int
 	if err := conn.QueryRow(t.Context(), `SELECT count(*), count(DISTINCT x.ref) FROM change c CROSS JOIN unnest(c.refs) WITH ORDINALITY x (ref, i)
 		WHERE substr(c.methods, x.i::integer, 1) = 'D'`).Scan(&changes, &distinct); err != nil {

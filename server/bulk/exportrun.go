@@ -721,7 +721,7 @@ func (e *export) hasFewPatients() bool {
 
 // spanPlan divides spans of surrogates into parts.
 type spanPlan struct {
-	do    string // what the parts do
+	do    string // exportPart.Do of the parts
 	spans []exportSpan
 	room  int64 // surrogates that the next part has room for
 	parts []jobs.Part

@@ -62,15 +62,15 @@ type Service struct {
 	sources     *http.Client
 }
 
-// The times of comparisons of the storage with that of other servers.
+// Intervals of compareStorage.
 const (
 	compareEach = 5 * time.Second  // between two comparisons
 	storageGone = 15 * time.Second // after which a storage that no server has any more gives its place to another one
 )
 
-// compareStorage compares the storage with that of the other servers, every few seconds. Before the
-// first kick-off there is none: create makes it. Where no server has the other storage any more, as
-// after the loss of a disk, this one takes its place.
+// compareStorage compares the storage of this server with the shared storage of the database, every few
+// seconds. Before the first kick-off there is no shared storage: create makes one. Where no server has
+// the shared storage any more, as after the loss of a disk, the storage of this server takes its place.
 func (s *Service) compareStorage(ctx context.Context, create bool) error {
 	s.comparing.Lock()
 	defer s.comparing.Unlock()

@@ -100,7 +100,7 @@ func (s *Set) everything(ctx context.Context, p Request, in *Inputs) (interactio
 }
 
 // everythingReader checks that the caller may read the focal resource of $everything, and returns a reader of
-// what the caller may read and search.
+// the resources that the caller may read and search.
 func (s *Set) everythingReader(ctx context.Context, p Request) (interaction.Reader, error) {
 	for _, i := range []access.Interaction{access.Read, access.Search} { // it reads and searches
 		if err := s.CheckAllowed(ctx, i, p.ResourceType, p.ID); err != nil {
@@ -132,7 +132,7 @@ type everythingQuery struct {
 // names reports whether _type names a type.
 func (q *everythingQuery) names(typ string) bool { return slices.Contains(q.asked, typ) }
 
-// readEverything reads the parameters of $everything. types are those of the compartment.
+// readEverything reads the parameters of $everything. types are the types of the compartment.
 func (s *Set) readEverything(given url.Values, types []string) (*everythingQuery, error) {
 	q := &everythingQuery{values: url.Values{"_count": {"1000"}}, kept: url.Values{}}
 	for name, v := range given {
