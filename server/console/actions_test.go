@@ -2,6 +2,7 @@ package console_test
 
 import (
 	"fmt"
+	"html"
 	"net/http"
 	"net/url"
 	"strings"
@@ -70,6 +71,26 @@ func TestResourceActions(t *testing.T) {
 	v.get("/console", "Accept-Language", "de").want(200).has("Übersicht", "Ressourcen", "Zum Inhalt springen", "Gehe zu")
 	german := v.do(http.MethodPost, "/console/language", url.Values{"csrf_token": {edit.hidden("csrf_token")}, "language": {"de"}, "to": {"/console/resources"}}).want(303)
 	v.get(german.location).want(200).has("<h1>Ressourcen</h1>", `lang="de"`)
+}
+
+// The texts that new resources of administrators begin with are valid.
+func TestNewTexts(t *testing.T) {
+	t.Parallel()
+	v := start(t, "").visitor()
+	for _, typ := range []string{"Subscription", "App", "ViewDefinition"} {
+		page := v.get("/console/" + typ + "/new").want(200)
+		_, text, _ := strings.Cut(page.body, "<textarea")
+		_, text, _ = strings.Cut(text, ">")
+		text, _, _ = strings.Cut(text, "</textarea>")
+		for _, action := range []string{"validate", ""} {
+			p := v.post("/console/"+typ+"/new", url.Values{"resource": {html.UnescapeString(text)}, "action": {action}})
+			if action == "validate" {
+				p.want(200).has("No problems found")
+			} else {
+				v.get(p.want(303).location).want(200)
+			}
+		}
+	}
 }
 
 // markup is hostile in every place that it may come to stand in.

@@ -22,7 +22,7 @@ func (v *visit) editNew(typ string) error {
 	p := editPage{Action: "/console/" + typ + "/new", Cancel: "/console/resources/" + typ}
 	heading := v.T("New %s", typ)
 	if v.r.Method != http.MethodPost {
-		p.Text = "{\n  \"resourceType\": \"" + typ + "\"\n}\n"
+		p.Text = newText(typ)
 		return v.show("edit", heading, "", p)
 	}
 	p.Text = v.form.Get("resource")
@@ -35,6 +35,63 @@ func (v *visit) editNew(typ string) error {
 	}
 	id := idOfLocation(a.header.Get("Location"), typ)
 	return v.done("/console/"+typ+"/"+id, v.T("%s is stored.", typ+"/"+id))
+}
+
+// newTexts are beginnings of resources that administrators write by hand.
+var newTexts = map[string]string{
+	"Subscription": `{
+  "resourceType": "Subscription",
+  "status": "requested",
+  "reason": "new patients",
+  "criteria": "Patient?",
+  "channel": {
+    "type": "rest-hook",
+    "endpoint": "https://example.org/hook",
+    "payload": "application/fhir+json"
+  }
+}
+`,
+	"App": `{
+  "resourceType": "App",
+  "name": "Example",
+  "version": "1",
+  "status": "draft",
+  "operations": [
+    {
+      "type": "execute",
+      "resourceType": "Patient",
+      "name": "example",
+      "handler": {
+        "type": "javascript",
+        "code": "async (c) => ({ parameters: c.parameters })"
+      }
+    }
+  ]
+}
+`,
+	"ViewDefinition": `{
+  "resourceType": "ViewDefinition",
+  "name": "patients",
+  "status": "active",
+  "resource": "Patient",
+  "select": [
+    {
+      "column": [
+        { "name": "id", "path": "getResourceKey()" },
+        { "name": "birth_date", "path": "birthDate" }
+      ]
+    }
+  ]
+}
+`,
+}
+
+// newText is the text that a new resource of a type begins with.
+func newText(typ string) string {
+	if text := newTexts[typ]; text != "" {
+		return text
+	}
+	return "{\n  \"resourceType\": \"" + typ + "\"\n}\n"
 }
 
 // idOfLocation is the id in the header Location of a create.

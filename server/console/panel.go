@@ -52,6 +52,7 @@ type field struct {
 	Label, Name, Kind, Value, Hint, Complete string
 	Checked, Required, Wide                  bool
 	Options                                  []option
+	List                                     []string // suggested values
 }
 
 // ID is the id of the input in the page.

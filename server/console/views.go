@@ -2,6 +2,7 @@ package console
 
 import (
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -44,11 +45,32 @@ func (v *visit) views(_ []string) error {
 		return err
 	}
 	if len(p.Tables) > 0 {
-		p.Forms = []panelForm{v.newForm("/console/views", v.T("Build table"), field{Label: v.T("View"), Name: "view", Value: v.form.Get("view"), Wide: true, Hint: "ViewDefinition/patients", Required: true},
+		stored, err := v.storedViews()
+		if err != nil {
+			return err
+		}
+		p.Forms = []panelForm{v.newForm("/console/views", v.T("Build table"), field{Label: v.T("View"), Name: "view", Value: v.form.Get("view"), Wide: true, List: stored, Hint: "ViewDefinition/patients", Required: true},
 			field{Label: v.T("Indexes"), Name: "indexes", Kind: "textarea", Wide: true, Value: v.form.Get("indexes"), Hint: v.T("One a line: the columns of an index, with commas between them. May be empty.")})}
 		p.Links = []navItem{{Name: v.T("New %s", "ViewDefinition"), Path: "/console/ViewDefinition/new"}}
 	}
 	return v.showPanel("views", v.T("Views"), p)
+}
+
+// viewsSuggested is how many views the form suggests.
+const viewsSuggested = 100
+
+// storedViews are references to the views that the form suggests.
+func (v *visit) storedViews() (list []string, err error) {
+	var b searchBundle
+	if err := v.get("/ViewDefinition?_elements=id&_total=none&_count="+strconv.Itoa(viewsSuggested), &b); err != nil {
+		return nil, err
+	}
+	for _, e := range b.Entry {
+		if n, err := parseTree(e.Resource); err == nil && e.Search.Mode == "match" {
+			list = append(list, "ViewDefinition/"+n.str("id"))
+		}
+	}
+	return list, nil
 }
 
 // viewsTable is the table Views.

@@ -28,6 +28,9 @@ func TestViewsInABrowser(t *testing.T) {
 		t.Errorf("the link leads to %q", h1)
 	}
 	c.must("table", "Views")
+	if n := script[int](c, `document.querySelectorAll("datalist option[value='ViewDefinition/names']").length`); n != 1 {
+		t.Errorf("the view is suggested %d times", n)
+	}
 	c.fill("View", "ViewDefinition/names")
 	c.fill("Indexes", "family\nid, family")
 	c.press("button", "Build table")
