@@ -2,7 +2,9 @@ package console_test
 
 import (
 	"fmt"
+	"io"
 	"net/http"
+	"net/url"
 	"regexp"
 	"strings"
 	"testing"
@@ -82,5 +84,42 @@ func TestLiveEvents(t *testing.T) {
 	page := s.visitor().get("/console/live").want(http.StatusOK)
 	if n := len(regexp.MustCompile(`<div>\d{4}-`).FindAllString(page.body, -1)); n != 50 {
 		t.Errorf("the page has %d events, not 50", n)
+	}
+}
+
+// A live view ends with the session, and does not keep it open.
+func TestLiveEventsEndWithTheSession(t *testing.T) {
+	t.Parallel()
+	s, _ := signedUp(t)
+	v := s.visitor()
+	v.signIn("admin", "/console").want(200)
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.base+"/console/live/events", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream, err := v.client.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stream.Body.Close()
+	if got := stream.Header.Get("Content-Type"); stream.StatusCode != http.StatusOK || got != "text/event-stream" {
+		t.Fatalf("the stream: %d %s", stream.StatusCode, got)
+	}
+	ended := make(chan string, 1)
+	go func() {
+		b, _ := io.ReadAll(stream.Body) // its end is awaited
+		ended <- string(b)
+	}()
+	v.post("/console/sign-out", url.Values{}).want(http.StatusSeeOther)
+	select {
+	case text := <-ended:
+		if !strings.HasSuffix(text, "event: end\ndata: end\n\n") {
+			t.Errorf("the stream ends with %q", text)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("a stream outlives its session")
+	}
+	if p := v.get("/console/live/events"); p.status != http.StatusSeeOther {
+		t.Errorf("a stream without a session: %d", p.status)
 	}
 }
