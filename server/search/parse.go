@@ -60,7 +60,7 @@ type parser struct {
 // the index.
 var commonNames = []string{"_id", "_lastUpdated", "_list", "_has", "_filter", "_text", "_content"}
 
-// resultNames are the parameters that shape the result: those of resultParameters.
+// resultNames are the names of resultParameters.
 var resultNames = []string{
 	"_count", "_offset", "_cursor", "_sort", "_include", "_revinclude", "_summary", "_elements",
 	"_total", "_explain", "_format", "_pretty",
