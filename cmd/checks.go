@@ -221,6 +221,16 @@ func (f *findings) checkFailover(ctx context.Context, url string) {
 	f.add("failover", good, err)
 }
 
+// checkReplicas looks at each standby that serves reads.
+func (f *findings) checkReplicas(ctx context.Context, primary string, urls []string) {
+	for i, url := range urls {
+		ctx, cancel := context.WithTimeout(ctx, checkTime)
+		r, err := store.CheckReplica(ctx, primary, url)
+		cancel()
+		f.add(fmt.Sprintf("replica-%d", i+1), fmt.Sprintf("%s is a standby of this database, %.1f MB behind; hot_standby_feedback is %s", r.Host, float64(r.LagBytes)/1e6, r.Feedback), err)
+	}
+}
+
 // oldTransaction is how old a transaction may be before it is a finding: as old as Kiln's own may get
 // while they wait.
 const oldTransaction = 10 * time.Second

@@ -49,6 +49,7 @@ func examine(c *cobra.Command) findings {
 	out.checkSurroundings(c, cfg)
 	if cfg.Database.URL != "" {
 		out.checkDatabase(c.Context(), cfg.Database.URL, cfg.Auth.Enabled)
+		out.checkReplicas(c.Context(), cfg.Database.URL, cfg.Database.ReadURLs)
 		return out
 	}
 	database, url, err := server.StartDatabase(c.Context(), cfg)
@@ -57,6 +58,7 @@ func examine(c *cobra.Command) findings {
 	}
 	defer database.Stop()
 	out.checkDatabase(c.Context(), url, cfg.Auth.Enabled)
+	out.checkReplicas(c.Context(), url, cfg.Database.ReadURLs)
 	return out
 }
 

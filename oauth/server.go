@@ -65,9 +65,11 @@ type Options struct {
 	// callers may know; nil knows none.
 	Watch     func(*pgxpool.Config)
 	Translate func(error) error
-	Records   Records
-	Proxies   web.Proxies
-	Logger    *slog.Logger
+	// Replica returns the connections to a standby while reads continue without a primary, else nil; may be nil.
+	Replica func() *pgxpool.Pool
+	Records Records
+	Proxies web.Proxies
+	Logger  *slog.Logger
 	// Audit records each event; nil keeps no record.
 	Audit func(Event)
 	// Explain says what allows or denies a principal a request; nil says nothing.
@@ -137,6 +139,7 @@ func New(ctx context.Context, o Options) (_ *Server, err error) {
 		return nil, err
 	}
 	store := storage.New(pool)
+	store.Replica = o.Replica
 	s := &Server{
 		Admin: NewAdmin(store, c), Issuer: issuer, FHIRBase: FHIRBaseOf(issuer, o.BaseURL), Records: o.Records, Proxies: o.Proxies, Logger: o.Logger,
 		options: o, pool: pool, secrets: newSecrets(), revoked: newRevoked(),

@@ -66,6 +66,9 @@ func (s *Server) verify(ctx context.Context, token string) (*verified, error) {
 	now := s.Now()
 	v, ok := s.cache.get(token, now)
 	if !ok {
+		if s.options.Replica != nil && s.options.Replica() != nil {
+			return nil, outcome.New(outcome.CodeTransient, "the database cannot be reached, and the access token is new to this server")
+		}
 		since := s.cache.cleared.Load()
 		var err error
 		if v, err = s.verifyAnew(ctx, token); err != nil {

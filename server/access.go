@@ -57,7 +57,7 @@ func (s *Server) holdsOfRelated(ctx context.Context, m match.Related) (bool, err
 	if len(q.Types) == 1 {
 		q.Type = q.Types[0]
 	}
-	found, err := s.Store.Search(ctx, q)
+	found, err := s.Store.SearchFact(ctx, q)
 	if err != nil {
 		return false, fmt.Errorf("access by the security context of a Binary: %w", err)
 	}
@@ -67,7 +67,7 @@ func (s *Server) holdsOfRelated(ctx context.Context, m match.Related) (bool, err
 // relatedPatients returns the patients that RelatedPerson/id is related to now. There are
 // none if the resource is absent or inactive, or if its period has not begun or has ended.
 func (s *Server) relatedPatients(ctx context.Context, id string) ([]string, error) {
-	v, err := s.Store.Read(ctx, "RelatedPerson", id)
+	v, err := s.Store.ReadFact(ctx, "RelatedPerson", id)
 	if outcome.Theirs(err) {
 		return nil, nil
 	}

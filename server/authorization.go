@@ -33,7 +33,7 @@ func NewAuthorization(ctx context.Context, s *Server) (*oauth.Server, error) {
 		BaseURL: s.Config.Server.BaseURL,
 		Listen:  s.Config.Server.Listen,
 		URL:     database,
-		Watch:   s.Store.Watch, Translate: store.Translate,
+		Watch:   s.Store.Watch, Translate: store.Translate, Replica: s.Store.FactPool,
 		Records: records{s.Service},
 		Proxies: proxies,
 		Logger:  s.Logger,

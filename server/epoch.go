@@ -54,24 +54,31 @@ func (s *Server) registerEpochMetrics() {
 type epochMetrics struct{ s *Server }
 
 var (
-	epochDescription  = prometheus.NewDesc("service_database_epoch", "Number of the database's epoch.", nil, nil)
-	lagDescription    = prometheus.NewDesc("service_change_reader_lag_seconds", "Age of the oldest change that a reader of the change log has not passed.", []string{"reader"}, nil)
-	readerDescription = prometheus.NewDesc("service_change_reader_ahead", "1 where a reader of the change log is ahead of the database, else 0.", []string{"reader"}, nil)
+	primaryDescription = prometheus.NewDesc("service_database_primary_up", "1 where the primary answers, else 0.", nil, nil)
+	epochDescription   = prometheus.NewDesc("service_database_epoch", "Number of the database's epoch.", nil, nil)
+	lagDescription     = prometheus.NewDesc("service_change_reader_lag_seconds", "Age of the oldest change that a reader of the change log has not passed.", []string{"reader"}, nil)
+	readerDescription  = prometheus.NewDesc("service_change_reader_ahead", "1 where a reader of the change log is ahead of the database, else 0.", []string{"reader"}, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (m epochMetrics) Describe(out chan<- *prometheus.Desc) {
+	out <- primaryDescription
 	out <- epochDescription
 	out <- readerDescription
 	out <- lagDescription
 }
 
-// Collect implements prometheus.Collector. Without the database it returns the epoch alone.
+// Collect implements prometheus.Collector. Without the database it returns the epoch, and that the primary is not up.
 func (m epochMetrics) Collect(out chan<- prometheus.Metric) {
 	out <- prometheus.MustNewConstMetric(epochDescription, prometheus.GaugeValue, float64(m.s.Store.Epoch().Number()))
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 	readers, err := m.s.Store.Readers(ctx)
+	up := 1.0
+	if err != nil {
+		up = 0
+	}
+	out <- prometheus.MustNewConstMetric(primaryDescription, prometheus.GaugeValue, up)
 	if err != nil {
 		return
 	}

@@ -30,11 +30,15 @@ type Store struct {
 	// good; it fails with ErrNotFound for anything else. The token itself is its
 	// signature.
 	LookupGrant func(ctx context.Context, token string) (grant, client, jti string, err error)
+	// Replica returns what serves reads while the primary is lost, nil while it is not; may be nil.
+	Replica func() *pgxpool.Pool
 }
 
 // New returns a store on a pool, which stays the caller's.
 func New(pool *pgxpool.Pool) *Store {
-	return &Store{pool: pool, q: db.New(inContext{pool}), Now: time.Now}
+	s := &Store{pool: pool, Now: time.Now}
+	s.q = db.New(inContext{s})
+	return s
 }
 
 // Hash is how a random token is stored and found.
@@ -44,7 +48,7 @@ func Hash(token string) string {
 }
 
 // inContext runs queries in the transaction of the context, where there is one.
-type inContext struct{ pool *pgxpool.Pool }
+type inContext struct{ s *Store }
 
 type txKey struct{}
 
@@ -52,7 +56,12 @@ func (c inContext) on(ctx context.Context) db.DBTX {
 	if tx, ok := ctx.Value(txKey{}).(pgx.Tx); ok {
 		return tx
 	}
-	return c.pool
+	if c.s.Replica != nil {
+		if pool := c.s.Replica(); pool != nil {
+			return pool
+		}
+	}
+	return c.s.pool
 }
 
 func (c inContext) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {

@@ -21,7 +21,7 @@ func replicated(t *testing.T, change func(*server.Config)) (s *service, primary,
 	first.get("/Patient").want(200)
 	standby.Follows(primary)
 	s = startOn(t, primary.URL(), func(c *server.Config) {
-		c.Database.ReadURLs = []string{standby.URL()}
+		c.Database.ReadURLs, c.Database.ReadWaitMS = []string{standby.URL()}, 1000 // a busy machine may be late
 		if change != nil {
 			change(c)
 		}

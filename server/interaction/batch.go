@@ -45,15 +45,21 @@ func (s *Service) batch(ctx context.Context, p BundleParams, parts []part) (Resp
 		out.Entries[i] = s.failed(ctx, i, err)
 	}
 	if len(phases[0])+len(phases[1])+len(phases[2]) == 0 && !slices.ContainsFunc(phases[3], func(j *job) bool { return !j.readsResources() }) {
-		audit := slices.ContainsFunc(phases[3], func(j *job) bool {
-			named, beside := s.asksForAudit(j.to.Type, url.Values{"": {j.to.Query}})
-			return named || beside && j.to.Search
-		})
-		return s.answerRead(ctx, audit, func(ctx context.Context, from Reader) (Response, error) {
+		var d demand
+		for _, j := range phases[3] {
+			one := s.demandOf(j.to.Type, url.Values{"": {j.to.Query}})
+			one.beside = one.beside && (j.to.Search || j.to.ID == "")
+			d = d.or(one)
+		}
+		return s.answerRead(ctx, d, func(ctx context.Context, from Reader) (Response, error) {
 			again := p
 			again.answered = &answered{reading: make(chan struct{}, maxReading)}
 			return s.runBatch(ctx, again, from, phases, out)
 		})
+	}
+	ctx, err := s.onPrimary(ctx)
+	if err != nil {
+		return Response{}, err
 	}
 	return s.runBatch(ctx, p, s.Store, phases, out)
 }

@@ -27,8 +27,7 @@ type HistoryParams struct {
 // resource that never existed is not-found.
 // Spec: https://hl7.org/fhir/R4/http.html#history.
 func (s *Service) History(ctx context.Context, p HistoryParams) (Response, error) {
-	named, beside := s.asksForAudit(p.ResourceType, nil)
-	return s.answerRead(ctx, named || beside, func(ctx context.Context, from Reader) (Response, error) { return s.history(ctx, from, p) })
+	return s.answerRead(ctx, s.demandOf(p.ResourceType, nil), func(ctx context.Context, from Reader) (Response, error) { return s.history(ctx, from, p) })
 }
 
 func (s *Service) history(ctx context.Context, from Reader, p HistoryParams) (Response, error) {

@@ -1,11 +1,9 @@
 package interaction
 
 import (
-	"bytes"
 	"context"
 	"net/url"
 	"slices"
-	"strings"
 
 	"kiln/server/access"
 	"kiln/server/fhir"
@@ -83,8 +81,9 @@ func (s *Service) Operation(ctx context.Context, p OperationParams) (Response, e
 		return Response{}, outcome.NotSupported("there is no operation %s", outcome.Clip(p.Name))
 	}
 	if p.From == nil && p.Name == "$everything" {
-		audit := strings.Contains(strings.Join(p.Values["_type"], ","), "AuditEvent") || bytes.Contains(p.Body, []byte("AuditEvent"))
-		return s.answerRead(ctx, audit, func(ctx context.Context, from Reader) (Response, error) {
+		d := s.demandOf(p.ResourceType, url.Values{"_type": append([]string{string(p.Body)}, p.Values["_type"]...)})
+		d.beside = true
+		return s.answerRead(ctx, d, func(ctx context.Context, from Reader) (Response, error) {
 			read := p
 			read.From = from
 			return o.Run(ctx, read)
@@ -92,6 +91,10 @@ func (s *Service) Operation(ctx context.Context, p OperationParams) (Response, e
 	}
 	if p.From == nil {
 		p.From = s.Store
+		var err error
+		if ctx, err = s.onPrimary(ctx); err != nil {
+			return Response{}, err
+		}
 	}
 	return o.Run(ctx, p)
 }

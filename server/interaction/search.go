@@ -34,12 +34,11 @@ type SearchParams struct {
 // Search returns a page of matches with their includes.
 // Spec: https://hl7.org/fhir/R4/http.html#search.
 func (s *Service) Search(ctx context.Context, p SearchParams) (Response, error) {
-	named, beside := s.asksForAudit(p.ResourceType, p.Values)
-	return s.answerRead(ctx, named || beside, func(ctx context.Context, from Reader) (Response, error) { return s.search(ctx, from, p) })
+	return s.answerRead(ctx, s.demandOf(p.ResourceType, p.Values), func(ctx context.Context, from Reader) (Response, error) { return s.search(ctx, from, p) })
 }
 
-// settling is how long other searches wait for pending AuditEvents.
-const settling = time.Second
+// settlingTime is how long other searches wait for pending AuditEvents.
+const settlingTime = time.Second
 
 // SettleAudit waits until the AuditEvents of acknowledged writes are stored, where what
 // is read from a type ("" is every one) with these parameters could have them. What asks
@@ -53,7 +52,7 @@ func (s *Service) SettleAudit(ctx context.Context, from Reader, typ string, valu
 	case named:
 		return s.Settle(ctx)
 	case beside:
-		bounded, cancel := context.WithTimeout(ctx, settling)
+		bounded, cancel := context.WithTimeout(ctx, settlingTime)
 		defer cancel()
 		if err := s.Settle(bounded); err != nil && bounded.Err() == nil {
 			return err
@@ -63,7 +62,7 @@ func (s *Service) SettleAudit(ctx context.Context, from Reader, typ string, valu
 }
 
 // asksForAudit reports whether a read of a type ("" is every one) asks for AuditEvents by name, or could have
-// them beside other types. The primary answers those: AuditEvents of acknowledged writes are stored there first.
+// them beside other types.
 func (s *Service) asksForAudit(typ string, values url.Values) (named, beside bool) {
 	if s.Settle == nil {
 		return false, false

@@ -68,7 +68,7 @@ func (s *Service) StoredOrBuiltIn(ctx context.Context, typ, id string) ([]byte, 
 	if !fhir.ValidID(id) {
 		return nil, outcome.NotFound(typ, outcome.Clip(id))
 	}
-	v, err := s.Store.Read(ctx, typ, id)
+	v, err := s.Store.ReadFact(ctx, typ, id)
 	if err == nil {
 		return v.Body, nil
 	}

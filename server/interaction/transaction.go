@@ -24,6 +24,10 @@ import (
 //
 // Spec: https://hl7.org/fhir/R4/http.html#trules.
 func (s *Service) transaction(ctx context.Context, p BundleParams, b *r4.Bundle) (Response, error) {
+	ctx, err := s.onPrimary(ctx)
+	if err != nil {
+		return Response{}, err
+	}
 	t, err := s.plan(ctx, b, p.BaseURL)
 	if err != nil {
 		return Response{}, err

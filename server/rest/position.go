@@ -81,28 +81,15 @@ func (c *call) routeRequest(r *http.Request) error {
 	c.secure = strings.HasPrefix(c.baseURL(r), "https:")
 	c.ctx = interaction.WithRoute(c.ctx, &t.Route)
 	c.BeforeHeader = c.tellPosition
-	var given []string
-	for _, line := range r.Header.Values(positionHeader) {
-		for text := range strings.SplitSeq(line, ",") {
-			given = append(given, strings.TrimSpace(text))
+	for _, text := range listedPositions(r.Header.Values(positionHeader)) {
+		if err := c.require(text, "the header "+positionHeader); err != nil {
+			return err
 		}
 	}
 	if text, ok := takePosition(r.URL); ok {
-		given = append(given, text)
-	}
-	for _, text := range given {
-		t.named = true
-		p, err := store.ParsePosition(text)
-		if err != nil {
-			return outcome.Invalid("the header %s is %q: expected what an answer has said there", positionHeader, outcome.Clip(text))
+		if err := c.require(text, "the parameter "+interaction.PositionParameter); err != nil {
+			return err
 		}
-		switch st.ContainsPosition(c.ctx, p) {
-		case store.Lost:
-			return outcome.New(outcome.CodeConflict, "the header %s names a position that this database does not have: the write may be lost; repeat the request without the header", positionHeader)
-		case store.Unsure:
-			return outcome.New(outcome.CodeTransient, "the database cannot be reached")
-		}
-		t.Need = store.LaterPosition(t.Need, p)
 	}
 	for _, cookie := range r.CookiesNamed(positionCookie) {
 		t.named, t.cookie = true, true
@@ -115,7 +102,45 @@ func (c *call) routeRequest(r *http.Request) error {
 			t.Need = p
 		}
 	}
+	if t.write && r.URL.Path != "/" && !strings.Contains(r.URL.Path, "/$") { // Bundles and operations know where they read
+		return st.AwaitOnPrimary(c.ctx, t.Need)
+	}
 	return nil
+}
+
+// require makes the answer reflect a position that the client has sent: it fails with invalid for a text that is none, and
+// with conflict for one that the database does not contain. One that only the lost primary could judge has to be on a standby.
+func (c *call) require(text, in string) error {
+	st, t := c.h.Service.Store, c.routing
+	t.named = true
+	p, err := store.ParsePosition(text)
+	if err != nil {
+		return outcome.Invalid("%s is %q: expected what an answer has said there", in, outcome.Clip(text))
+	}
+	switch contained := st.ContainsPosition(c.ctx, p); {
+	case contained == store.Lost:
+		return outcome.New(outcome.CodeConflict, "%s names a position that this database does not have: the write may be lost; repeat the request without it", in)
+	case contained == store.Unsure && p.Epoch != st.Epoch():
+		return outcome.New(outcome.CodeTransient, "the database cannot be reached")
+	}
+	t.Need = store.LaterPosition(t.Need, p)
+	return nil
+}
+
+// listedPositions splits the lines of a header at commas. Empty elements of a list do not count (RFC 9110 section 5.6.1); a
+// header without any element is an empty position.
+func listedPositions(lines []string) (list []string) {
+	for _, line := range lines {
+		for text := range strings.SplitSeq(line, ",") {
+			if text = strings.TrimSpace(text); text != "" {
+				list = append(list, text)
+			}
+		}
+	}
+	if len(lines) > 0 && len(list) == 0 {
+		list = []string{""}
+	}
+	return list
 }
 
 // takePosition takes the parameter of page links out of a URL.

@@ -134,14 +134,38 @@ func (s *Service) Current() *search.Registry {
 		}
 	case s.Store.ReadsContinue(): // a replica serves only where its row is that of these parameters
 	default:
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-		defer cancel()
-		if err := s.Refresh(ctx); err != nil {
+		if err := s.refreshOrContinue(); err != nil {
 			return at.registry.Unavailable(err)
 		}
 		at = s.current.Load()
 	}
 	return at.registry
+}
+
+// refreshOrContinue is Refresh, which ends where the primary is found to be lost meanwhile and replicas serve reads.
+func (s *Service) refreshOrContinue() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if !s.Store.HasReplicas() {
+		return s.Refresh(ctx)
+	}
+	done := make(chan error, 1)
+	go func() { done <- s.Refresh(ctx) }()
+	look := time.NewTicker(50 * time.Millisecond)
+	defer look.Stop()
+	for {
+		select {
+		case err := <-done:
+			if err != nil && s.Store.ReadsContinue() {
+				return nil
+			}
+			return err
+		case <-look.C:
+			if s.Store.ReadsContinue() {
+				return nil
+			}
+		}
+	}
 }
 
 // Err is why the server can neither search nor write, nil for nearly all.

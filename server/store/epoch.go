@@ -149,14 +149,14 @@ func (s *Store) admitConnection(ctx context.Context, conn *pgx.Conn) error {
 			return err
 		}
 		conn.PgConn().CustomData()[epochKey] = EpochID(last)
-		return s.meetEpoch(ctx, q, EpochID(last))
+		return s.meetEpoch(ctx, conn, EpochID(last))
 	}
 	last, err := q.NoteEpoch(ctx, "")
 	if err != nil {
 		return fmt.Errorf("compare the epoch: %w", err)
 	}
 	conn.PgConn().CustomData()[epochKey] = EpochID(last)
-	return s.meetEpoch(ctx, q, EpochID(last))
+	return s.meetEpoch(ctx, conn, EpochID(last))
 }
 
 // ofPresentEpoch reports whether a connection may be used: its PostgreSQL is of the present
@@ -175,7 +175,7 @@ func (s *Store) ofPresentEpoch(ctx context.Context, conn *pgx.Conn) bool {
 }
 
 // meetEpoch replaces the memory where the last epoch of the database is not the one of the memory.
-func (s *Store) meetEpoch(ctx context.Context, q *db.Queries, last EpochID) error {
+func (s *Store) meetEpoch(ctx context.Context, conn querier, last EpochID) error {
 	if m := s.memory.Load(); m != nil && m.epoch == last {
 		return nil
 	}
@@ -188,11 +188,14 @@ func (s *Store) meetEpoch(ctx context.Context, q *db.Queries, last EpochID) erro
 	if before != nil && before.isFormer(last) {
 		return errOldPrimary
 	}
-	list, err := readEpochs(ctx, q)
+	list, err := readEpochs(ctx, db.New(conn))
 	if err != nil {
 		return err
 	}
 	m := newMemory(list)
+	if before != nil && s.HasReplicas() {
+		s.noteLeft(ctx, conn, list, s.replicas.seenLast())
+	}
 	s.memory.Store(m)
 	if before == nil {
 		return nil

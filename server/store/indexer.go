@@ -161,7 +161,7 @@ func (s *Store) ParametersState(ctx context.Context) (ParametersState, error) {
 	asked := time.Now()
 	r, err := q.ParametersState(ctx)
 	if err == nil {
-		err = s.meetEpoch(ctx, q, EpochID(r.Epoch)) // one that was stored for the PostgreSQL that was there before, too
+		err = s.meetEpoch(ctx, conn, EpochID(r.Epoch)) // one that was stored for the PostgreSQL that was there before, too
 	}
 	if err != nil {
 		return ParametersState{}, translateError(err)

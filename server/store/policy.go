@@ -15,9 +15,16 @@ import (
 // where nothing has changed.
 func (s *Store) Policies(ctx context.Context, known int64) (documents map[string][]byte, version int64, err error) {
 	q := db.New(s.side)
+	lost := s.FactPool()
+	if lost != nil {
+		q = db.New(lost)
+	}
 	// The version first: what changes meanwhile has a later one.
 	if version, err = q.ReadPolicyVersion(ctx); err != nil || version == known {
 		return nil, version, translateError(err)
+	}
+	if lost != nil && version < known { // a standby may lack what this server knows already
+		return nil, known, nil
 	}
 	rows, err := q.ReadPolicies(ctx)
 	if err != nil {

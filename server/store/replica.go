@@ -20,6 +20,7 @@ import (
 
 	"kiln/gen/db"
 	"kiln/queries"
+	"kiln/server/fhir"
 	"kiln/server/outcome"
 	"kiln/server/search"
 	"kiln/server/search/match"
@@ -82,6 +83,7 @@ type replica struct {
 	url        string
 	store      *Store
 	pool       *pgxpool.Pool
+	probe      *pgxpool.Pool // for signs of life and places of the replay, which must not wait behind reads
 
 	mu      sync.Mutex
 	state   ReplicaState
@@ -91,10 +93,10 @@ type replica struct {
 	lag     time.Duration
 	bytes   int64
 	several time.Time // when different PostgreSQLs answered last
+	// question is under way; nil for none.
+	question *replayQuestion
 
 	replayed  atomic.Uint64 // known, of started
-	asking    sync.Mutex
-	asked     time.Time // when replayed was asked last, under asking
 	reads     atomic.Int64
 	fallbacks atomic.Int64
 }
@@ -118,6 +120,7 @@ type replicas struct {
 	now     atomic.Pointer[Position]
 	waiting chan chan<- positionAnswer
 	left    sync.Map // EpochID to uint64: where a former epoch was left
+	ended   atomic.Pointer[endedBefore]
 
 	mu        sync.Mutex
 	places    []logPlace // of the primary, ascending, for lags
@@ -131,6 +134,12 @@ type replicas struct {
 
 	stop context.CancelFunc
 	done sync.WaitGroup
+}
+
+// endedBefore says that the primary has ended all transactions below a number.
+type endedBefore struct {
+	epoch EpochID
+	xid   uint64
 }
 
 type positionAnswer struct {
@@ -163,6 +172,9 @@ func (s *Store) openReplicas(ctx context.Context, c Config, maxConns int, statem
 		if rep.pool, err = rep.open(ctx, cmp.Or(r.config.MaxConns, maxConns), settings(statementTimeout)); err != nil {
 			return err
 		}
+		if rep.probe, err = rep.open(ctx, 2, settings(watchTimeout)); err != nil {
+			return err
+		}
 		r.list = append(r.list, rep)
 	}
 	run, cancel := context.WithCancel(context.Background())
@@ -189,6 +201,7 @@ func (r *replicas) close() {
 	r.done.Wait()
 	for _, rep := range r.list {
 		rep.pool.Close()
+		rep.probe.Close()
 	}
 	r.side.Close()
 }
@@ -214,31 +227,38 @@ func (s *Store) ReadsContinue() bool {
 	return slices.ContainsFunc(r.list, func(rep *replica) bool { return rep.serves() })
 }
 
+// seenLast returns when the primary answered last.
+func (r *replicas) seenLast() time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.lastSeen
+}
+
 // mayServe reports whether the primary answers, or has answered recently enough.
 func (r *replicas) mayServe() bool {
 	if !r.isPrimaryLost() {
 		return true
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return TimeSince(r.lastSeen) < r.config.WithoutPrimary
+	return TimeSince(r.seenLast()) < r.config.WithoutPrimary
 }
 
 // positionSQL reads the place up to which commits are on disk. Where commits do not wait for the disk it is the place of
 // the last record, which the WAL writer writes within 200 ms.
 const positionSQL = `SELECT CASE current_setting('synchronous_commit') WHEN 'off' THEN pg_current_wal_insert_lsn() ELSE pg_current_wal_flush_lsn() END - '0/0'::pg_lsn,
-	(SELECT g.epoch FROM search_registry g)`
+	(SELECT g.epoch FROM search_registry g), pg_snapshot_xmin(pg_current_snapshot())::text::bigint`
 
 // readPosition asks the primary.
 func (r *replicas) readPosition(ctx context.Context) (Position, error) {
 	ctx, cancel := context.WithTimeout(ctx, watchTimeout)
 	defer cancel()
-	var lsn int64
-	var epoch int64
-	if err := r.side.QueryRow(ctx, "SELECT x.p::bigint, x.e FROM ("+positionSQL+") AS x (p, e)").Scan(&lsn, &epoch); err != nil {
+	var lsn, epoch, ended int64
+	if err := r.side.QueryRow(ctx, "SELECT x.p::bigint, x.e, x.n FROM ("+positionSQL+") AS x (p, e, n)").Scan(&lsn, &epoch, &ended); err != nil {
 		return Position{}, err
 	}
-	p := Position{EpochID(epoch), uint64(lsn)}
+	p := Position{Epoch: EpochID(epoch), LSN: uint64(lsn)}
+	if was := r.ended.Load(); was == nil || was.epoch < p.Epoch || was.epoch == p.Epoch && was.xid < uint64(ended) {
+		r.ended.Store(&endedBefore{p.Epoch, uint64(ended)}) // a lost race costs a question
+	}
 	for {
 		was := r.now.Load()
 		if !was.isBefore(p) || r.now.CompareAndSwap(was, &p) {
@@ -266,6 +286,9 @@ func (r *replicas) answerPositions(ctx context.Context) {
 			}
 		}
 		p, err := r.readPosition(ctx)
+		for again := 0; err != nil && again < 3 && !r.isPrimaryLost() && ctx.Err() == nil; again++ { // after a promotion, connections to the old primary fail
+			p, err = r.readPosition(ctx)
+		}
 		for _, one := range all {
 			one <- positionAnswer{p, err}
 		}
@@ -433,7 +456,7 @@ func (rep *replica) watch(ctx context.Context, looked chan<- struct{}) {
 		}
 	}()
 	for n := 0; ; n++ {
-		kept = rep.look(ctx, kept, n%4 == 1)
+		kept = rep.look(ctx, kept, n%2 == 1)
 		if looked != nil {
 			close(looked)
 			looked = nil
@@ -515,6 +538,7 @@ func (rep *replica) judge(a seenReplica, other string, err error) {
 	}
 	if restarted || state != Streaming && before == Streaming {
 		go rep.pool.Reset()
+		go rep.probe.Reset()
 	}
 	if state != before {
 		level := slog.LevelWarn
@@ -545,25 +569,49 @@ func (rep *replica) noteReplayed(lsn uint64, started string) {
 	}
 }
 
-// askReplayed asks where the replay is, once for all who wait.
+// replayQuestion is a question about the place of the replay, which all who wait share.
+type replayQuestion struct {
+	asked time.Time
+	done  chan struct{}
+	err   error // once done is closed
+}
+
+// askReplayed asks where the replay is, by a question that begins after the call. It is a sign of life.
 func (rep *replica) askReplayed(ctx context.Context) error {
 	began := time.Now()
-	rep.asking.Lock()
-	defer rep.asking.Unlock()
-	if rep.asked.After(began) {
-		return nil
+	for {
+		rep.mu.Lock()
+		q := rep.question
+		if q == nil {
+			q = &replayQuestion{asked: time.Now(), done: make(chan struct{})}
+			rep.question = q
+			go rep.answer(q, rep.started)
+		}
+		rep.mu.Unlock()
+		select {
+		case <-q.done:
+			if !q.asked.Before(began) {
+				return q.err
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
-	asked := time.Now()
-	rep.mu.Lock()
-	started := rep.started
-	rep.mu.Unlock()
+}
+
+// answer asks the standby. Nobody who goes away ends the question.
+func (rep *replica) answer(q *replayQuestion, started string) {
+	ctx, cancel := context.WithTimeout(context.Background(), rep.store.replicas.patience())
+	defer cancel()
 	var lsn int64
-	if err := rep.pool.QueryRow(ctx, "SELECT coalesce((pg_last_wal_replay_lsn() - '0/0'::pg_lsn)::bigint, 0)").Scan(&lsn); err != nil {
-		return err
+	q.err = rep.probe.QueryRow(ctx, "SELECT coalesce((pg_last_wal_replay_lsn() - '0/0'::pg_lsn)::bigint, 0)").Scan(&lsn)
+	if q.err == nil {
+		rep.noteReplayed(uint64(lsn), started)
 	}
-	rep.asked = asked
-	rep.noteReplayed(uint64(lsn), started)
-	return nil
+	rep.mu.Lock()
+	rep.question = nil
+	rep.mu.Unlock()
+	close(q.done)
 }
 
 // ReplicaReader are the reads of one snapshot of a standby.
@@ -626,37 +674,46 @@ type Served struct {
 }
 
 // ReadOnReplica runs read on a standby that has replayed a position. ok is false where none can answer: the
-// primary has to. It waits at most ReplicaConfig.Wait for the position. read may be called more than once.
-func (s *Store) ReadOnReplica(ctx context.Context, need Position, read func(*ReplicaReader) error) (served Served, ok bool, err error) {
+// primary has to. It waits at most ReplicaConfig.Wait for the position. read may be called more than once: while the
+// primary is lost, a read that a standby has failed is repeated on the others.
+func (s *Store) ReadOnReplica(ctx context.Context, need Position, read func(context.Context, *ReplicaReader) error) (served Served, ok bool, err error) {
 	r := &s.replicas
-	if !r.mayServe() {
-		return served, false, nil
-	}
 	epoch := s.Epoch()
 	place := need.LSN
 	if need.Epoch != epoch { // the caller knows that the present epoch contains it
 		place = 0
 	}
-	rep, reason := r.choose(ctx, place)
-	if rep == nil {
-		r.noteFallback(reason)
-		return served, false, nil
-	}
-	position, err := rep.read(ctx, read)
-	if err == nil || isAnswer(ctx, err) {
-		if s.Epoch() == epoch && position != 0 {
-			rep.reads.Add(1)
-			return Served{rep.name, Position{epoch, position}}, true, err
+	var failed []*replica
+	for {
+		if !r.mayServe() {
+			return served, false, nil
 		}
-		reason = fellForState
-	} else if reason = fellForLost; errors.Is(err, errUsePrimary) {
-		reason = fellForState
-	} else if isConflict(err) {
-		reason = fellForConflict
+		began := time.Now()
+		rep, reason := r.choose(ctx, place, failed)
+		if rep == nil {
+			r.noteFallback(reason)
+			return served, false, nil
+		}
+		at, err := rep.read(ctx, began, read)
+		if err == nil || isAnswer(ctx, err) {
+			if s.Epoch() == epoch && at.LSN != 0 {
+				rep.reads.Add(1)
+				at.Epoch = epoch
+				return Served{rep.name, at}, true, err
+			}
+			reason = fellForState
+		} else if reason = fellForLost; errors.Is(err, errUsePrimary) {
+			reason = fellForState
+		} else if isConflict(err) {
+			reason = fellForConflict
+		}
+		rep.fallbacks.Add(1)
+		r.noteFallback(reason)
+		failed = append(failed, rep)
+		if !r.isPrimaryLost() || ctx.Err() != nil {
+			return served, false, nil
+		}
 	}
-	rep.fallbacks.Add(1)
-	r.noteFallback(reason)
-	return served, false, nil
 }
 
 // isAnswer reports whether the error of a read is the client's to know: another PostgreSQL would give it too.
@@ -679,12 +736,13 @@ func (r *replicas) noteFallback(reason string) {
 	n.(*atomic.Int64).Add(1)
 }
 
-// choose returns a standby that has replayed a place, in turn, or nil and the reason. It waits for the first that has it.
-func (r *replicas) choose(ctx context.Context, place uint64) (*replica, string) {
+// choose returns a standby that has replayed a place, in turn, or nil and the reason. It waits for the first that has it,
+// but for none that has failed.
+func (r *replicas) choose(ctx context.Context, place uint64, failed []*replica) (*replica, string) {
 	var list []*replica
 	first := int(r.next.Add(1))
 	for i := range r.list {
-		if rep := r.list[(first+i)%len(r.list)]; rep.serves() {
+		if rep := r.list[(first+i)%len(r.list)]; rep.serves() && !slices.Contains(failed, rep) {
 			list = append(list, rep)
 		}
 	}
@@ -709,8 +767,16 @@ func (r *replicas) choose(ctx context.Context, place uint64) (*replica, string) 
 	wait, cancel := context.WithTimeout(ctx, r.config.Wait)
 	defer cancel()
 	for pause := time.Millisecond; ; pause = min(2*pause, 8*time.Millisecond) {
+		answered := make(chan struct{}, len(list)) // all are asked at once: one of them may hang
 		for _, rep := range list {
-			if rep.askReplayed(wait) == nil && rep.replayed.Load() >= place && rep.serves() {
+			go func() {
+				_ = rep.askReplayed(wait)
+				answered <- struct{}{}
+			}()
+		}
+		for range list {
+			<-answered
+			if rep := has(); rep != nil {
 				return rep, ""
 			}
 		}
@@ -720,40 +786,224 @@ func (r *replicas) choose(ctx context.Context, place uint64) (*replica, string) 
 	}
 }
 
+// errReplicaHangs is the cause of the end of a read on a standby that gives no sign of life.
+var errReplicaHangs = errors.New("store: the replica does not answer")
+
+// leastPatience is how long a standby may be silent where ReplicaConfig.Wait is shorter.
+const leastPatience = 20 * time.Millisecond
+
+// patience is how long a standby may be silent while a request waits for it: longer where nobody else could answer.
+func (r *replicas) patience() time.Duration {
+	if r.isPrimaryLost() {
+		return max(r.config.Wait, watchTimeout)
+	}
+	return max(r.config.Wait, leastPatience)
+}
+
+// keepAlive returns a context that ends when the standby gives no sign of life within patience. A long
+// statement goes on while another connection is answered.
+func (rep *replica) keepAlive(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	half := rep.store.replicas.patience() / 2
+	var again *time.Timer
+	var mu sync.Mutex
+	mu.Lock()
+	again = time.AfterFunc(half, func() {
+		sign, end := context.WithTimeout(ctx, half)
+		defer end()
+		if err := rep.askReplayed(sign); err != nil && ctx.Err() == nil {
+			cancel(errReplicaHangs)
+			return
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if ctx.Err() == nil {
+			again.Reset(half)
+		}
+	})
+	mu.Unlock()
+	return ctx, func() {
+		cancel(context.Canceled)
+		mu.Lock()
+		defer mu.Unlock()
+		again.Stop()
+	}
+}
+
 // read runs a read in one snapshot. The place lies behind everything that the snapshot shows: the commit that is
 // being replayed can be visible before pg_last_wal_replay_lsn() counts it, and then WAL behind that place has been received.
-func (rep *replica) read(ctx context.Context, read func(*ReplicaReader) error) (place uint64, err error) {
-	begin, cancel := context.WithTimeout(ctx, max(rep.store.replicas.config.Wait, time.Millisecond))
+func (rep *replica) read(outer context.Context, began time.Time, read func(context.Context, *ReplicaReader) error) (at Position, err error) {
+	rep.mu.Lock()
+	started := rep.started
+	rep.mu.Unlock()
+	ctx, end := rep.keepAlive(outer)
+	defer end()
+	begin, cancel := context.WithDeadline(ctx, began.Add(rep.store.replicas.patience()))
 	conn, err := rep.pool.Acquire(begin)
 	if err != nil {
 		cancel()
-		return 0, fmt.Errorf("%w: %s: %w", errUsePrimary, rep.name, err)
+		return at, fmt.Errorf("%w: %s: %w", errUsePrimary, rep.name, err)
 	}
 	defer conn.Release()
 	tx, err := conn.BeginTx(begin, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
 	cancel()
 	if err != nil {
-		return 0, fmt.Errorf("begin on %s: %w", rep.name, err)
+		return at, fmt.Errorf("begin on %s: %w", rep.name, err)
 	}
 	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
 	t := &ReplicaReader{Tx: Tx{store: rep.store, tx: tx}}
-	answer := read(t)
-	if answer != nil && !isAnswer(ctx, answer) {
-		return 0, answer
+	answer := read(ctx, t)
+	if cause := context.Cause(ctx); errors.Is(cause, errReplicaHangs) {
+		return at, cause
 	}
-	var replayed, received int64
-	err = tx.QueryRow(ctx, `SELECT coalesce((pg_last_wal_replay_lsn() - '0/0'::pg_lsn)::bigint, 0), coalesce((pg_last_wal_receive_lsn() - '0/0'::pg_lsn)::bigint, 0)`).Scan(&replayed, &received)
+	if answer != nil && !isAnswer(outer, answer) {
+		return at, answer
+	}
+	var replayed, received, seen int64
+	err = tx.QueryRow(ctx, `SELECT coalesce((pg_last_wal_replay_lsn() - '0/0'::pg_lsn)::bigint, 0), coalesce((pg_last_wal_receive_lsn() - '0/0'::pg_lsn)::bigint, 0),
+		pg_snapshot_xmax(pg_current_snapshot())::text::bigint`).Scan(&replayed, &received, &seen)
 	switch {
 	case err != nil:
-		return 0, err
+		return at, err
 	case isPromoted(conn.Conn().PgConn()):
-		return 0, errUsePrimary
+		return at, errUsePrimary
 	}
-	place = uint64(replayed)
+	at = Position{LSN: uint64(replayed), Seen: uint64(seen)}
 	if received > replayed {
-		place++
+		at.LSN++
 	}
-	return max(place, 1), answer
+	at.LSN = max(at.LSN, 1)
+	rep.noteReplayed(at.LSN, started) // every later snapshot of it shows at least this
+	return at, answer
+}
+
+// AwaitOnPrimary waits until the primary shows everything that a standby has shown: a read that goes from one to the
+// other does not go back in time. It fails with transient.
+func (s *Store) AwaitOnPrimary(ctx context.Context, need Position) error {
+	r := &s.replicas
+	epoch := s.Epoch()
+	shows := func() bool {
+		ended := r.ended.Load()
+		return need.Seen == 0 || need.Epoch != epoch || ended != nil && ended.epoch == epoch && ended.xid >= need.Seen
+	}
+	if shows() {
+		return nil
+	}
+	if _, err := s.PositionNow(ctx); err != nil {
+		return err
+	}
+	if shows() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	var waited []string // transactions of the primary that the standby may have shown
+	first := true
+	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
+		running, err := readRunning(ctx, r.side, need.Seen)
+		if err != nil {
+			return translateError(err)
+		}
+		if first {
+			first, waited = false, r.committedOnReplica(ctx, need.LSN, running)
+		} else {
+			waited = slices.DeleteFunc(waited, func(x string) bool { return !slices.Contains(running, x) })
+		}
+		switch {
+		case len(waited) == 0 || s.Epoch() != epoch:
+			return nil
+		case !sleepFor(ctx, pause):
+			return unavailableError("the primary does not show a commit yet that a replica has shown")
+		}
+	}
+}
+
+// readRunning lists the running transactions of the primary below a number: those of its snapshot and those after it. One that waits for its client has not begun to commit, so that no standby can have shown it.
+func readRunning(ctx context.Context, conn querier, below uint64) ([]string, error) {
+	rows, err := conn.Query(ctx, `SELECT x::text FROM (SELECT pg_current_snapshot() AS now) s,
+			LATERAL (SELECT pg_snapshot_xip(s.now) AS x
+				UNION ALL SELECT later::text::xid8 FROM generate_series(pg_snapshot_xmax(s.now)::text::bigint, least($1 - 1, pg_snapshot_xmax(s.now)::text::bigint + 10000)) later) running
+		WHERE x < $1::bigint::text::xid8 AND NOT EXISTS (SELECT FROM pg_stat_activity a WHERE a.backend_xid = x::xid AND a.state LIKE 'idle in transaction%')`, int64(below))
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[string])
+}
+
+// committedOnReplica filters the primary's running transactions: a standby behind a place has committed the returned ones. Without
+// such a standby it returns all.
+func (r *replicas) committedOnReplica(ctx context.Context, place uint64, running []string) []string {
+	if len(running) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, r.patience())
+	defer cancel()
+	for _, rep := range r.list {
+		if !rep.serves() || rep.replayed.Load() < place && (rep.askReplayed(ctx) != nil || rep.replayed.Load() < place) {
+			continue
+		}
+		var committed []string
+		rows, err := rep.probe.Query(ctx, "SELECT x FROM unnest($1::text[]) x WHERE pg_xact_status(x::xid8) = 'committed'", running)
+		if err == nil {
+			committed, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		}
+		var pg *pgconn.PgError
+		switch {
+		case err == nil:
+			return committed
+		case errors.As(err, &pg) && pg.Code == "22023" && len(running) > 1: // some are in its future
+			return slices.DeleteFunc(running, func(x string) bool { return len(r.committedOnReplica(ctx, place, []string{x})) == 0 })
+		case errors.As(err, &pg) && pg.Code == "22023":
+			return nil
+		}
+	}
+	return running
+}
+
+// ReadFact is Read of a resource that decides on access: from the primary, and from a standby while reads continue
+// without one.
+func (s *Store) ReadFact(ctx context.Context, typ, id string) (v fhir.Version, err error) {
+	if s.ReadsContinue() {
+		_, ok, err := s.ReadOnReplica(ctx, Position{}, func(ctx context.Context, t *ReplicaReader) (err error) {
+			v, err = t.Read(ctx, typ, id)
+			return err
+		})
+		if ok {
+			return v, err
+		}
+	}
+	return s.Read(ctx, typ, id)
+}
+
+// SearchFact is ReadFact for a search.
+func (s *Store) SearchFact(ctx context.Context, q *search.Query) (found *SearchResult, err error) {
+	if s.ReadsContinue() {
+		_, ok, err := s.ReadOnReplica(ctx, Position{}, func(ctx context.Context, t *ReplicaReader) (err error) {
+			found, err = t.Search(ctx, q)
+			return err
+		})
+		if ok {
+			return found, err
+		}
+	}
+	return s.Search(ctx, q)
+}
+
+// FactPool returns the connections to the standby that has replayed most while reads continue without a primary, else nil.
+func (s *Store) FactPool() *pgxpool.Pool {
+	if !s.ReadsContinue() {
+		return nil
+	}
+	var best *replica
+	for _, rep := range s.replicas.list {
+		if rep.serves() && (best == nil || rep.replayed.Load() > best.replayed.Load()) {
+			best = rep
+		}
+	}
+	if best == nil {
+		return nil
+	}
+	return best.pool
 }
 
 // NotePrimaryRead counts a read that the primary has answered.

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"maps"
 	"sync"
 	"sync/atomic"
 
@@ -67,6 +68,20 @@ func (t *typeTable) load(ctx context.Context, q *db.Queries) error {
 	return nil
 }
 
+// loadMore is load from a standby, which may lack types that this server knows already.
+func (t *typeTable) loadMore(ctx context.Context, q *db.Queries) error {
+	was := t.current.Load()
+	var more typeTable
+	if err := more.load(ctx, q); err != nil {
+		return err
+	}
+	next := more.current.Load()
+	maps.Copy(next.number, was.number)
+	maps.Copy(next.name, was.name)
+	t.current.CompareAndSwap(was, next) // else somebody has read it meanwhile
+	return nil
+}
+
 // loadTypes reads the table again. In a new epoch the rows belong to the memory of that
 // epoch: the connection has replaced the memory before.
 func (s *Store) loadTypes(ctx context.Context) error {
@@ -77,6 +92,9 @@ func (s *Store) loadTypes(ctx context.Context) error {
 				return err
 			}
 			m = s.memory.Load()
+		}
+		if standby := s.FactPool(); standby != nil {
+			return m.types.loadMore(ctx, db.New(standby))
 		}
 		return m.types.load(ctx, db.New(s.side))
 	})

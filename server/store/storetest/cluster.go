@@ -9,7 +9,9 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -240,4 +242,48 @@ func (i *Instance) Await(sql string) {
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
+}
+
+// Signal sends a signal to its processes. SIGSTOP makes it hang, SIGCONT goes on.
+func (i *Instance) Signal(sig syscall.Signal) {
+	i.t.Helper()
+	reached := make(map[int]bool)
+	for before := -1; before < len(reached); { // a process that begins meanwhile is found by the next look
+		before = len(reached)
+		for _, pid := range i.Processes() {
+			if !reached[pid] {
+				_ = syscall.Kill(pid, sig) // one that has ended hangs no more
+				reached[pid] = true
+			}
+		}
+	}
+}
+
+// Processes returns its processes, the postmaster first.
+func (i *Instance) Processes() []int {
+	i.t.Helper()
+	text, err := os.ReadFile(filepath.Join(i.data(), "postmaster.pid"))
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	line, _, _ := strings.Cut(string(text), "\n")
+	main, err := strconv.Atoi(strings.TrimSpace(line))
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	out := []int{main}
+	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, file := range stats {
+		stat, err := os.ReadFile(file)
+		if err != nil {
+			continue // it has ended
+		}
+		_, rest, _ := strings.Cut(string(stat), ") ")
+		if f := strings.Fields(rest); len(f) > 1 && f[1] == strconv.Itoa(main) {
+			if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file))); err == nil {
+				out = append(out, pid)
+			}
+		}
+	}
+	return out
 }
