@@ -6,7 +6,7 @@ import (
 )
 
 // A search lists stored resources, and says so if built-in definitions match: those can be read by id and found by
-// their canonical URL (docs/contract.md, "Where the specification is silent").
+// their canonical URL (docs/contract.md, "Statuses and answers").
 func TestSearchOfBuiltInDefinitions(t *testing.T) {
 	t.Parallel()
 	s := start(t)

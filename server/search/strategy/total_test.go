@@ -10,7 +10,7 @@ import (
 
 // TestTotalNoneCountsNothing asks for a page without its total: the page is the same,
 // and no statement counts matches.
-// Contract: Design, "Where the specification is silent" (_total=none).
+// Contract: Design, "Statuses and answers" (_total=none).
 func TestTotalNoneCountsNothing(t *testing.T) {
 	s, _ := searchtest.Open(t)
 	c := searchtest.NewCorpus(32, 20, 600)
@@ -42,7 +42,7 @@ func TestTotalNoneCountsNothing(t *testing.T) {
 
 // TestTotalEstimateCountsNothing asks for a page with an estimate of its total: the page
 // is the same, no statement counts matches, and the total is near.
-// Contract: Design, "Where the specification is silent" (_total=estimate).
+// Contract: Design, "Statuses and answers" (_total=estimate).
 func TestTotalEstimateCountsNothing(t *testing.T) {
 	s, _ := searchtest.Open(t)
 	c := searchtest.NewCorpus(32, 20, 600)
