@@ -1,8 +1,11 @@
 package conformance
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/http"
+	"os"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -13,9 +16,20 @@ import (
 )
 
 // TestPromotionUnderWriters kills the primary of two servers under writers, and promotes its synchronous standby. No
-// acknowledged write is lost, none is there twice, and nobody gets another status than 200, 201 and 503.
+// acknowledged write is lost, none is there twice, and nobody gets another status than 200, 201 and 503. KILN_PROMOTIONS is the number
+// of rounds, 1 without it.
 func TestPromotionUnderWriters(t *testing.T) {
 	t.Parallel()
+	rounds, err := strconv.Atoi(cmp.Or(os.Getenv("KILN_PROMOTIONS"), "1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := range rounds {
+		t.Run(strconv.Itoa(n+1), promoteUnderWriters)
+	}
+}
+
+func promoteUnderWriters(t *testing.T) {
 	primary := storetest.NewCluster(t, "synchronous_commit = on")
 	standby := primary.Standby("standby")
 	primary.Exec("postgres", "ALTER SYSTEM SET synchronous_standby_names = 'standby'")
@@ -24,7 +38,7 @@ func TestPromotionUnderWriters(t *testing.T) {
 	url := storetest.URLOf(primary, standby)
 	servers := []*service{startOn(t, url, func(*server.Config) {}), startOn(t, url, func(*server.Config) {})}
 
-	const writers = 6
+	const writers = 12
 	var mu sync.Mutex
 	acknowledged := make(map[string]string) // the text by id
 	unknown := 0
