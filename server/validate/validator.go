@@ -259,65 +259,24 @@ func (u *run) element(n fhir.Node, p *plan) {
 		fp := &p.fields[i]
 		base := len(u.nodes)
 		u.nodes = n.AppendField(u.nodes, fp.field)
-		end := len(u.nodes)
-		if end == base {
-			if fp.field.Min > 0 {
-				u.reportMissing(fp)
-			}
+		count := len(u.nodes) - base
+		u.checkCount(fp, count)
+		if count == 0 {
 			continue
 		}
 		content = content || !fp.id
-		if end-base < fp.field.Min {
-			u.report(outcome.Failure, "%s: expected at least %d, found %d", fp.field.Name, fp.field.Min, end-base)
-		}
-		if fp.field.Max > 1 && end-base > fp.field.Max {
-			u.report(outcome.Failure, "%s: expected at most %d, found %d", fp.field.Name, fp.field.Max, end-base)
-		}
+		contained = contained || isContained(fp.field)
 		repeats := fp.field.Repeats()
-		if fp.field.AnyResource {
-			inside := fp.field.Name == "contained"
-			contained = contained || inside
-			for j := base; j < end; j++ {
-				u.push(fp.field, repeats, j-base, u.nodes[j].T)
-				root := u.nodes[j]
-				if inside {
-					root = u.fp.RootResource
-					u.id(u.nodes[j])
-				}
-				u.resource(u.nodes[j], root, nil)
-				u.popPath()
+		for j := range count {
+			c := u.nodes[base+j]
+			u.push(fp.field, repeats, j, c.T)
+			if p.special == bundleType {
+				u.inEntry(fp.field.Name, j)
 			}
-			u.nodes = u.nodes[:base]
-			continue
-		}
-		for j := base; j < end; j++ {
-			c := u.nodes[j]
-			u.push(fp.field, repeats, j-base, c.T)
-			whole := u.lost == nil || !u.isDamaged()
-			if fp.binding != nil && whole {
-				u.binding(c, fp.binding)
-			}
-			if fp.maximum != "" && whole {
-				u.checkMaximum(c, fp.maximum)
-			}
-			if c.T.Kind.Primitive() {
-				if !fp.plain || c.Extra() != nil {
-					u.primitive(c, fp, whole)
-				}
+			if fp.field.AnyResource {
+				u.innerResource(c, fp.field)
 			} else {
-				if p.special == bundleType {
-					u.inEntry(fp.field.Name, j-base)
-				}
-				child := fp.planOf(u.v.plans, c.T)
-				u.element(c, child)
-				if whole {
-					u.special(c, n, fp, child)
-				}
-			}
-			if whole {
-				for _, inv := range fp.invariants {
-					u.invariant(c, inv)
-				}
+				u.fieldValue(c, n, fp)
 			}
 			u.popPath()
 		}
@@ -329,6 +288,69 @@ func (u *run) element(n fhir.Node, p *plan) {
 	if !content {
 		u.report(outcome.Failure, "%s", noContent)
 	}
+	u.checkType(n, p, contained)
+}
+
+// checkCount checks the number of values of an element.
+func (u *run) checkCount(fp *fieldPlan, count int) {
+	switch least, most := fp.field.Min, fp.field.Max; {
+	case count == 0:
+		if least > 0 {
+			u.reportMissing(fp)
+		}
+	case count < least:
+		u.report(outcome.Failure, "%s: expected at least %d, found %d", fp.field.Name, least, count)
+	case most > 1 && count > most:
+		u.report(outcome.Failure, "%s: expected at most %d, found %d", fp.field.Name, most, count)
+	}
+}
+
+// isContained reports whether a field is DomainResource.contained.
+func isContained(f *fhir.Field) bool { return f.AnyResource && f.Name == "contained" }
+
+// innerResource validates a resource inside another one. A contained resource keeps the
+// %rootResource of its container; the resource of an entry is its own.
+func (u *run) innerResource(n fhir.Node, f *fhir.Field) {
+	root := n
+	if isContained(f) {
+		root = u.fp.RootResource
+		u.id(n)
+	}
+	u.resource(n, root, nil)
+}
+
+// fieldValue validates one value of an element of parent: its codes, its content and the
+// invariants of the element. If the decoder has lost a part of the value, it checks the
+// content alone.
+func (u *run) fieldValue(n, parent fhir.Node, fp *fieldPlan) {
+	whole := u.lost == nil || !u.isDamaged()
+	if fp.binding != nil && whole {
+		u.binding(n, fp.binding)
+	}
+	if fp.maximum != "" && whole {
+		u.checkMaximum(n, fp.maximum)
+	}
+	switch {
+	case !n.T.Kind.Primitive():
+		p := fp.planOf(u.v.plans, n.T)
+		u.element(n, p)
+		if whole {
+			u.special(n, parent, fp, p)
+		}
+	case !fp.plain || n.Extra() != nil:
+		u.primitive(n, fp, whole)
+	}
+	if !whole {
+		return
+	}
+	for _, inv := range fp.invariants {
+		u.invariant(n, inv)
+	}
+}
+
+// checkType checks the rules of a type: those in code, then its invariants. contained
+// reports whether n has contained resources.
+func (u *run) checkType(n fhir.Node, p *plan, contained bool) {
 	switch p.special {
 	case bundleType:
 		u.bundle(n)
@@ -339,10 +361,9 @@ func (u *run) element(n fhir.Node, p *plan) {
 		u.contained(n)
 	}
 	for _, inv := range p.invariants {
-		if inv.contained && !contained {
-			continue
+		if contained || !inv.contained {
+			u.invariant(n, inv)
 		}
-		u.invariant(n, inv)
 	}
 }
 
