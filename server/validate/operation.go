@@ -33,43 +33,20 @@ type Operation struct {
 // without a profile. For JSON with values of a wrong form it reports these values and the
 // other faults.
 func (v *Validator) Operate(ctx context.Context, op Operation, o Options) ([]outcome.Issue, error) {
-	body := op.Body
-	if parts, ok := parametersOf(body); ok {
-		body = nil
-		for _, p := range parts {
-			switch p.Name {
-			case "resource":
-				body = p.Resource
-			case "mode":
-				op.Mode = p.Text()
-			case "profile":
-				op.Profiles = append(op.Profiles, p.Text())
-			default:
-				return nil, outcome.Invalid("$validate has no parameter %q; it takes resource, mode and profile", p.Name)
-			}
-		}
+	if err := op.unwrap(); err != nil {
+		return nil, err
 	}
-	switch op.Mode {
-	case "", "create", "update", "delete", "profile":
-	default:
-		return nil, outcome.Invalid("mode is create, update, delete or profile, found %q", op.Mode)
+	if err := op.checkMode(); err != nil {
+		return nil, err
 	}
 	if op.Mode == "delete" {
 		// The content is ignored.
 		// Spec: https://hl7.org/fhir/R4/valueset-resource-validation-mode.html.
 		return valid("nothing is known that keeps the resource from being deleted"), nil
 	}
-	if op.Mode == "profile" && len(op.Profiles) == 0 {
-		return nil, outcome.Invalid("mode profile needs a profile: the parameter profile names none")
-	}
-	if len(body) == 0 && op.Stored != nil {
-		var err error
-		if body, err = op.Stored(ctx); err != nil {
-			return nil, err
-		}
-	}
-	if len(body) == 0 {
-		return nil, outcome.Invalid("$validate needs a resource in the body, alone or as the parameter resource")
+	body, err := op.read(ctx)
+	if err != nil {
+		return nil, err
 	}
 	in, err := fhir.Read(v.plans.model, body)
 	if err != nil {
@@ -80,6 +57,75 @@ func (v *Validator) Operate(ctx context.Context, op Operation, o Options) ([]out
 		return e.Issues, nil
 	}
 	r, issues := in.Resource, in.Issues
+	issues = append(issues, op.checkIdentity(r)...)
+	o.Profiles = append(slices.Clone(o.Profiles), op.Profiles...)
+	// A create or update would store the resource with the warnings.
+	o.Warnings, o.Strict = true, op.Mode != "create" && op.Mode != "update"
+	issues = append(issues, v.validate(ctx, r, o, in.Lost)...)
+	if o.Check != nil && len(in.Issues) == 0 {
+		if e, ok := outcome.From(o.Check(ctx, r)); ok {
+			issues = append(issues, e.Issues...)
+		}
+	}
+	if !slices.ContainsFunc(issues, func(i outcome.Issue) bool { return rank(i.Severity) < rank(outcome.Warning) }) {
+		issues = append(issues, valid("the resource is valid")...)
+	}
+	slices.SortStableFunc(issues, func(a, b outcome.Issue) int { return rank(a.Severity) - rank(b.Severity) })
+	return issues, nil
+}
+
+// unwrap takes the parts of the request out of a body that is a Parameters resource.
+func (op *Operation) unwrap() error {
+	parts, ok := parametersOf(op.Body)
+	if !ok {
+		return nil
+	}
+	op.Body = nil
+	for _, p := range parts {
+		switch p.Name {
+		case "resource":
+			op.Body = p.Resource
+		case "mode":
+			op.Mode = p.Text()
+		case "profile":
+			op.Profiles = append(op.Profiles, p.Text())
+		default:
+			return outcome.Invalid("$validate has no parameter %q; it takes resource, mode and profile", p.Name)
+		}
+	}
+	return nil
+}
+
+// checkMode checks the mode, and that mode profile has a profile.
+func (op *Operation) checkMode() error {
+	switch op.Mode {
+	case "", "create", "update", "delete":
+	case "profile":
+		if len(op.Profiles) == 0 {
+			return outcome.Invalid("mode profile needs a profile: the parameter profile names none")
+		}
+	default:
+		return outcome.Invalid("mode is create, update, delete or profile, found %q", op.Mode)
+	}
+	return nil
+}
+
+// read returns the resource of the request, or else the stored one.
+func (op *Operation) read(ctx context.Context) (body []byte, err error) {
+	body = op.Body
+	if len(body) == 0 && op.Stored != nil {
+		if body, err = op.Stored(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if len(body) == 0 {
+		return nil, outcome.Invalid("$validate needs a resource in the body, alone or as the parameter resource")
+	}
+	return body, nil
+}
+
+// checkIdentity checks the resource type and id of r against the URL and the mode.
+func (op *Operation) checkIdentity(r fhir.Resource) (issues []outcome.Issue) {
 	fail := func(at, format string, args ...any) {
 		issues = append(issues, outcome.Issue{Severity: outcome.Failure, Code: outcome.CodeInvalid, Diagnostics: fmt.Sprintf(format, args...), Expression: at})
 	}
@@ -96,20 +142,7 @@ func (v *Validator) Operate(ctx context.Context, op Operation, o Options) ([]out
 	case op.Mode == "update" && op.ID != "" && id != op.ID:
 		fail(typ+".id", "expected the id %s of the URL, found %s", op.ID, id)
 	}
-	o.Profiles = append(slices.Clone(o.Profiles), op.Profiles...)
-	// A create or update would store the resource with the warnings.
-	o.Warnings, o.Strict = true, op.Mode != "create" && op.Mode != "update"
-	issues = append(issues, v.validate(ctx, r, o, in.Lost)...)
-	if o.Check != nil && len(in.Issues) == 0 {
-		if e, ok := outcome.From(o.Check(ctx, r)); ok {
-			issues = append(issues, e.Issues...)
-		}
-	}
-	if !slices.ContainsFunc(issues, func(i outcome.Issue) bool { return rank(i.Severity) < rank(outcome.Warning) }) {
-		issues = append(issues, valid("the resource is valid")...)
-	}
-	slices.SortStableFunc(issues, func(a, b outcome.Issue) int { return rank(a.Severity) - rank(b.Severity) })
-	return issues, nil
+	return issues
 }
 
 func rank(s outcome.Severity) int {
