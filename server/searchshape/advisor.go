@@ -1,6 +1,7 @@
 package searchshape
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -135,21 +136,50 @@ func (a *Advisor) Suggestions(ctx context.Context, resourceType string) ([]Sugge
 	if err != nil {
 		return nil, err
 	}
+	list, err := a.loadSuggestions(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := a.proveCandidates(ctx, list, shapes); err != nil {
+		return nil, err
+	}
+	out := []Suggestion{}
+	for id := range list.known {
+		if list.isOffered(id, resourceType) {
+			out = append(out, a.describe(list, id, resourceType))
+		}
+	}
+	slices.SortFunc(out, func(x, y Suggestion) int {
+		return cmp.Or(cmp.Compare(y.Improvement, x.Improvement), strings.Compare(x.ID, y.ID))
+	})
+	return out, nil
+}
+
+// suggestions are the stored suggestions, by id.
+type suggestions struct {
+	known   map[string]store.IndexSuggestion
+	served  map[string][]store.SearchShape // the searches that each of them helps
+	applied map[string]bool                // by the name of the index
+}
+
+func (a *Advisor) loadSuggestions(ctx context.Context) (*suggestions, error) {
 	known, err := a.Store.IndexSuggestions(ctx)
 	if err != nil {
 		return nil, err
 	}
-	byID := make(map[string]store.IndexSuggestion, len(known))
+	l := &suggestions{known: make(map[string]store.IndexSuggestion, len(known)), served: make(map[string][]store.SearchShape)}
 	var names []string
 	for _, k := range known {
-		byID[k.ID] = k
+		l.known[k.ID] = k
 		names = append(names, k.Name)
 	}
-	applied, err := a.Store.ValidIndexes(ctx, names)
-	if err != nil {
-		return nil, err
-	}
-	served := make(map[string][]store.SearchShape) // by suggestion
+	l.applied, err = a.Store.ValidIndexes(ctx, names)
+	return l, err
+}
+
+// proveCandidates assigns the frequent shapes to the suggestions that help them, and
+// proves at most maxProofs candidates.
+func (a *Advisor) proveCandidates(ctx context.Context, l *suggestions, shapes []store.SearchShape) error {
 	proofs := 0
 	for _, s := range shapes {
 		if s.Calls < leastCalls {
@@ -161,46 +191,73 @@ func (a *Advisor) Suggestions(ctx context.Context, resourceType string) ([]Sugge
 				continue
 			}
 			id := c.id()
-			served[id] = append(served[id], s)
-			k, ok := byID[id]
-			if ok && (applied[k.Name] || a.Now().Sub(k.Proved) < proofHolds && (k.Proof.Improvement > 0 || slices.Contains(k.Parameters, parameter))) || proofs >= maxProofs {
+			l.served[id] = append(l.served[id], s)
+			if proofs >= maxProofs || !a.isProofDue(l, id, parameter) {
 				continue
 			}
 			proofs++
-			next, err := a.prove(ctx, c, s)
-			if err != nil {
-				a.Logger.Warn("an index cannot be proved", slog.String("index", c.name), slog.Any("error", err))
-				continue
+			if err := a.proveCandidate(ctx, l, c, s); err != nil {
+				return err
 			}
-			if ok && next.Proof.Improvement < k.Proof.Improvement && a.Now().Sub(k.Proved) < proofHolds {
-				continue
-			}
-			if err := a.Store.PutIndexSuggestion(ctx, next); err != nil {
-				return nil, err
-			}
-			byID[id] = next
 		}
 	}
-	out := []Suggestion{}
-	for id, k := range byID {
-		if !applied[k.Name] && k.Proof.Improvement < worthIt || resourceType != "" && k.ResourceType != resourceType && !slices.ContainsFunc(served[id], func(s store.SearchShape) bool { return s.ResourceType == resourceType }) {
-			continue
-		}
-		shapes := served[id]
-		if resourceType != "" && k.ResourceType != resourceType {
-			// Proved by a search of another type: told as this one's searches see it.
-			shapes = slices.DeleteFunc(slices.Clone(shapes), func(s store.SearchShape) bool { return s.ResourceType != resourceType })
-			k.ResourceType, k.Parameters = resourceType, a.parametersOf(id, shapes)
-		}
-		out = append(out, suggestion(k, shapes, applied[k.Name]))
+	return nil
+}
+
+// isProofDue reports whether a candidate needs a proof by searches with parameter. A recent
+// proof is enough if it showed a gain, or was made with the same parameter.
+func (a *Advisor) isProofDue(l *suggestions, id, parameter string) bool {
+	k, ok := l.known[id]
+	switch {
+	case !ok:
+		return true
+	case l.applied[k.Name]:
+		return false
 	}
-	slices.SortFunc(out, func(x, y Suggestion) int {
-		if x.Improvement != y.Improvement {
-			return map[bool]int{true: -1, false: 1}[x.Improvement > y.Improvement]
-		}
-		return strings.Compare(x.ID, y.ID)
-	})
-	return out, nil
+	return !a.isRecent(k) || k.Proof.Improvement <= 0 && !slices.Contains(k.Parameters, parameter)
+}
+
+// isRecent reports whether the proof of a suggestion is still valid.
+func (a *Advisor) isRecent(k store.IndexSuggestion) bool { return a.Now().Sub(k.Proved) < proofHolds }
+
+// proveCandidate proves a candidate and stores the result, unless a recent proof showed a
+// larger gain. A failed proof is logged.
+func (a *Advisor) proveCandidate(ctx context.Context, l *suggestions, c *candidate, s store.SearchShape) error {
+	next, err := a.prove(ctx, c, s)
+	if err != nil {
+		a.Logger.Warn("an index cannot be proved", slog.String("index", c.name), slog.Any("error", err))
+		return nil
+	}
+	if k, ok := l.known[next.ID]; ok && a.isRecent(k) && next.Proof.Improvement < k.Proof.Improvement {
+		return nil
+	}
+	if err := a.Store.PutIndexSuggestion(ctx, next); err != nil {
+		return err
+	}
+	l.known[next.ID] = next
+	return nil
+}
+
+// isOffered reports whether a suggestion is applied or worth it, and helps searches of a
+// resource type, or of any with "".
+func (l *suggestions) isOffered(id, resourceType string) bool {
+	k := l.known[id]
+	if !l.applied[k.Name] && k.Proof.Improvement < worthIt {
+		return false
+	}
+	return resourceType == "" || k.ResourceType == resourceType ||
+		slices.ContainsFunc(l.served[id], func(s store.SearchShape) bool { return s.ResourceType == resourceType })
+}
+
+// describe returns a suggestion with the statistics of the searches that it helps. If a
+// search of another resource type proved it, the searches of resourceType alone count.
+func (a *Advisor) describe(l *suggestions, id, resourceType string) Suggestion {
+	k, shapes := l.known[id], l.served[id]
+	if resourceType != "" && k.ResourceType != resourceType {
+		shapes = slices.DeleteFunc(slices.Clone(shapes), func(s store.SearchShape) bool { return s.ResourceType != resourceType })
+		k.ResourceType, k.Parameters = resourceType, a.parametersOf(id, shapes)
+	}
+	return suggestion(k, shapes, l.applied[k.Name])
 }
 
 // parametersOf are the parameters of shapes that gain by a suggestion.
