@@ -16,8 +16,8 @@ func bitmapOf(some ...uint32) *Set {
 	return out
 }
 
-// drawnNumbers are some numbers of up to a million, of any kind of block: few here, many there, all in between.
-func drawnNumbers(r *rand.Rand) map[uint32]bool {
+// randomNumbers are some numbers of up to a million, of any kind of block: few here, many there, all in between.
+func randomNumbers(r *rand.Rand) map[uint32]bool {
 	out := make(map[uint32]bool)
 	for high := range uint32(r.IntN(6)) {
 		page := (high + uint32(r.IntN(2))*8) << 16
@@ -44,7 +44,7 @@ func drawnNumbers(r *rand.Rand) map[uint32]bool {
 }
 
 // made are numbers that come in a random way.
-func made(r *rand.Rand, of map[uint32]bool) *Set {
+func makeSet(r *rand.Rand, of map[uint32]bool) *Set {
 	all := slices.Sorted(maps.Keys(of))
 	if r.IntN(3) == 0 {
 		var d Dense
@@ -121,13 +121,13 @@ func firstOf(most int, all func(func(uint32) bool)) (out []uint32) {
 	return out
 }
 
-// Numbers are those that were added and not removed, in any order and in blocks of every kind.
+// A Set holds the numbers that were added and not removed, in any order, in blocks of every kind.
 func TestBitmap(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(3, 4))
-	for range 60 {
-		want := drawnNumbers(r)
-		s := made(r, want)
+	for range 20 {
+		want := randomNumbers(r)
+		s := makeSet(r, want)
 		checkBitmap(t, r, s, want)
 		c, was := s.Clone(), maps.Clone(want)
 		for range 1 + r.IntN(4) {
@@ -151,23 +151,23 @@ func TestBitmap(t *testing.T) {
 	}
 }
 
-// What some sets have together, and what each of them has and none of others.
+// Union, Intersection and Dense agree with maps of numbers, over random sets.
 func TestBitmapsTogether(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(5, 6))
 	found := 0
-	for range 200 {
+	for range 40 {
 		sets := make([]*Set, 1+r.IntN(3))
 		with := make([]map[uint32]bool, len(sets))
 		for i := range sets {
-			with[i] = drawnNumbers(r)
-			sets[i] = made(r, with[i])
+			with[i] = randomNumbers(r)
+			sets[i] = makeSet(r, with[i])
 		}
 		others := make([]*Set, r.IntN(3))
 		without := make([]map[uint32]bool, len(others))
 		for i := range others {
-			without[i] = drawnNumbers(r)
-			others[i] = made(r, without[i])
+			without[i] = randomNumbers(r)
+			others[i] = makeSet(r, without[i])
 		}
 		either, each := make(map[uint32]bool), make(map[uint32]bool)
 		for _, of := range with {
