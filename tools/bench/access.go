@@ -105,18 +105,7 @@ func (t *target) access(ctx context.Context, s *settings, l Load, runs int) ([]R
 		return nil, nil, err
 	}
 	open := &Bench{Client: openClient, Watched: Watched{Server: unguarded.PID, Postmaster: t.bench.Watched.Postmaster}, Seed: s.seed}
-	admin := func(args ...string) (string, error) {
-		c := exec.CommandContext(ctx, s.kiln, append(args, "--database-url", t.url)...)
-		c.Env = append(os.Environ(), "KILN_SERVER__LISTEN="+strings.TrimPrefix(guarded.URL, "http://"))
-		var problem strings.Builder
-		c.Stderr = &problem
-		out, err := c.Output()
-		if err != nil {
-			return "", fmt.Errorf("kiln %s: %w: %s", strings.Join(args, " "), err, problem.String())
-		}
-		lines := strings.Split(strings.TrimSpace(string(out)), "\n")
-		return lines[len(lines)-1], nil
-	}
+	admin := func(args ...string) (string, error) { return guarded.admin(ctx, s.kiln, t.url, args...) }
 	if _, err := admin("admin", "client", "create", "bench", "--confidential", "--token-endpoint-auth-method", "private_key_jwt", "--jwks", jwks,
 		"--grant-types", "client_credentials", "--scopes", "system/*.rs patient/*.rs", "--may-introspect"); err != nil {
 		return nil, nil, err
@@ -276,6 +265,20 @@ func (t *target) access(ctx context.Context, s *settings, l Load, runs int) ([]R
 		fmt.Fprintf(os.Stderr, "%s: %s, floor %s, %.1f%%\n", g.Workload, g.This, g.Floor, 100*g.Ratio)
 	}
 	return results, goals, nil
+}
+
+// admin runs a command of the binary on the server's database, and returns the last line of its output.
+func (k *Kiln) admin(ctx context.Context, binary, databaseURL string, args ...string) (string, error) {
+	c := exec.CommandContext(ctx, binary, append(args, "--database-url", databaseURL)...)
+	c.Env = append(os.Environ(), "KILN_SERVER__LISTEN="+strings.TrimPrefix(k.URL, "http://"))
+	var problem strings.Builder
+	c.Stderr = &problem
+	out, err := c.Output()
+	if err != nil {
+		return "", fmt.Errorf("kiln %s: %w: %s", strings.Join(args, " "), err, problem.String())
+	}
+	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+	return lines[len(lines)-1], nil
 }
 
 var rawURL = base64.RawURLEncoding

@@ -64,6 +64,8 @@ type Request struct {
 	Minimal bool
 	// Authorization replaces the client's header; ContentType replaces FHIR's JSON as type of Body.
 	Authorization, ContentType string
+	// Position and Cookie are the headers X-Kiln-Position and Cookie.
+	Position, Cookie string
 }
 
 // Exchange is a request and its response in reusable memory. One goroutine uses
@@ -102,6 +104,12 @@ func (x *Exchange) Do(r Request) error {
 	if r.IfNoneExist != "" {
 		x.req.Header.Set("If-None-Exist", r.IfNoneExist)
 	}
+	if r.Position != "" {
+		x.req.Header.Set("X-Kiln-Position", r.Position)
+	}
+	if r.Cookie != "" {
+		x.req.Header.Set("Cookie", r.Cookie)
+	}
 	if r.Minimal {
 		x.req.Header.Set("Prefer", "return=minimal")
 	}
@@ -112,6 +120,9 @@ func (x *Exchange) Do(r Request) error {
 	x.Location = string(x.resp.Header.Peek("Location"))
 	return nil
 }
+
+// Header is a header of the response, "" for none.
+func (x *Exchange) Header(name string) string { return string(x.resp.Header.Peek(name)) }
 
 // target is the absolute URL of path.
 func (c *Client) target(path string) string {

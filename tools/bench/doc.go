@@ -13,6 +13,7 @@
 //	bench console --url http://127.0.0.1:8080             the pages of a server that runs
 //	bench operations --kiln bin/kiln                      what rate limits and audit cost
 //	bench bulk --kiln bin/kiln                            bulk export and import beside paging and transactions
+//	bench replica --kiln bin/kiln                         reads after own writes with standbys, and what standbys cost and save
 //	bench notifications --kiln bin/kiln                   subscriptions, webhooks, WebSockets, event streams
 //	bench apps --kiln bin/kiln --corpus DIR               operations of Apps beside reads
 //	bench soak --for 10m --url http://localhost:8080/fhir a mixed load at a part of its peak

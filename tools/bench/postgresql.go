@@ -31,6 +31,16 @@ type Cluster struct {
 // unix socket. As root it runs as "postgres" or "nobody". Settings are
 // "name=value". Stop removes its files.
 func StartCluster(ctx context.Context, settings []string) (*Cluster, error) {
+	return startCluster(ctx, settings, "initdb", "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8", "--no-sync")
+}
+
+// StartStandby makes a copy of the cluster and starts it as a streaming standby.
+func (c *Cluster) StartStandby(ctx context.Context, settings []string) (*Cluster, error) {
+	return startCluster(ctx, settings, "pg_basebackup", "-h", c.dir, "-U", "postgres", "-R", "-X", "stream", "-c", "fast", "--no-sync")
+}
+
+// startCluster starts the cluster that a program has made in the folder of its option -D.
+func startCluster(ctx context.Context, settings []string, program string, options ...string) (*Cluster, error) {
 	bin, err := postgresBinaries()
 	if err != nil {
 		return nil, err
@@ -58,10 +68,11 @@ func StartCluster(ctx context.Context, settings []string) (*Cluster, error) {
 		owner = u.Username
 	}
 	data := filepath.Join(dir, "data")
-	initdb := exec.CommandContext(ctx, filepath.Join(bin, "initdb"), "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8", "--no-sync")
-	initdb.SysProcAttr, initdb.Dir = attr, dir
-	if out, err := initdb.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("initdb as %q: %w: %s", owner, err, out)
+	maker := exec.CommandContext(ctx, filepath.Join(bin, program), append([]string{"-D", data}, options...)...)
+	maker.SysProcAttr, maker.Dir = attr, dir
+	if out, err := maker.CombinedOutput(); err != nil {
+		c.Stop()
+		return nil, fmt.Errorf("%s as %q: %w: %s", program, owner, err, out)
 	}
 	args := []string{"-D", data, "-k", dir, "-c", "listen_addresses="}
 	for _, s := range settings {
@@ -79,7 +90,7 @@ func StartCluster(ctx context.Context, settings []string) (*Cluster, error) {
 		return nil, err
 	}
 	c.Postmaster = c.cmd.Process.Pid
-	c.URL = "postgres://postgres@/postgres?host=" + dir + "&sslmode=disable"
+	c.URL = c.databaseURL("postgres")
 	for deadline := time.Now().Add(20 * time.Second); ; {
 		conn, err := pgx.Connect(ctx, c.URL)
 		if err == nil {
@@ -108,7 +119,26 @@ func (c *Cluster) CreateDatabase(ctx context.Context, name string) (string, erro
 	if _, err := conn.Exec(ctx, "CREATE DATABASE "+id); err != nil {
 		return "", err
 	}
-	return "postgres://postgres@/" + name + "?host=" + c.dir + "&sslmode=disable", nil
+	return c.databaseURL(name), nil
+}
+
+func (c *Cluster) databaseURL(name string) string {
+	return "postgres://postgres@/" + name + "?host=" + c.dir + "&sslmode=disable"
+}
+
+// Exec runs statements, each on its own.
+func (c *Cluster) Exec(ctx context.Context, statements ...string) error {
+	conn, err := pgx.Connect(ctx, c.URL)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	for _, sql := range statements {
+		if _, err := conn.Exec(ctx, sql); err != nil {
+			return fmt.Errorf("%s: %w", sql, err)
+		}
+	}
+	return nil
 }
 
 // Stop ends the cluster and removes its files.

@@ -25,8 +25,9 @@ type Usage struct {
 
 // Watched are the processes whose use is told apart. A pid of 0 is not watched.
 type Watched struct {
-	Server     int // the FHIR server
-	Postmaster int // the parent of all PostgreSQL processes
+	Server     int   // the FHIR server
+	Postmaster int   // the parent of all PostgreSQL processes
+	Standbys   []int // the same of standbys
 }
 
 // Monitor samples memory and pace between Start and Stop and takes the processor
@@ -59,7 +60,7 @@ func StartMonitor(w Watched) *Monitor {
 	return m
 }
 
-// Stop ends watching and returns the use of "server", "postgres" and "tool"; a
+// Stop ends watching and returns the use of "server", "postgres", "standby-1" and so on, and "tool"; a
 // group that is not watched is absent.
 func (m *Monitor) Stop() map[string]Usage {
 	close(m.stop)
@@ -95,17 +96,34 @@ func (w Watched) cpu() map[string]float64 {
 	if st, err := readStat(w.Server); err == nil {
 		out["server"] = st.own
 	}
-	if st, err := readStat(w.Postmaster); err == nil {
-		// What ended children used is added to the parent when it reaps them.
-		total := st.own + st.reaped
-		for _, pid := range childrenOf(w.Postmaster) {
-			if c, err := readStat(pid); err == nil {
-				total += c.own
-			}
-		}
+	if total, err := clusterCPU(w.Postmaster); err == nil {
 		out["postgres"] = total
 	}
+	for i, postmaster := range w.Standbys {
+		if total, err := clusterCPU(postmaster); err == nil {
+			out[standbyName(i)] = total
+		}
+	}
 	return out
+}
+
+// standbyName is the group of a standby.
+func standbyName(i int) string { return fmt.Sprintf("standby-%d", i+1) }
+
+// clusterCPU is the processor time of a PostgreSQL.
+func clusterCPU(postmaster int) (float64, error) {
+	st, err := readStat(postmaster)
+	if err != nil {
+		return 0, err
+	}
+	// What ended children used is added to the parent when it reaps them.
+	total := st.own + st.reaped
+	for _, pid := range childrenOf(postmaster) {
+		if c, err := readStat(pid); err == nil {
+			total += c.own
+		}
+	}
+	return total, nil
 }
 
 // Processes that use at most quietTicks for each server during quietFor are called quiet: an idle server and its
