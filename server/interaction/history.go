@@ -31,20 +31,8 @@ func (s *Service) History(ctx context.Context, p HistoryParams) (Response, error
 }
 
 func (s *Service) history(ctx context.Context, from Reader, p HistoryParams) (Response, error) {
-	if p.ResourceType == "" && s.now().RefuseSystemHistory {
-		return Response{}, outcome.NotSupported("history of the whole system is switched off on this server (fhir.system_history)")
-	}
-	kind := access.History
-	if p.ID != "" {
-		kind = access.Read
-	}
-	if err := s.mayFind(ctx, kind, p.ResourceType, p.ID); err != nil {
+	if err := s.mayHistory(ctx, p); err != nil {
 		return Response{}, err
-	}
-	if p.ResourceType == "" {
-		if err := s.mayAny(ctx, kind); err != nil {
-			return Response{}, err
-		}
 	}
 	if err := s.SettleAudit(ctx, from, p.ResourceType, nil); err != nil {
 		return Response{}, err
@@ -71,9 +59,45 @@ func (s *Service) history(ctx context.Context, from Reader, p HistoryParams) (Re
 	if summary == search.SummaryCount {
 		q.Count = 0
 	}
-	applied := url.Values{}
-	for name, values := range p.Values {
-		value := values[len(values)-1]
+	applied, err := applyHistoryParameters(&q, p.Values)
+	if err != nil {
+		return Response{}, err
+	}
+	page, err := from.History(ctx, q)
+	if err != nil {
+		return Response{}, err
+	}
+	for i, v := range page.Versions {
+		page.Versions[i] = cut(v)
+	}
+	return Response{Status: http.StatusOK, Bundle: historyBundle(p, q, page, applied)}, nil
+}
+
+// mayHistory checks that the principal may read a history. The history of one resource
+// needs the right to read, any other the right of history.
+func (s *Service) mayHistory(ctx context.Context, p HistoryParams) error {
+	if p.ResourceType == "" && s.now().RefuseSystemHistory {
+		return outcome.NotSupported("history of the whole system is switched off on this server (fhir.system_history)")
+	}
+	kind := access.History
+	if p.ID != "" {
+		kind = access.Read
+	}
+	if err := s.mayFind(ctx, kind, p.ResourceType, p.ID); err != nil {
+		return err
+	}
+	if p.ResourceType == "" {
+		return s.mayAny(ctx, kind)
+	}
+	return nil
+}
+
+// applyHistoryParameters puts the parameters of a request into q, which has the page size
+// already. It returns the parameters for the links of the Bundle, without the cursor.
+func applyHistoryParameters(q *store.HistoryQuery, values url.Values) (applied url.Values, err error) {
+	applied = url.Values{}
+	for name, list := range values {
+		value := list[len(list)-1]
 		if value == "" && slices.Contains(historyParameters, name) {
 			continue // a parameter without a value is ignored
 		}
@@ -87,7 +111,7 @@ func (s *Service) history(ctx context.Context, from Reader, p HistoryParams) (Re
 				err = outcome.Invalid("_total is %q: expected none, estimate or accurate", outcome.Clip(value))
 			}
 		case "_elements":
-			value = strings.Join(values, ",")
+			value = strings.Join(list, ",")
 		case "_format", "_pretty", "_summary":
 		case "_cursor":
 			q.Cursor = value
@@ -95,21 +119,14 @@ func (s *Service) history(ctx context.Context, from Reader, p HistoryParams) (Re
 		case "_count":
 			value = strconv.Itoa(q.Count)
 		default:
-			return Response{}, outcome.Invalid("history has no parameter %q; it has %s and _pretty", outcome.Clip(name), strings.Join(historyParameters[:7], ", "))
+			return nil, outcome.Invalid("history has no parameter %q; it has %s and _pretty", outcome.Clip(name), strings.Join(historyParameters[:7], ", "))
 		}
 		if err != nil {
-			return Response{}, err
+			return nil, err
 		}
 		applied.Set(name, value)
 	}
-	page, err := from.History(ctx, q)
-	if err != nil {
-		return Response{}, err
-	}
-	for i, v := range page.Versions {
-		page.Versions[i] = cut(v)
-	}
-	return Response{Status: http.StatusOK, Bundle: historyBundle(p, q, page, applied)}, nil
+	return applied, nil
 }
 
 // historyParameters are the parameters of a history.
