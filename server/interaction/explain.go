@@ -238,56 +238,85 @@ func (e *explanation) judge(permission smart.Permissions, c current, allowed boo
 	if !allowed {
 		return out, nil
 	}
-	var knows, may bool
-	if len(c.version.Body) > 0 {
-		asked := permission
-		if permission == smart.Create {
-			asked = smart.Update
-		}
-		any, err := e.rights.Any(asked|smart.Read|smart.Search, e.to.Type)
-		if err == nil {
-			knows, err = e.s.holds(any, c.version)
-		}
-		if err != nil {
-			return out, err
-		}
-		condition, err := e.rights.Condition(permission, e.to.Type)
-		if err == nil {
-			may, err = e.s.holds(condition, c.version)
-		}
-		if err != nil {
-			return out, err
-		}
+	knows, may, err := e.reachOf(permission, c.version)
+	if err != nil {
+		return out, err
 	}
-	answer := func(allowed bool, status int, text string) (access.Explanation, error) {
-		out.Allowed, out.Status, out.Answer = &allowed, status, text
-		return out, nil
+	var v verdict
+	if c.exists {
+		v = e.judgeExisting(permission, knows, may)
+	} else {
+		v = e.judgeAbsent(permission, c.deleted, may)
 	}
-	const hidden = "the resource is out of reach of the token, so the answer is the one for an absent resource"
+	out.Allowed, out.Status, out.Answer = &v.allowed, v.status, v.text
+	return out, nil
+}
+
+// reachOf reports whether the token reaches a version by any right on it (knows) and by
+// the right that the request needs (may). It reaches no version without a body.
+func (e *explanation) reachOf(permission smart.Permissions, v fhir.Version) (knows, may bool, err error) {
+	if len(v.Body) == 0 {
+		return false, false, nil
+	}
+	asked := permission
+	if permission == smart.Create {
+		asked = smart.Update
+	}
+	any, err := e.rights.Any(asked|smart.Read|smart.Search, e.to.Type)
+	if err == nil {
+		knows, err = e.s.holds(any, v)
+	}
+	if err != nil {
+		return false, false, err
+	}
+	condition, err := e.rights.Condition(permission, e.to.Type)
+	if err == nil {
+		may, err = e.s.holds(condition, v)
+	}
+	return knows, may, err
+}
+
+// verdict is the answer to a request, and whether the rights allow the request.
+type verdict struct {
+	allowed bool
+	status  int
+	text    string
+}
+
+const hiddenResource = "the resource is out of reach of the token, so the answer is the one for an absent resource"
+
+// judgeExisting returns the answer to a request about a resource that exists.
+func (e *explanation) judgeExisting(permission smart.Permissions, knows, may bool) verdict {
 	get, remove, put := permission == smart.Read, permission == smart.Delete, e.method == http.MethodPut
 	switch {
-	case c.exists && put && !may, c.exists && !get && knows && !may:
-		return answer(false, http.StatusForbidden, "forbidden: the resource is out of reach of the token")
-	case c.exists && may && remove:
-		return answer(true, http.StatusNoContent, "the resource is deleted")
-	case c.exists && may && get:
-		return answer(true, http.StatusOK, "the resource is readable")
-	case c.exists && may:
-		return answer(true, http.StatusOK, "the resource is changed, if its new version is within reach of the token too")
-	case c.exists && remove:
-		return answer(false, http.StatusNoContent, "nothing is deleted: "+hidden)
-	case c.exists:
-		return answer(false, http.StatusNotFound, "not-found: "+hidden)
-	case put:
-		return answer(true, http.StatusCreated, "the resource is created, if it is within reach of the token")
+	case !may && (put || !get && knows):
+		return verdict{false, http.StatusForbidden, "forbidden: the resource is out of reach of the token"}
+	case may && remove:
+		return verdict{true, http.StatusNoContent, "the resource is deleted"}
+	case may && get:
+		return verdict{true, http.StatusOK, "the resource is readable"}
+	case may:
+		return verdict{true, http.StatusOK, "the resource is changed, if its new version is within reach of the token too"}
 	case remove:
-		return answer(true, http.StatusNoContent, "nothing is deleted: there is no such resource")
-	case c.deleted && may:
-		return answer(true, http.StatusGone, "deleted")
-	case c.deleted:
-		return answer(false, http.StatusNotFound, "not-found: "+hidden)
+		return verdict{false, http.StatusNoContent, "nothing is deleted: " + hiddenResource}
 	}
-	return answer(true, http.StatusNotFound, "not-found: there is no such resource")
+	return verdict{false, http.StatusNotFound, "not-found: " + hiddenResource}
+}
+
+// judgeAbsent returns the answer to a request about a resource that is deleted or never
+// existed. may is about the last version of a deleted one.
+func (e *explanation) judgeAbsent(permission smart.Permissions, deleted, may bool) verdict {
+	switch {
+	case e.method == http.MethodPut:
+		return verdict{true, http.StatusCreated, "the resource is created, if it is within reach of the token"}
+	case permission == smart.Delete:
+		return verdict{true, http.StatusNoContent, "nothing is deleted: there is no such resource"}
+	case deleted && may:
+		return verdict{true, http.StatusGone, "deleted"}
+	case deleted:
+		return verdict{false, http.StatusNotFound, "not-found: " + hiddenResource}
+	}
+	return verdict{true, http.StatusNotFound, "not-found: there is no such resource"}
 }
 
 // explainOperation explains $x, Type/$x or Type/id/$x by the rights that the operation needs.
@@ -334,7 +363,7 @@ func (e *explanation) explainOperation(path string) (access.Explanation, error) 
 	*out.Allowed = !last.exists
 	out.Status, out.Answer = http.StatusNotFound, "not-found: there is no such resource"
 	if last.exists {
-		out.Answer = "not-found: the resource is out of reach of the token, so the answer is the one for an absent resource"
+		out.Answer = "not-found: " + hiddenResource
 	}
 	return out, nil
 }
