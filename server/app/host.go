@@ -45,18 +45,11 @@ func (p *Platform) callHost(ctx context.Context, e *entry, function string, text
 	if err := json.Unmarshal(text, &a); err != nil {
 		return nil, outcome.Invalid("fhir.%s cannot be called with these arguments", function)
 	}
-	if writes[function] && !e.affects {
-		return nil, outcome.New(outcome.CodeForbidden, "%s is of type %s and changes no data: fhir.%s is not for it", e.label(), e.kind, function)
+	if err := checkHostCall(e, function, &a); err != nil {
+		return nil, err
 	}
-	if (function == "patch" || function == "delete" || function == "read") && a.ID == "" {
-		return nil, outcome.Invalid("fhir.%s needs an id", function)
-	}
-	s := p.Service
-	if dry, ok := ctx.Value(dryKey{}).(*dryRun); ok && (writes[function] || function == "operation" && a.Options.Method != http.MethodGet || function == "fetch") {
+	if dry, ok := ctx.Value(dryKey{}).(*dryRun); ok && a.hasEffect(function) {
 		return dry.recordCall(function, text, &a)
-	}
-	if function == "search" && a.Type == "" {
-		return nil, outcome.Invalid("fhir.search needs a type")
 	}
 	if function != "operation" {
 		release, err := sandbox.HoldResult(ctx)
@@ -65,6 +58,37 @@ func (p *Platform) callHost(ctx context.Context, e *entry, function string, text
 		}
 		defer release()
 	}
+	return p.runHostFunction(ctx, e, function, a)
+}
+
+// checkHostCall checks that an operation may call a function of fhir, and that the
+// arguments name what the function works on.
+func checkHostCall(e *entry, function string, a *hostArgs) error {
+	if writes[function] && !e.affects {
+		return outcome.New(outcome.CodeForbidden, "%s is of type %s and changes no data: fhir.%s is not for it", e.label(), e.kind, function)
+	}
+	switch function {
+	case "read", "patch", "delete":
+		if a.ID == "" {
+			return outcome.Invalid("fhir.%s needs an id", function)
+		}
+	case "search":
+		if a.Type == "" {
+			return outcome.Invalid("fhir.search needs a type")
+		}
+	}
+	return nil
+}
+
+// hasEffect reports whether a call could change data, here or on another server. A replay
+// records such a call and does not make it.
+func (a *hostArgs) hasEffect(function string) bool {
+	return writes[function] || function == "fetch" || function == "operation" && a.Options.Method != http.MethodGet
+}
+
+// runHostFunction carries out a call whose arguments are checked.
+func (p *Platform) runHostFunction(ctx context.Context, e *entry, function string, a hostArgs) (json.RawMessage, error) {
+	s := p.Service
 	switch function {
 	case "fetch":
 		return p.fetch(ctx, e, a.URL, a.Options)
