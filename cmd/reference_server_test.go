@@ -137,7 +137,7 @@ func operationsPage(t *testing.T, base string) string {
 	readJSON(t, base+"/metadata", &capabilities)
 	types := make(map[string][]string)
 	for _, o := range capabilities.Rest[0].Operation {
-		types[o.Definition] = types[o.Definition]
+		types[o.Definition] = nil
 	}
 	for _, r := range capabilities.Rest[0].Resource {
 		for _, o := range r.Operation {
