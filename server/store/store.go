@@ -39,6 +39,9 @@ type Config struct {
 	// SearchMemory is the bytes that searches remember at most; 0 means
 	// strategy.DefaultMemory, below 0 nothing.
 	SearchMemory int64
+	// SearchCandidates is how many rows the first condition of a search may find before the search counts and walks; 0 is
+	// the default of plan.Compile.
+	SearchCandidates int
 	// Remembers, if not nil, is told how many bytes searches remember, after each change by
 	// much, from one goroutine.
 	Remembers func(bytes int64)
@@ -131,7 +134,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 	s.liveness.start()
 	s.hosts.start(s, c.URL)
 	s.flush.start(s)
-	s.searcher = strategy.New(strategy.Config{Store: searchable{s}, MaxConns: maxConns, Now: s.now, MemoryBytes: c.SearchMemory, Remembers: c.Remembers})
+	s.searcher = strategy.New(strategy.Config{Store: searchable{s}, MaxConns: maxConns, Now: s.now, Limit: c.SearchCandidates, MemoryBytes: c.SearchMemory, Remembers: c.Remembers})
 	// The queue's workers hold connections as well.
 	s.transactions = make(chan struct{}, maxConns-workers-1)
 	s.reads.start(s, max(2, min(maxConns/2, runtime.NumCPU()+1)))
