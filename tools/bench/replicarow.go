@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"sync/atomic"
 	"text/tabwriter"
 	"time"
@@ -154,9 +155,10 @@ func (t *target) replicaRows(ctx context.Context, s *settings, standbys []*Clust
 	if len(s.clients) > 0 {
 		clients = s.clients[0]
 	}
+	watched.Server = with.PID
 	var results []Result
 	var goals []Goal
-	var costs []cost
+	costs := []cost{idleCost(ctx, watched)}
 	for _, row := range []struct {
 		name    string
 		clients int
@@ -210,6 +212,24 @@ func (t *target) replicaRows(ctx context.Context, s *settings, standbys []*Clust
 		}
 	}
 	return results, goals, costs, replayLate(ctx, 0, standbys...)
+}
+
+// Idle PostgreSQLs and servers are measured for idleFor, and told for 10 s.
+const (
+	idleFor = 5 * time.Second
+	idleRow = "idle for 10 s"
+)
+
+// idleCost is the processor time of 10 s without a request: a slow row contains more of it.
+func idleCost(ctx context.Context, watched Watched) cost {
+	quiet(ctx, watched)
+	monitor := StartMonitor(watched)
+	wait(ctx, time.Now().Add(idleFor))
+	c := cost{row: idleRow, requests: int64(1000 * idleFor.Seconds()), cpu: map[string]float64{}, replicas: -1}
+	for group, u := range monitor.Stop() {
+		c.cpu[group] = u.CPU
+	}
+	return c
 }
 
 func costOf(name string, runs []*Measured, from *sources) cost {
@@ -267,7 +287,11 @@ func writeCosts(out io.Writer, costs []cost) error {
 	}
 	fmt.Fprintln(w, "PostgreSQLs\tserver\tfrom standbys\t")
 	for _, c := range costs {
-		fmt.Fprintf(w, "%s\t%d\t%s\t", c.row, c.requests, number(c.each("postgres")))
+		requests := strconv.FormatInt(c.requests, 10)
+		if c.row == idleRow {
+			requests = "0"
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t", c.row, requests, number(c.each("postgres")))
 		for _, group := range standbyGroups() {
 			fmt.Fprintf(w, "%s\t", number(c.each(group)))
 		}
