@@ -8,11 +8,11 @@ import (
 	"testing"
 )
 
-// docs/tests/core.md: each numbered defect has a row, and each row names tests that exist.
+// server/conformance/promises/core.md: each numbered defect has a row, and each row names tests that exist.
 func TestDefectsHaveTests(t *testing.T) {
 	t.Parallel()
 	const defects = 27
-	text, err := os.ReadFile("../../docs/tests/core.md")
+	text, err := os.ReadFile("promises/core.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,7 +15,7 @@ import (
 	"testing"
 )
 
-// parts are the parts of docs/contract.md that have a table of tests in docs/tests,
+// parts are the parts of docs/contract.md that have a table of tests in promises,
 // by the name of the file. A part that is whole has a table of each of its sections;
 // of another one the sections that its file has are checked.
 var parts = []struct {
@@ -30,7 +30,7 @@ var parts = []struct {
 	{"console", "Console", true},
 }
 
-// docs/tests/*.md: each sentence of a bullet, paragraph or row of these parts of the
+// server/conformance/promises/*.md: each sentence of a bullet, paragraph or row of these parts of the
 // contract has a row; each row is words of the contract and names tests that exist.
 //
 // A row's first cell is words of one bullet, in which … stands for words left out; it
@@ -48,7 +48,7 @@ func TestPromisesHaveTests(t *testing.T) {
 	for _, part := range parts {
 		t.Run(part.file, func(t *testing.T) {
 			t.Parallel()
-			text, err := os.ReadFile(filepath.Join("../../docs/tests", part.file+".md"))
+			text, err := os.ReadFile(filepath.Join("promises", part.file+".md"))
 			if os.IsNotExist(err) && !part.whole {
 				t.Skip("no table yet")
 			} else if err != nil {
@@ -57,7 +57,7 @@ func TestPromisesHaveTests(t *testing.T) {
 			promised := sectionsBelow(string(contract), "## "+part.heading, "### ")
 			shown := sectionsBelow(string(text), "# ", "## ")
 			if len(promised) == 0 || len(shown) == 0 {
-				t.Fatalf("the contract has %d sections of %s, docs/tests/%s.md %d", len(promised), part.heading, part.file, len(shown))
+				t.Fatalf("the contract has %d sections of %s, server/conformance/promises/%s.md %d", len(promised), part.heading, part.file, len(shown))
 			}
 			if len(promised) > 1 { // an introduction promises nothing
 				promised = promised[1:]
