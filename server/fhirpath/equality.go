@@ -11,16 +11,12 @@ import (
 // precision, units that cannot be compared.
 // Spec: https://hl7.org/fhirpath/N1/#equality.
 func equal(a, b Value) tri {
-	if a.kind == NodeKind && b.kind == NodeKind {
-		if a.node.Same(b.node) {
-			return yes
-		}
-		ka, kb := a.node.T.Kind, b.node.T.Kind
-		if !ka.Primitive() || !kb.Primitive() {
-			if systemKind(a.node.T) != QuantityKind || systemKind(b.node.T) != QuantityKind {
-				return triOf(equalNodes(a.node, b.node))
-			}
-		}
+	nodes := a.kind == NodeKind && b.kind == NodeKind
+	if nodes && a.node.Same(b.node) {
+		return yes
+	}
+	if nodes && !haveSystemValues(a.node, b.node) {
+		return triOf(equalNodes(a.node, b.node))
 	}
 	if s, ok := a.stringText(); ok {
 		if t, ok := b.stringText(); ok {
@@ -29,12 +25,26 @@ func equal(a, b Value) tri {
 	}
 	x, okx := a.system()
 	y, oky := b.system()
-	if !okx || !oky {
-		if a.kind == NodeKind && b.kind == NodeKind {
-			return triOf(equalNodes(a.node, b.node))
-		}
-		return no
+	switch {
+	case okx && oky:
+		return equalSystem(x, y)
+	case nodes:
+		return triOf(equalNodes(a.node, b.node))
 	}
+	return no
+}
+
+// haveSystemValues reports whether two places are compared as values of System types: two
+// primitives or two quantities.
+func haveSystemValues(a, b fhir.Node) bool {
+	if a.T.Kind.Primitive() && b.T.Kind.Primitive() {
+		return true
+	}
+	return systemKind(a.T) == QuantityKind && systemKind(b.T) == QuantityKind
+}
+
+// equalSystem compares two values of System types by =.
+func equalSystem(x, y Value) tri {
 	switch {
 	case x.numeric() && y.numeric():
 		return triOf(compareNumbers(x, y) == 0)
