@@ -15,6 +15,11 @@ SET moment = greatest(g.moment, date_trunc('milliseconds', greatest(@least::time
 )) + interval '999 microseconds'))
 RETURNING g.moment;
 
+-- LaterTransaction is a transaction id that is higher than every id that was assigned before. The xmax of a snapshot is
+-- not: it is the id behind the latest transaction that is over, and a running one may have a higher id.
+-- name: LaterTransaction :one
+SELECT pg_current_xact_id()::text::bigint AS xid;
+
 -- TornAt is the latest update, 1970 for none, of the transactions, from one id up to before another one, that have
 -- versions on both sides of a moment.
 -- name: TornAt :one

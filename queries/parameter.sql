@@ -102,9 +102,11 @@ FROM reindex_job j
 LEFT JOIN job w ON w.id = j.id
 ORDER BY j.id;
 
+-- SetReindexHorizons sets the transaction id below which all transactions must be over before a job begins: its own, which
+-- is higher than every id that was assigned before.
 -- name: SetReindexHorizons :execrows
 UPDATE reindex_job j
-SET horizon = pg_snapshot_xmax(pg_current_snapshot()), horizon_epoch = g.epoch
+SET horizon = pg_current_xact_id(), horizon_epoch = g.epoch
 FROM search_registry g
 WHERE j.horizon IS NULL;
 

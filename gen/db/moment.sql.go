@@ -82,6 +82,19 @@ func (q *Queries) DeletionsAt(ctx context.Context, arg DeletionsAtParams) ([]Del
 	return items, nil
 }
 
+const LaterTransaction = `-- name: LaterTransaction :one
+SELECT pg_current_xact_id()::text::bigint AS xid
+`
+
+// LaterTransaction is a transaction id that is higher than every id that was assigned before. The xmax of a snapshot is
+// not: it is the id behind the latest transaction that is over, and a running one may have a higher id.
+func (q *Queries) LaterTransaction(ctx context.Context) (int64, error) {
+	row := q.db.QueryRow(ctx, LaterTransaction)
+	var xid int64
+	err := row.Scan(&xid)
+	return xid, err
+}
+
 const RIDsByTerms = `-- name: RIDsByTerms :many
 SELECT r.rid
 FROM resource r

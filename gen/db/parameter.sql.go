@@ -842,11 +842,13 @@ func (q *Queries) SetFingerprints(ctx context.Context, arg SetFingerprintsParams
 
 const SetReindexHorizons = `-- name: SetReindexHorizons :execrows
 UPDATE reindex_job j
-SET horizon = pg_snapshot_xmax(pg_current_snapshot()), horizon_epoch = g.epoch
+SET horizon = pg_current_xact_id(), horizon_epoch = g.epoch
 FROM search_registry g
 WHERE j.horizon IS NULL
 `
 
+// SetReindexHorizons sets the transaction id below which all transactions must be over before a job begins: its own, which
+// is higher than every id that was assigned before.
 func (q *Queries) SetReindexHorizons(ctx context.Context) (int64, error) {
 	result, err := q.db.Exec(ctx, SetReindexHorizons)
 	if err != nil {

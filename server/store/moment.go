@@ -25,7 +25,8 @@ import (
 //  2. Each transaction that writes versions ends with a comparison (CheckPrepared), when it has
 //     a transaction id: a version with a last update up to the moment fails it, and the
 //     transaction is run again with a later last update. A transaction that could not see T yet
-//     has an id below those of later transactions. FixMoment waits until all of them are over.
+//     has an id below the id of a transaction that begins when T is stored. FixMoment makes such
+//     a transaction, and waits until all of those below it are over.
 //  3. The versions of a transaction have one last update, unless it writes in several steps.
 //     After the wait, FixMoment looks for transactions with versions on both sides of T. Where
 //     there are any, it takes the latest of their last updates as T, and begins again.
@@ -100,7 +101,7 @@ func (s *Store) raiseMoment(ctx context.Context, least, end time.Time) (moment, 
 	}
 	moment = moment.UTC()
 	s.raiseFloor(moment)
-	after, err := q.ChangeSnapshot(ctx)
+	after, err := q.LaterTransaction(ctx)
 	if err != nil {
 		return moment, torn, err
 	}
@@ -109,7 +110,7 @@ func (s *Store) raiseMoment(ctx context.Context, least, end time.Time) (moment, 
 		if err != nil {
 			return moment, torn, err
 		}
-		if horizon.Xid >= after.Xmax {
+		if horizon.Xid >= after {
 			break
 		}
 		if time.Now().After(end) {
@@ -119,7 +120,7 @@ func (s *Store) raiseMoment(ctx context.Context, least, end time.Time) (moment, 
 			return moment, torn, ctx.Err()
 		}
 	}
-	latest, err := q.TornAt(ctx, db.TornAtParams{FromXid: strconv.FormatInt(before.Xid, 10), ToXid: strconv.FormatInt(after.Xmax, 10), Moment: moment})
+	latest, err := q.TornAt(ctx, db.TornAtParams{FromXid: strconv.FormatInt(before.Xid, 10), ToXid: strconv.FormatInt(after, 10), Moment: moment})
 	if latest.After(moment) {
 		torn = latest
 	}

@@ -157,6 +157,62 @@ func TestMomentChainsAreExact(t *testing.T) {
 	}
 }
 
+// A transaction can begin to write while the moment is being stored, and so have a higher id than the transaction that
+// stores it. It does not see the moment, and an export waits for it.
+func TestMomentWaitsForTransactionsBesideIt(t *testing.T) {
+	t.Parallel()
+	s, url := open(t)
+	ctx := t.Context()
+	lock, err := pgx.Connect(ctx, url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close(ctx)
+	if _, err := lock.Exec(ctx, "BEGIN; SELECT FROM search_registry FOR UPDATE"); err != nil {
+		t.Fatal(err)
+	}
+	type fixed struct {
+		at  time.Time
+		err error
+	}
+	result := make(chan fixed, 1)
+	go func() {
+		at, err := s.FixMoment(ctx, 30*time.Second)
+		result <- fixed{at, err}
+	}()
+	watch, err := pgx.Connect(ctx, url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer watch.Close(ctx)
+	for waits := false; !waits; {
+		if err := watch.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')").Scan(&waits); err != nil {
+			t.Fatal(err)
+		}
+	}
+	err = s.InTx(ctx, func(tx *store.Tx) error {
+		if err := tx.Write(ctx, []*store.Write{put(t, "Patient", "beside", "a")}); err != nil {
+			return err
+		}
+		if _, err := lock.Exec(ctx, "ROLLBACK"); err != nil {
+			return err
+		}
+		select {
+		case f := <-result:
+			t.Errorf("the moment %v was fixed (%v) while a transaction that does not see it was open", f.at, f.err)
+			result <- f
+		case <-time.After(500 * time.Millisecond): // long after it would have been
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f := <-result; f.err != nil {
+		t.Error(f.err)
+	}
+}
+
 // Contract, Bulk data, One moment: an export waits for older writes up to bulk.snapshot_wait, then
 // fails as transient. A write that is acknowledged before is in it.
 func TestMomentWaitsForOlderTransactions(t *testing.T) {
