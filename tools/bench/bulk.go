@@ -46,8 +46,15 @@ func bulkCommand(s *settings) *cobra.Command {
 	}
 }
 
-// pollStatus is how often the tool asks for the status of a job.
-const pollStatus = 20 * time.Millisecond
+// awaitPoll waits until the next request for the status of a job that began at a time: 20 ms at first, 300 ms after
+// two seconds. More would be throttled (jobs.polls_per_minute), and the end of a longer job be seen a minute late.
+func awaitPoll(ctx context.Context, began time.Time) {
+	pause := 20 * time.Millisecond
+	if time.Since(began) > 2*time.Second {
+		pause = 300 * time.Millisecond
+	}
+	wait(ctx, time.Now().Add(pause))
+}
 
 // runJob sends a kick-off and polls until the manifest is there.
 func runJob(ctx context.Context, x *Exchange, kickOff Request) (manifest gjson.Result, err error) {
@@ -58,7 +65,7 @@ func runJob(ctx context.Context, x *Exchange, kickOff Request) (manifest gjson.R
 		return manifest, fmt.Errorf("the kick-off of %s: %d %s", kickOff.Path, x.Status, excerpt(x.Body))
 	}
 	status := string(x.resp.Header.Peek("Content-Location"))
-	for ctx.Err() == nil {
+	for began := time.Now(); ctx.Err() == nil; awaitPoll(ctx, began) {
 		if err := x.Do(Request{Method: "GET", Path: status}); err != nil {
 			return manifest, err
 		}
@@ -68,7 +75,6 @@ func runJob(ctx context.Context, x *Exchange, kickOff Request) (manifest gjson.R
 		if x.Status != 202 && x.Status != 429 {
 			return manifest, fmt.Errorf("the job of %s: %d %s", kickOff.Path, x.Status, excerpt(x.Body))
 		}
-		wait(ctx, time.Now().Add(pollStatus))
 	}
 	return manifest, ctx.Err()
 }

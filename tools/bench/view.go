@@ -106,7 +106,7 @@ var viewTableWorkload = Workload{
 				case "failed":
 					return fmt.Errorf("the build failed: %s", excerpt(w.x.Body))
 				}
-				wait(ctx, time.Now().Add(pollStatus))
+				wait(ctx, time.Now().Add(20*time.Millisecond))
 			}
 			return ctx.Err()
 		})}, nil
