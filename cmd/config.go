@@ -185,7 +185,7 @@ type configReader struct {
 	wrong []error // a line for each key that is wrong
 }
 
-// refuse adds an error to those of the keys.
+// refuse records an error of the configuration.
 func (r *configReader) refuse(format string, args ...any) {
 	r.wrong = append(r.wrong, fmt.Errorf(format, args...))
 }

@@ -21,7 +21,7 @@ import (
 	"kiln/server/store/storetest"
 )
 
-// The reference pages of operations and metrics equal those of a running server. `go test ./cmd -run Reference -update`
+// The reference pages of operations and metrics describe a running server. `go test ./cmd -run Reference -update`
 // writes them; it needs a PostgreSQL as every test of a server does.
 func TestReferencePagesOfAServer(t *testing.T) {
 	t.Parallel()

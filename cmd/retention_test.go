@@ -55,7 +55,12 @@ func startRetentionServer(t *testing.T, environment ...string) *retentionServer 
 
 func (s *retentionServer) await(what string, done func() bool) {
 	s.t.Helper()
-	for deadline := time.Now().Add(time.Minute); !done(); time.Sleep(5 * time.Millisecond) {
+	s.awaitWithin(time.Minute, what, done)
+}
+
+func (s *retentionServer) awaitWithin(most time.Duration, what string, done func() bool) {
+	s.t.Helper()
+	for deadline := time.Now().Add(most); !done(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			s.t.Fatalf("%s does not come", what)
 		}

@@ -62,7 +62,7 @@ func (p *Platform) callHost(ctx context.Context, e *entry, function string, text
 }
 
 // checkHostCall checks that an operation may call a function of fhir, and that the
-// arguments name what the function works on.
+// arguments contain the type, the id or the resource that the function needs.
 func checkHostCall(e *entry, function string, a *hostArgs) error {
 	if writes[function] && !e.affects {
 		return outcome.New(outcome.CodeForbidden, "%s is of type %s and changes no data: fhir.%s is not for it", e.label(), e.kind, function)

@@ -23,7 +23,7 @@ func (s *Store) Policies(ctx context.Context, known int64) (documents map[string
 	if version, err = q.ReadPolicyVersion(ctx); err != nil || version == known {
 		return nil, version, translateError(err)
 	}
-	if lost != nil && version < known { // a standby may lack what this server knows already
+	if lost != nil && version < known { // the standby lags: this server has newer policies
 		return nil, known, nil
 	}
 	rows, err := q.ReadPolicies(ctx)

@@ -918,7 +918,8 @@ func (s *Store) AwaitOnPrimary(ctx context.Context, need Position) error {
 	}
 }
 
-// readRunning lists the running transactions of the primary below a number: those of its snapshot and those after it. One that waits for its client has not begun to commit, so that no standby can have shown it.
+// readRunning lists the running transactions of the primary below a number, in its snapshot and beyond. It leaves out
+// transactions that wait for their client: these have not begun to commit, and no standby can have shown them.
 func readRunning(ctx context.Context, conn querier, below uint64) ([]string, error) {
 	rows, err := conn.Query(ctx, `SELECT x::text FROM (SELECT pg_current_snapshot() AS now) s,
 			LATERAL (SELECT pg_snapshot_xip(s.now) AS x

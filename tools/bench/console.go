@@ -65,7 +65,7 @@ type screen struct {
 	goal       screenGoal
 }
 
-// screenGoal is what a page has to reach beside its weight.
+// screenGoal is the time goal of a page.
 type screenGoal int
 
 const (
