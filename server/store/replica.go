@@ -919,12 +919,12 @@ func (s *Store) AwaitOnPrimary(ctx context.Context, need Position) error {
 }
 
 // readRunning lists the running transactions of the primary below a number, in its snapshot and beyond. It leaves out
-// transactions that wait for their client: these have not begun to commit, and no standby can have shown them.
+// transactions that wait for their client or for a lock: these have not begun to commit, and no standby can have shown them.
 func readRunning(ctx context.Context, conn querier, below uint64) ([]string, error) {
 	rows, err := conn.Query(ctx, `SELECT x::text FROM (SELECT pg_current_snapshot() AS now) s,
 			LATERAL (SELECT pg_snapshot_xip(s.now) AS x
 				UNION ALL SELECT later::text::xid8 FROM generate_series(pg_snapshot_xmax(s.now)::text::bigint, least($1 - 1, pg_snapshot_xmax(s.now)::text::bigint + 10000)) later) running
-		WHERE x < $1::bigint::text::xid8 AND NOT EXISTS (SELECT FROM pg_stat_activity a WHERE a.backend_xid = x::xid AND a.state LIKE 'idle in transaction%')`, int64(below))
+		WHERE x < $1::bigint::text::xid8 AND NOT EXISTS (SELECT FROM pg_stat_activity a WHERE a.backend_xid = x::xid AND (a.state LIKE 'idle in transaction%' OR a.wait_event_type = 'Lock'))`, int64(below))
 	if err != nil {
 		return nil, err
 	}
