@@ -70,7 +70,7 @@ func command() *cobra.Command {
 	f.StringVar(&s.plots, "plots", "", "draw SVG plots into this folder")
 	f.IntVar(&s.statements, "statements", 0, "print so many of the dearest SQL statements of each workload (pg_stat_statements)")
 	f.StringVar(&s.profiles, "profiles", "", "save a CPU profile of the started server for each workload into this folder")
-	root.AddCommand(section7Command(&s), slopeCommand(&s), scaleCommand(&s), copiesCommand(&s), accessCommand(&s), consoleCommand(&s), operationsCommand(&s), bulkCommand(&s), replicaCommand(&s), notificationsCommand(&s), appsCommand(&s), idleCommand(), soakCommand(&s), runCommand(&s), floorCommand(&s), smokeCommand(&s), listCommand())
+	root.AddCommand(section7Command(&s), slopeCommand(&s), scaleCommand(&s), copiesCommand(&s), accessCommand(&s), consoleCommand(&s), operationsCommand(&s), bulkCommand(&s), replicaCommand(&s), tablesCommand(&s), notificationsCommand(&s), appsCommand(&s), idleCommand(), soakCommand(&s), runCommand(&s), floorCommand(&s), smokeCommand(&s), listCommand())
 	return root
 }
 
