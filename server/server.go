@@ -78,8 +78,9 @@ type Server struct {
 	version           string
 	instance          string       // the id of this process among those of the database
 	served            atomic.Int64 // requests
-	profiles          *profiles    // that are stored
-	guides            *guides      // of packages
+	inFlight          web.InFlight
+	profiles          *profiles // that are stored
+	guides            *guides   // of packages
 	heap              heap
 	leaving           atomic.Bool // it serves until its drain delay is over, and is not ready
 	closers           []func()    // in the order of building; Close runs them backwards
@@ -369,6 +370,7 @@ func (s *Server) mux() *web.Mux {
 		Limiter:  s.limiter,
 		Settings: func() *web.Settings { return &s.derived.Load().web },
 		Metrics:  web.NewMetrics(s.Metrics),
+		InFlight: &s.inFlight,
 		Tracing:  &s.tracing,
 		Logger:   s.Logger,
 	}

@@ -82,6 +82,7 @@ type export struct {
 	patients map[int64]bool
 	// joined are those who are in the Group and were not at _since.
 	joined map[int64]bool
+	pacer  *jobs.Pacer
 }
 
 // exportType is what an export knows of a resource type.
@@ -418,8 +419,13 @@ func (e *export) findPatients(ctx context.Context) (patients, joined map[int64]b
 		if err != nil {
 			return nil, nil, err
 		}
-		for after := int64(0); after < last; {
-			if after, err = e.s.Store.VersionsAt(ctx, store.MomentPage{ResourceType: "Patient", At: e.moment, After: after, Last: last, Count: pageResources}, add); err != nil {
+		for page := (store.MomentPage{ResourceType: "Patient", At: e.moment, Last: last}); page.After < last; {
+			page.Count = e.pacer.Size(pageResources)
+			err := e.pacer.Slice(ctx, page.Count, func() (err error) {
+				page.After, err = e.s.Store.VersionsAt(ctx, page, add)
+				return err
+			})
+			if err != nil {
 				return nil, nil, err
 			}
 		}
@@ -453,12 +459,8 @@ func (e *export) findPatients(ctx context.Context) (patients, joined map[int64]b
 	for _, id := range ids {
 		refs = append(refs, int64(fhir.ValueReference("Patient", id)))
 	}
-	for some := range slices.Chunk(refs, targetsAtOnce) {
-		if err := e.s.Store.VersionsAtByRefs(ctx, some, e.moment, add); err != nil {
-			return nil, nil, err
-		}
-	}
-	return patients, joined, nil
+	err = e.inSlices(ctx, refs, targetsAtOnce, func(some []int64) error { return e.s.Store.VersionsAtByRefs(ctx, some, e.moment, add) })
+	return patients, joined, err
 }
 
 // members are the ids of the patients of the Group and of its member Groups at a moment. Groups
@@ -552,6 +554,7 @@ func (s *Service) runExport(ctx context.Context, t *jobs.Task) (jobs.Result, err
 	if err != nil {
 		return jobs.Result{}, err
 	}
+	e.pacer = t.NewPacer()
 	if err := e.loadPatients(ctx, t.Job.ID); err != nil {
 		return jobs.Result{}, err
 	}
@@ -615,6 +618,7 @@ func (s *Service) planExport(ctx, owned context.Context, t *jobs.Task, spec *exp
 	if err != nil {
 		return jobs.Result{}, err
 	}
+	e.pacer = t.NewPacer()
 	if err := e.loadPatients(ctx, t.Job.ID); err != nil {
 		return jobs.Result{}, err
 	}

@@ -117,21 +117,34 @@ func (w *exportWriter) readSpans(spans []exportSpan) error {
 		if err != nil {
 			return err
 		}
-		page := store.MomentPage{ResourceType: span.Type, At: w.moment, Until: w.spec.Until, Last: span.Last, Count: pageResources,
-			WithIndex: w.spec.Level != "system" && !t.self}
-		if len(w.joined) == 0 {
-			page.Since = w.spec.Since
-		}
-		for page.After = span.After; page.After < span.Last; {
-			if page.After, err = w.s.Store.VersionsAt(w.ctx, page, w.offer); err != nil {
-				return err
-			}
-			if err := w.settle(w.take); err != nil {
+		page := w.pageOf(span)
+		page.WithIndex = w.spec.Level != "system" && !t.self
+		for page.After < span.Last {
+			page.Count = w.pacer.Size(pageResources)
+			err := w.pacer.Slice(w.ctx, page.Count, func() error { return w.readPage(&page, w.offer) })
+			if err != nil {
 				return err
 			}
 		}
 	}
 	return nil
+}
+
+// pageOf returns the first page of a span, before any of it is read.
+func (w *exportWriter) pageOf(span exportSpan) store.MomentPage {
+	page := store.MomentPage{ResourceType: span.Type, At: w.moment, Until: w.spec.Until, After: span.After, Last: span.Last, Count: pageResources}
+	if len(w.joined) == 0 {
+		page.Since = w.spec.Since
+	}
+	return page
+}
+
+// readPage offers the resources of a page, and moves the page behind them.
+func (w *exportWriter) readPage(page *store.MomentPage, offer func(*store.Stored) error) (err error) {
+	if page.After, err = w.s.Store.VersionsAt(w.ctx, *page, offer); err != nil {
+		return err
+	}
+	return w.settle(w.take)
 }
 
 // readMembers writes the resources of the level that refer to one of a few patients.
@@ -155,36 +168,53 @@ func (w *exportWriter) readMembers(spans []exportSpan) error {
 			return w.offer(v)
 		}
 		if t.self {
-			err := w.s.Store.VersionsAtByRefs(w.ctx, patients, w.moment, offer)
+			err := w.inSlices(w.ctx, patients, targetsAtOnce, func(some []int64) error {
+				if err := w.s.Store.VersionsAtByRefs(w.ctx, some, w.moment, offer); err != nil {
+					return err
+				}
+				return w.settle(w.take)
+			})
 			if err != nil {
-				return err
-			}
-			if err := w.settle(w.take); err != nil {
 				return err
 			}
 		}
 		if len(t.keys) == 0 {
 			continue
 		}
-		for some := range slices.Chunk(patients, patientsAtOnce) {
-			page := store.MomentPage{ResourceType: span.Type, At: w.moment, Until: w.spec.Until, Last: span.Last, Count: pageResources, Terms: []int64{}}
-			for _, ref := range some {
-				for _, key := range t.keys {
-					page.Terms = append(page.Terms, key.Term(fhir.Value(ref)))
-				}
-			}
-			if len(w.joined) == 0 {
-				page.Since = w.spec.Since
-			}
-			for page.After = span.After; page.After < span.Last; {
-				if page.After, err = w.s.Store.VersionsAt(w.ctx, page, offer); err != nil {
-					return err
-				}
-				if err := w.settle(w.take); err != nil {
-					return err
-				}
-			}
+		err = w.inSlices(w.ctx, patients, patientsAtOnce, func(some []int64) error { return w.readPatients(span, t, some, offer) })
+		if err != nil {
+			return err
 		}
+	}
+	return nil
+}
+
+// readPatients offers the resources of a span that refer to some patients.
+func (w *exportWriter) readPatients(span exportSpan, t *exportType, patients []int64, offer func(*store.Stored) error) error {
+	page := w.pageOf(span)
+	page.Terms = []int64{}
+	for _, ref := range patients {
+		for _, key := range t.keys {
+			page.Terms = append(page.Terms, key.Term(fhir.Value(ref)))
+		}
+	}
+	for page.After < span.Last {
+		if err := w.readPage(&page, offer); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// inSlices calls read with all references, at most so many at a time, and gives way to requests.
+func (e *export) inSlices(ctx context.Context, refs []int64, most int, read func(some []int64) error) error {
+	for len(refs) > 0 {
+		n := min(e.pacer.Size(most), len(refs))
+		err := e.pacer.Slice(ctx, n, func() error { return read(refs[:n]) })
+		if err != nil {
+			return err
+		}
+		refs = refs[n:]
 	}
 	return nil
 }
@@ -210,12 +240,7 @@ func (w *exportWriter) readTargets() error {
 		refs = append(refs, ref)
 	}
 	slices.Sort(refs)
-	for some := range slices.Chunk(refs, targetsAtOnce) {
-		if err := w.targetsOf(some); err != nil {
-			return err
-		}
-	}
-	return nil
+	return w.inSlices(w.ctx, refs, targetsAtOnce, w.targetsOf)
 }
 
 func (w *exportWriter) targetsOf(refs []int64) error {
@@ -310,32 +335,40 @@ func (w *exportWriter) readProvenance() error {
 	if err != nil {
 		return err
 	}
-	page := store.MomentPage{ResourceType: "Provenance", At: w.moment, Last: last, Count: pageResources / 4, WithIndex: true}
+	page := store.MomentPage{ResourceType: "Provenance", At: w.moment, Last: last, WithIndex: true}
 	associated := w.spec.Associated
 	if associated == "" {
 		page.Since, page.Until = w.spec.Since, w.spec.Until
 	}
 	newest := make(map[int64]newestProvenance) // by what it is about
+	read := func(each func(p *provenanceOf, about []int64) error) (err error) {
+		var list []provenanceOf
+		page.After, err = w.s.Store.VersionsAt(w.ctx, page, func(v *store.Stored) error {
+			p, ok, err := w.provenance(v)
+			if ok {
+				list = append(list, p)
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		about, err := w.aboutExported(list, associated != "")
+		if err != nil {
+			return err
+		}
+		for i := range list {
+			if err := each(&list[i], about[list[i].Ref]); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
 	pass := func(each func(p *provenanceOf, about []int64) error) error {
 		for page.After = 0; page.After < last; {
-			var list []provenanceOf
-			if page.After, err = w.s.Store.VersionsAt(w.ctx, page, func(v *store.Stored) error {
-				p, ok, err := w.provenance(v)
-				if ok {
-					list = append(list, p)
-				}
+			page.Count = w.pacer.Size(pageResources / 4)
+			if err := w.pacer.Slice(w.ctx, page.Count, func() error { return read(each) }); err != nil {
 				return err
-			}); err != nil {
-				return err
-			}
-			about, err := w.aboutExported(list, associated != "")
-			if err != nil {
-				return err
-			}
-			for i := range list {
-				if err := each(&list[i], about[list[i].Ref]); err != nil {
-					return err
-				}
 			}
 		}
 		return nil
@@ -499,33 +532,36 @@ func (w *exportWriter) readDeletions() error {
 		if t.condition.None() || !t.asked && !t.self {
 			continue
 		}
-		for after := int64(0); ; {
-			after, err = w.s.Store.DeletionsAt(w.ctx, typ, w.spec.Since, w.moment, after, pageResources, func(v *store.Stored) error {
-				c := &candidate{Stored: v, e: w.export}
-				defer c.release()
-				in, err := w.wasInLevel(t, c, gone)
-				if in {
-					in, err = w.visible(t, c)
-				}
-				if err != nil || !in {
-					return err
-				}
-				if t.self {
-					gone[v.Ref] = true
-				}
-				if !t.asked {
-					return nil
-				}
-				if refs = append(refs, typ+"/"+v.ID); len(refs) == deletionsOfLine {
-					return flush()
-				}
+		offer := func(v *store.Stored) error {
+			c := &candidate{Stored: v, e: w.export}
+			defer c.release()
+			in, err := w.wasInLevel(t, c, gone)
+			if in {
+				in, err = w.visible(t, c)
+			}
+			if err != nil || !in {
+				return err
+			}
+			if t.self {
+				gone[v.Ref] = true
+			}
+			if !t.asked {
 				return nil
+			}
+			if refs = append(refs, typ+"/"+v.ID); len(refs) == deletionsOfLine {
+				return flush()
+			}
+			return nil
+		}
+		after := int64(0)
+		for first := true; first || after > 0; first = false {
+			// Each page looks at all deletions after _since: smaller ones would cost more.
+			err := w.pacer.Slice(w.ctx, pageResources, func() (err error) {
+				after, err = w.s.Store.DeletionsAt(w.ctx, typ, w.spec.Since, w.moment, after, pageResources, offer)
+				return err
 			})
 			if err != nil {
 				return err
-			}
-			if after == 0 {
-				break
 			}
 		}
 	}

@@ -31,6 +31,7 @@ func (s *Service) Serves(name, typ, id string) bool {
 // KickOff checks a request, adds its job, and answers 202 with the status URL.
 func (s *Service) KickOff(ctx context.Context, x *web.Exchange, r *http.Request, k rest.KickOff) {
 	x.Route = "kick-off"
+	x.LeaveFlight()
 	var j *jobs.Job
 	var parts []jobs.Part
 	err := s.ready(ctx)
@@ -56,6 +57,7 @@ func (s *Service) KickOff(ctx context.Context, x *web.Exchange, r *http.Request,
 // request and makes the job.
 func (s *Service) Start(ctx context.Context, x *web.Exchange, r *http.Request, k rest.KickOff, make func() (*jobs.Job, []jobs.Part, error)) {
 	x.Route = "kick-off"
+	x.LeaveFlight()
 	var j *jobs.Job
 	var parts []jobs.Part
 	err := s.ready(ctx)

@@ -151,7 +151,7 @@ func (p *importReader) upload(ctx context.Context, x *web.Exchange, r *http.Requ
 	_ = http.NewResponseController(x).SetWriteDeadline(time.Time{})
 	j := &jobs.Job{ID: s.Jobs.NewID(), Type: "import", Reason: "an import of an upload"}
 	c := &chunks{ctx: ctx, storage: s.Storage, prefix: j.ID + "/upload", maxLine: p.settings.Import.MaxLine, room: s.room(p.settings.QuotaBytes)}
-	body := &countingReader{r: r.Body}
+	body := &countingReader{r: s.Jobs.NewPacer().Reader(ctx, r.Body)}
 	if err = c.split(body); err != nil {
 		bad, unreadable := errors.AsType[errInput](err)
 		if !unreadable {
@@ -215,7 +215,7 @@ func (s *Service) fetchInput(ctx context.Context, t *jobs.Task, spec *importSpec
 	var c *chunks
 	err := f.fetch(ctx, spec.Inputs[input].URL, func(in io.Reader) error {
 		c = &chunks{ctx: ctx, storage: s.Storage, prefix: jobPath(t), maxLine: settings.Import.MaxLine, typ: spec.Inputs[input].Type, room: s.room(settings.QuotaBytes)}
-		return c.split(in)
+		return c.split(t.NewPacer().Reader(ctx, in))
 	})
 	if bad, ok := errors.AsType[errInput](err); ok {
 		return jobs.Result{Data: importData{Input: input, Failure: bad.reason}, Failed: 1}, nil
@@ -264,7 +264,7 @@ func (s *Service) storeLines(ctx context.Context, t *jobs.Task, spec *importSpec
 		return jobs.Result{}, fmt.Errorf("open the lines of an import: %w", err)
 	}
 	defer file.Close()
-	l := &lineReader{s: s, ctx: owned, base: t.Job.Base, input: spec.Inputs[part.Input], source: spec.Source}
+	l := &lineReader{s: s, ctx: owned, base: t.Job.Base, input: spec.Inputs[part.Input], source: spec.Source, reading: t.NewPacer(), writing: t.NewPacer()}
 	for {
 		if _, err := file.Seek(kept.Offset, io.SeekStart); err != nil {
 			return jobs.Result{}, err
@@ -303,7 +303,11 @@ func (s *Service) storeBatches(ctx context.Context, t *jobs.Task, l *lineReader,
 	reading.Go(func() {
 		defer close(batches)
 		for {
-			b := l.next()
+			var b lineBatch
+			most := min(l.reading.Size(batchLines), l.writing.Size(batchLines))
+			if l.reading.Slice(under, most, func() error { b = l.next(most); return nil }) != nil {
+				return
+			}
 			select {
 			case batches <- b:
 			case <-under.Done():
@@ -316,7 +320,8 @@ func (s *Service) storeBatches(ctx context.Context, t *jobs.Task, l *lineReader,
 	})
 	for b := range batches {
 		if b.end > kept.Offset {
-			if err := s.storeBatch(l.ctx, t, input, kept, b); err != nil {
+			err := l.writing.Slice(ctx, len(b.writes)+len(b.failed), func() error { return s.storeBatch(l.ctx, t, input, kept, b) })
+			if err != nil {
 				return err
 			}
 			t.Progress(kept.stored())
@@ -343,10 +348,12 @@ type lineReader struct {
 	held   *record // begins the next batch
 	// aloneUntil is the offset up to which each line is a batch.
 	aloneUntil int64
+	// reading and writing pace the making of batches and their transactions.
+	reading, writing *jobs.Pacer
 }
 
-// next returns the next batch; its err is io.EOF with the last one.
-func (l *lineReader) next() lineBatch {
+// next returns the next batch, of at most some lines; its err is io.EOF with the last one.
+func (l *lineReader) next(most int) lineBatch {
 	b := lineBatch{end: l.offset}
 	seen := make(map[int64]bool)
 	size := 0
@@ -359,7 +366,7 @@ func (l *lineReader) next() lineBatch {
 			b.err = err
 			return b
 		}
-		if len(b.lines)+len(b.failed) > 0 && (len(b.lines)+len(b.failed) >= batchLines || size+len(r.text) > batchBytes) {
+		if len(b.lines)+len(b.failed) > 0 && (len(b.lines)+len(b.failed) >= most || size+len(r.text) > batchBytes) {
 			l.held = &r
 			return b
 		}

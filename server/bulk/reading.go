@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"kiln/server/fhir"
+	"kiln/server/jobs"
 	"kiln/server/outcome"
 	"kiln/server/search/match"
 	"kiln/server/store"
@@ -22,6 +23,8 @@ type ReadingSpec struct {
 	// Terms bounds the resources to those that have one of these terms of the index; nil does not. A
 	// resource that was changed while it is read can come without.
 	Terms []int64
+	// Pacer makes the reading give way to requests; nil does not.
+	Pacer *jobs.Pacer
 }
 
 // Reading is the resources of one type, as they were at a moment and as far as a principal may search and
@@ -51,6 +54,7 @@ func (s *Service) NewReading(ctx context.Context, spec ReadingSpec, moment time.
 		return nil, err
 	}
 	t.asked = true
+	e.pacer = spec.Pacer
 	r := &Reading{spec: spec, e: e, t: t, bound: len(spec.Patients) > 0 || len(spec.Groups) > 0}
 	if r.bound {
 		e.patients, err = e.boundPatients(ctx, spec.Patients, spec.Groups)
@@ -73,20 +77,17 @@ func (e *export) boundPatients(ctx context.Context, patients, groups []string) (
 			refs = append(refs, int64(fhir.ValueReference(typ, id)))
 		}
 		out := make(map[int64]bool)
-		for some := range slices.Chunk(refs, targetsAtOnce) {
-			err := e.s.Store.VersionsAtByRefs(ctx, some, e.moment, func(v *store.Stored) error {
+		err = e.inSlices(ctx, refs, targetsAtOnce, func(some []int64) error {
+			return e.s.Store.VersionsAtByRefs(ctx, some, e.moment, func(v *store.Stored) error {
 				c := &candidate{Stored: v, e: e}
 				defer c.release()
 				ok, err := e.visible(t, c)
 				out[v.Ref] = ok
 				return err
 			})
-			if err != nil {
-				return nil, err
-			}
-		}
+		})
 		maps.DeleteFunc(out, func(_ int64, ok bool) bool { return !ok })
-		return out, nil
+		return out, err
 	}
 	check := func(typ, parameter string, ids []string) (map[int64]bool, error) {
 		found, err := visible(typ, ids)
@@ -154,7 +155,7 @@ func (r *Reading) Each(ctx context.Context, each func(v *store.Stored) error) er
 	if err != nil || high == 0 {
 		return err
 	}
-	page := store.MomentPage{ResourceType: r.spec.ResourceType, At: r.e.moment, Since: r.spec.Since, Count: pageResources, WithIndex: r.bound && !r.t.self}
+	page := store.MomentPage{ResourceType: r.spec.ResourceType, At: r.e.moment, Since: r.spec.Since, WithIndex: r.bound && !r.t.self}
 	if r.bound && r.t.self {
 		return r.eachOfRefs(ctx, offer)
 	}
@@ -162,7 +163,12 @@ func (r *Reading) Each(ctx context.Context, each func(v *store.Stored) error) er
 	if terms == nil {
 		page.Last = high
 		for page.After = low - 1; page.After < high; {
-			if page.After, err = r.e.s.Store.VersionsAt(ctx, page, offer); err != nil {
+			page.Count = r.e.pacer.Size(pageResources)
+			err := r.e.pacer.Slice(ctx, page.Count, func() (err error) {
+				page.After, err = r.e.s.Store.VersionsAt(ctx, page, offer)
+				return err
+			})
+			if err != nil {
 				return err
 			}
 		}
@@ -181,23 +187,25 @@ func (r *Reading) Each(ctx context.Context, each func(v *store.Stored) error) er
 // eachOfTerms reads the resources of a span that have one of some terms.
 func (r *Reading) eachOfTerms(ctx context.Context, page store.MomentPage, terms []int64, after, last int64, offer func(*store.Stored) error) error {
 	var rids []int64
-	for some := range slices.Chunk(terms, readingTerms) {
+	err := r.e.inSlices(ctx, terms, readingTerms, func(some []int64) error {
 		list, err := r.e.s.Store.RIDsByTerms(ctx, some, after, last)
-		if err != nil {
-			return err
-		}
 		rids = append(rids, list...)
+		return err
+	})
+	if err != nil {
+		return err
 	}
 	if len(terms) > readingTerms {
 		slices.Sort(rids)
 		rids = slices.Compact(rids)
 	}
 	for page.After = after; page.After < last; page.After = page.Last {
-		n := min(len(rids), pageResources)
+		n := min(len(rids), r.e.pacer.Size(pageResources))
 		if page.Last = last; n < len(rids) {
 			page.Last = rids[n-1]
 		}
-		if err := r.e.s.Store.VersionsAtByRIDs(ctx, page, rids[:n], offer); err != nil {
+		err := r.e.pacer.Slice(ctx, n, func() error { return r.e.s.Store.VersionsAtByRIDs(ctx, page, rids[:n], offer) })
+		if err != nil {
 			return err
 		}
 		rids = rids[n:]
@@ -213,12 +221,9 @@ func (r *Reading) eachOfRefs(ctx context.Context, offer func(*store.Stored) erro
 		}
 		return offer(v)
 	}
-	for some := range slices.Chunk(slices.Sorted(maps.Keys(r.e.patients)), targetsAtOnce) {
-		if err := r.e.s.Store.VersionsAtByRefs(ctx, some, r.e.moment, since); err != nil {
-			return err
-		}
-	}
-	return nil
+	return r.e.inSlices(ctx, slices.Sorted(maps.Keys(r.e.patients)), targetsAtOnce, func(some []int64) error {
+		return r.e.s.Store.VersionsAtByRefs(ctx, some, r.e.moment, since)
+	})
 }
 
 // terms are terms of which each resource of the Reading has one; nil where none are known.

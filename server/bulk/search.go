@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/url"
+	"strconv"
 	"strings"
 
 	"kiln/server/fhir"
@@ -26,7 +27,7 @@ type searchSpec struct {
 }
 
 // searchPage is the size of the pages that an asynchronous search reads.
-const searchPage = "1000"
+const searchPage = 1000
 
 // searchJob checks a search or $everything and makes its job.
 func (s *Service) searchJob(ctx context.Context, k rest.KickOff) (*jobs.Job, []jobs.Part, error) {
@@ -98,28 +99,20 @@ func (s *Service) runSearch(ctx context.Context, t *jobs.Task) (jobs.Result, err
 	out := s.newLines(ctx, t)
 	defer out.abort()
 	seen := make(map[int64]bool)
-	page := url.Values{"_count": {searchPage}}
-	for first := true; ; first = false {
-		var answer interaction.Response
-		if spec.Operation == "" {
-			answer, err = s.Search(owned, spec.search(page))
-		} else {
-			answer, err = s.everything(owned, &spec, page)
-		}
-		if err != nil {
-			return jobs.Result{}, err
-		}
-		err = s.addEntries(out, seen, answer.Bundle, first)
-		next := nextCursor(answer.Bundle)
-		answer.Release()
+	page := url.Values{}
+	pacer := t.NewPacer()
+	for first := true; first || page.Get("_cursor") != ""; first = false {
+		count := pacer.Size(searchPage)
+		page.Set("_count", strconv.Itoa(count))
+		err := pacer.Slice(ctx, count, func() error {
+			next, err := s.writePage(owned, out, seen, &spec, page)
+			page.Set("_cursor", next)
+			return err
+		})
 		if err != nil {
 			return jobs.Result{}, err
 		}
 		t.Progress(int64(len(seen)))
-		if next == "" {
-			break
-		}
-		page.Set("_cursor", next)
 	}
 	files, err := out.close()
 	if err != nil {
@@ -127,6 +120,21 @@ func (s *Service) runSearch(ctx context.Context, t *jobs.Task) (jobs.Result, err
 	}
 	n := int64(len(seen))
 	return jobs.Result{Files: files, Total: n, Done: n, Shared: map[string]any{"moment": began}}, nil
+}
+
+// writePage writes the resources of a page that were not written yet, and returns the cursor of the next page.
+func (s *Service) writePage(ctx context.Context, out *lines, seen map[int64]bool, p *searchSpec, page url.Values) (next string, err error) {
+	var answer interaction.Response
+	if p.Operation == "" {
+		answer, err = s.Search(ctx, p.search(page))
+	} else {
+		answer, err = s.everything(ctx, p, page)
+	}
+	if err != nil {
+		return "", err
+	}
+	defer answer.Release()
+	return nextCursor(answer.Bundle), s.addEntries(out, seen, answer.Bundle, page.Get("_cursor") == "")
 }
 
 // addEntries writes the resources of a page that were not written yet, and the first page's

@@ -170,9 +170,9 @@ func (s *Service) Kinds() []jobs.Kind {
 
 // Mount serves the status URLs and files.
 func (s *Service) Mount(m *web.Mux) {
-	m.HandleFunc(web.FHIR, "GET /$job/{id}", s.status)
-	m.HandleFunc(web.FHIR, "DELETE /$job/{id}", s.remove)
-	m.HandleFunc(web.FHIR, "GET /$job/{id}/{file}", s.download)
+	m.HandleFunc(web.Jobs, "GET /$job/{id}", s.status)
+	m.HandleFunc(web.Jobs, "DELETE /$job/{id}", s.remove)
+	m.HandleFunc(web.Jobs, "GET /$job/{id}/{file}", s.download)
 }
 
 // pollCounter counts the requests for the status of each job.

@@ -1,7 +1,10 @@
 package conformance
 
 import (
+	"bufio"
 	"fmt"
+	"net"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -27,5 +30,68 @@ func TestLongImportLetsOthersWork(t *testing.T) {
 	s.imported(long).want(36_000, 0, 0, 0)
 	if all := time.Since(began); export > all*3/4 {
 		t.Errorf("the export took %s of the %s of the import", export, all)
+	}
+}
+
+// holdRequest sends the header of a request and not its body: the request is in flight until the test ends.
+func (s *service) holdRequest() {
+	s.t.Helper()
+	at, err := url.Parse(s.root("/"))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	c, err := net.Dial("tcp", at.Host)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { c.Close() })
+	fmt.Fprintf(c, "POST /fhir/Patient HTTP/1.1\r\nHost: %s\r\nContent-Type: application/fhir+json\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n", at.Host)
+	if line, err := bufio.NewReader(c).ReadString('\n'); err != nil || !strings.Contains(line, "100") { // its handler reads the body
+		s.t.Fatalf("%q %v", line, err)
+	}
+}
+
+// Contract: Bulk data: jobs give way to requests, and end also where requests never do. Kick-offs, the status and
+// the files of jobs are no such requests.
+func TestJobsGiveWayToRequests(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	const n = 300
+	var lines strings.Builder
+	for i := range n {
+		fmt.Fprintf(&lines, `{"resourceType":"Patient","id":"%d","active":true}`+"\n", i)
+	}
+	rests := func() string { return s.metric("service_job_rest_seconds_total") }
+	s.upload(lines.String()).want(n, 0, 0, 0)
+	s.bulk("GET", "/$export", "")
+	if d := rests(); d != "0" {
+		t.Errorf("beside kick-offs, polls and downloads of its own a job has rested %s s", d)
+	}
+
+	s.holdRequest()
+	for _, work := range []struct {
+		name string
+		do   func()
+	}{
+		{"an import", func() { s.upload(lines.String()).want(0, 0, n, 0) }},
+		{"an export", func() {
+			if got := len(s.bulk("GET", "/$export?_type=Patient", "").lines); got != n {
+				t.Errorf("an export beside requests has %d resources", got)
+			}
+		}},
+		{"an export of some patients", func() {
+			s.bulk("GET", "/Patient/$export?patient=Patient/1,Patient/2", "").want("Patient/1", "Patient/2")
+		}},
+		{"a search", func() {
+			if got := len(s.bulk("GET", "/Patient?active=true", "", "Prefer", "respond-async").lines); got != n {
+				t.Errorf("an asynchronous search beside requests has %d resources", got)
+			}
+		}},
+	} {
+		before := rests()
+		work.do()
+		if rests() == before {
+			t.Errorf("%s has not given way to a request in flight", work.name)
+		}
 	}
 }

@@ -373,7 +373,7 @@ func TestBulkExportSince(t *testing.T) {
 // Contract: Bulk data, Asynchronous requests: searches and $everything.
 func TestAsynchronousSearch(t *testing.T) {
 	t.Parallel()
-	s := start(t, func(c *server.Config) { c.Jobs.MaxPerClient, c.Jobs.PollsPerMinute, c.Search.MaxCount = 1000, 5, 3 })
+	s := start(t, func(c *server.Config) { c.Jobs.MaxPerClient, c.Jobs.PollsPerMinute, c.Search.MaxCount = 1000, 100, 3 })
 	s.putAll(`{"resourceType":"Patient","id":"1"}`)
 	var names []string
 	for _, id := range []string{"a", "b", "c", "d", "e", "f", "g"} {
@@ -392,7 +392,7 @@ func TestAsynchronousSearch(t *testing.T) {
 	}
 	s.do("GET", "/Patient/1", "", "Prefer", "respond-async").want(200)
 	at := s.bulk("GET", "/Patient", "").status
-	for range 5 {
+	for range 100 {
 		s.do("GET", at, "")
 	}
 	if a := s.do("GET", at, ""); a.header.Get("Retry-After") == "" {

@@ -29,6 +29,11 @@
 // The parts of a stage wait until all parts of earlier stages are done. A part can add parts: the
 // first part of an export fixes the moment and adds the parts that read.
 //
+// # Pace
+//
+// While requests come, parts work in short slices, one part of a server at a time, and rest in between (Pacer). Each
+// server paces its jobs by its own requests alone, so servers share no state for it.
+//
 // # Why no queue library
 //
 // riverqueue/river was considered. It knows jobs and not parts of a job, has no number of a lease

@@ -79,6 +79,7 @@ type Task struct {
 	Kept []byte
 
 	away func() bool // see Wait
+	pace *pace
 	mu   sync.Mutex
 	done int64
 }
@@ -172,7 +173,11 @@ type Core struct {
 	Sweep func(ctx context.Context) error
 	// Authorization says that jobs have clients and users, which can be disabled.
 	Authorization bool
+	// Requests reports whether requests are in flight on this server or were within a time: the jobs give
+	// way to them (Pacer). nil has none.
+	Requests func(within time.Duration) bool
 
+	pace      *pace
 	holder    string
 	wake      chan struct{}
 	parts     *prometheus.CounterVec
@@ -184,7 +189,8 @@ func (c *Core) Open(metrics prometheus.Registerer) {
 	c.holder, c.wake = c.NewID(), make(chan struct{}, 1)
 	c.parts = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "service_job_parts_total", Help: "Parts of jobs, by type and outcome: done, failed, lost."}, []string{"type", "outcome"})
 	c.resources = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "service_job_resources_total", Help: "Resources that jobs have processed, by type."}, []string{"type"})
-	metrics.MustRegister(c.parts, c.resources, &jobCounts{core: c})
+	c.pace = newPace(c.Requests)
+	metrics.MustRegister(c.parts, c.resources, c.pace.rested, &jobCounts{core: c})
 }
 
 // Wake lets Run look for parts at once.

@@ -109,7 +109,7 @@ func (c *Core) claim(ctx context.Context) (*Task, error) {
 		_, err := c.endJob(ctx, j.ID, Failed, string(outcome.CodeException), fmt.Sprintf("a part was given up after %d attempts", r.Attempts))
 		return nil, err
 	}
-	return &Task{Job: j, Number: int(r.Number), Stage: int(r.Stage), Spec: r.Spec, Lease: r.Lease, Kept: r.Progress}, nil
+	return &Task{Job: j, Number: int(r.Number), Stage: int(r.Stage), Spec: r.Spec, Lease: r.Lease, Kept: r.Progress, pace: c.pace}, nil
 }
 
 // work runs one part, with its lease renewed beside it, and stores the result.

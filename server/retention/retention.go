@@ -1,14 +1,14 @@
 // Package retention removes old AuditEvents and old versions of resources, as jobs of the core of
-// package jobs. It decides what is old and how fast it goes; the tables belong to package store.
+// package jobs. It decides what is old; the tables belong to package store.
 //
 //	Start ──> job ──> part "plan": counts, fixes the instants
 //	                    ├──> part "audit":   AuditEvents from before audit.retention_days
 //	                    └──> part "history": versions superseded before fhir.history_retention_days
 //
-// A part removes a hundred resources in a transaction that also stores its progress under
+// A part removes at most a hundred resources in a transaction that also stores its progress under
 // the lease of the part. So a killed server loses and repeats nothing, and a server that was
-// frozen removes nothing after another one has taken over. Between two transactions a part
-// pauses, a multiple of the transaction's time, and leaves the database to the requests.
+// frozen removes nothing after another one has taken over. While requests come, the transactions are
+// smaller and a part rests between them (jobs.Pacer).
 package retention
 
 import (
@@ -27,15 +27,12 @@ import (
 // Type is the type of the jobs.
 const Type = "retention"
 
-// The size and the pace of the work. 100 deletions take 8 to 16 ms; with nine pauses as long,
-// a part takes a tenth of one PostgreSQL process, and a million AuditEvents about half an hour. Larger
-// batches delay the commits of requests: theirs wait for the WAL of the batch.
 const (
-	batchSize   = 100
-	pauseFactor = 9
-	leastPause  = 5 * time.Millisecond
-	startEach   = 24 * time.Hour // a job starts by itself as often
-	lookEach    = time.Minute    // for whether one is due
+	// batchSize is the most removals of a transaction: 100 take 8 to 16 ms. Larger batches delay the commits of
+	// requests, which wait for the WAL of the batch.
+	batchSize = 100
+	startEach = 24 * time.Hour // a job starts by itself as often
+	lookEach  = time.Minute    // for whether one is due
 )
 
 // auditType is the type that audit.retention_days is about.
@@ -213,30 +210,31 @@ func (s *Service) removeAuditEvents(ctx context.Context, t *jobs.Task, p part, k
 	if err != nil || typ.Name == "" {
 		return err
 	}
-	for {
-		began := time.Now()
-		var next kept
-		var n int64
-		err := s.Store.InTx(ctx, func(tx *store.Tx) (err error) {
-			if n, err = tx.RemoveOld(ctx, typ, p.Before, batchSize); err != nil {
-				return err
+	pacer := t.NewPacer()
+	for more := true; more; {
+		size := pacer.Size(batchSize)
+		err := pacer.Slice(ctx, size, func() error {
+			var next kept
+			err := s.Store.InTx(ctx, func(tx *store.Tx) error {
+				n, err := tx.RemoveOld(ctx, typ, p.Before, size)
+				if err != nil {
+					return err
+				}
+				next, more = *k, n == int64(size)
+				next.Removed += n
+				return t.Keep(ctx, tx.Conn(), next, next.Removed)
+			})
+			if err == nil {
+				*k = next
 			}
-			next = *k
-			next.Removed += n
-			return t.Keep(ctx, tx.Conn(), next, next.Removed)
+			return err
 		})
 		if err != nil {
 			return err
 		}
-		*k = next
 		t.Progress(k.Removed)
-		if n < batchSize {
-			return nil
-		}
-		if err := rest(ctx, time.Since(began)); err != nil {
-			return err
-		}
 	}
+	return nil
 }
 
 func (s *Service) removeVersions(ctx context.Context, t *jobs.Task, p part, k *kept) error {
@@ -244,6 +242,7 @@ func (s *Service) removeVersions(ctx context.Context, t *jobs.Task, p part, k *k
 	if err != nil {
 		return err
 	}
+	pacer := t.NewPacer()
 	for _, typ := range types { // ascending numbers
 		if typ.Number < k.Type {
 			continue
@@ -252,44 +251,32 @@ func (s *Service) removeVersions(ctx context.Context, t *jobs.Task, p part, k *k
 			k.Type, k.Cursor = typ.Number, store.VersionCursor{}
 		}
 		for more := true; more; {
-			began := time.Now()
-			var next kept
-			err := s.Store.InTx(ctx, func(tx *store.Tx) error {
-				b, err := tx.RemoveVersions(ctx, typ, p.Before, k.Cursor, batchSize)
-				if err != nil {
-					return err
+			size := pacer.Size(batchSize)
+			err := pacer.Slice(ctx, size, func() error {
+				var next kept
+				err := s.Store.InTx(ctx, func(tx *store.Tx) error {
+					b, err := tx.RemoveVersions(ctx, typ, p.Before, k.Cursor, size)
+					if err != nil {
+						return err
+					}
+					next, more = *k, b.Looked == int64(size)
+					next.Cursor = b.Next
+					next.Removed += b.Removed
+					next.Looked += b.Looked
+					return t.Keep(ctx, tx.Conn(), next, next.Looked)
+				})
+				if err == nil {
+					*k = next
 				}
-				next, more = *k, b.Looked == batchSize
-				next.Cursor = b.Next
-				next.Removed += b.Removed
-				next.Looked += b.Looked
-				return t.Keep(ctx, tx.Conn(), next, next.Looked)
+				return err
 			})
 			if err != nil {
 				return err
 			}
-			*k = next
 			t.Progress(k.Looked)
-			if more {
-				if err := rest(ctx, time.Since(began)); err != nil {
-					return err
-				}
-			}
 		}
 	}
 	return nil
-}
-
-// rest leaves the database to others after a transaction.
-func rest(ctx context.Context, took time.Duration) error {
-	timer := time.NewTimer(max(leastPause, pauseFactor*took))
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
 }
 
 // jobEnded records the end of a job.

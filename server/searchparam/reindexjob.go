@@ -39,11 +39,17 @@ func ReindexKind(st *store.Store) jobs.Kind {
 		if err := json.Unmarshal(t.Kept, &k); err != nil {
 			return jobs.Result{}, outcome.New(outcome.CodeException, "the progress of a reindex job cannot be read").Because(err)
 		}
+		pacer := t.NewPacer()
 		for r.Low = max(r.Low, k.Next); r.Low <= r.High; r.Low = k.Next {
 			next := k
-			_, n, err := st.ReindexChunk(ctx, r, func(tx *store.Tx, low, n int64) error {
-				next = reindexed{Next: low, Done: k.Done + n}
-				return t.Keep(ctx, tx.Conn(), next, next.Done)
+			var n int64
+			size := pacer.Size(store.ReindexChunkSize)
+			err := pacer.Slice(ctx, size, func() (err error) {
+				_, n, err = st.ReindexChunk(ctx, r, size, func(tx *store.Tx, low, n int64) error {
+					next = reindexed{Next: low, Done: k.Done + n}
+					return t.Keep(ctx, tx.Conn(), next, next.Done)
+				})
+				return err
 			})
 			if _, known := outcome.From(err); known && (outcome.Ours(err) || outcome.Is(err, outcome.CodeConflict)) {
 				// The search parameters of this server are not those of the job, or it does not know them now.

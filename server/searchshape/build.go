@@ -41,7 +41,7 @@ func BuildKind(s *store.Store, log *slog.Logger) jobs.Kind {
 			if err := t.Wait(); err != nil { // for PostgreSQL, perhaps for hours
 				return jobs.Result{}, err
 			}
-			return jobs.Result{}, s.BuildIndex(ctx, b.Name, b.Statement)
+			return jobs.Result{}, s.BuildIndex(ctx, b.Name, b.Statement, !t.NewPacer().Busy())
 		},
 		Ended: func(ctx context.Context, j *jobs.Job) {
 			if j.State == jobs.Done {

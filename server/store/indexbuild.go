@@ -62,17 +62,23 @@ func (s *Store) ValidIndexes(ctx context.Context, names []string) (map[string]bo
 
 // BuildIndex builds an index by a statement CREATE INDEX CONCURRENTLY, and drops the unfinished part of
 // an earlier attempt first. An index that is complete stays as it is. BuildIndex uses a connection of its
-// own, because a build can take hours. It fails with invalid where PostgreSQL rejects the statement.
+// own, because a build can take hours. parallel lets PostgreSQL use several processes. BuildIndex fails with invalid
+// where PostgreSQL rejects the statement.
 //
 // Only one server works on an index at a time: another one waits until the connection of the first has
 // ended, also where that server is frozen.
-func (s *Store) BuildIndex(ctx context.Context, name, statement string) error {
+func (s *Store) BuildIndex(ctx context.Context, name, statement string, parallel bool) error {
 	return s.lockIndex(ctx, name, func(conn *pgx.Conn, valid bool) error {
 		if valid {
 			return nil
 		}
 		if err := dropIndex(ctx, conn, name); err != nil {
 			return err
+		}
+		if !parallel {
+			if _, err := conn.Exec(ctx, "SET max_parallel_maintenance_workers = 0"); err != nil {
+				return err
+			}
 		}
 		_, err := conn.Exec(ctx, statement)
 		if e := (*pgconn.PgError)(nil); ctx.Err() == nil && errors.As(err, &e) && !isRetryable(err) && e.Severity != "FATAL" {

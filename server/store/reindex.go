@@ -63,13 +63,13 @@ func (j *ReindexJob) ReasonText() string {
 	return "asked for by POST /$reindex"
 }
 
-// chunkSize is the number of resources that are worked on in one transaction:
+// ReindexChunkSize is the number of resources that are worked on in one transaction without requests:
 // some tens of milliseconds, which is how long a write of one of them may wait.
-const chunkSize = 500
+const ReindexChunkSize = 500
 
 // partSize is the number of resources of a part of the work, which one server does: many chunks, so that
 // the work of a large database is not many thousand parts.
-const partSize = 20 * chunkSize
+const partSize = 20 * ReindexChunkSize
 
 // keepJobs is how long jobs that ended well are listed.
 const keepJobs = 7 * 24 * time.Hour
@@ -238,7 +238,7 @@ type ReindexRange struct {
 // The resources are read without locks. An index that differs from the one that the search
 // parameters give is written under the lock of its resource, unless the resource has
 // a new version by then: that was indexed by the same search parameters.
-func (s *Store) ReindexChunk(ctx context.Context, r ReindexRange, keep func(t *Tx, next, n int64) error) (next, n int64, err error) {
+func (s *Store) ReindexChunk(ctx context.Context, r ReindexRange, size int, keep func(t *Tx, next, n int64) error) (next, n int64, err error) {
 	err = s.InTx(ctx, func(t *Tx) error {
 		q := db.New(t.tx)
 		w, err := q.ReindexWork(ctx, r.Job)
@@ -248,7 +248,7 @@ func (s *Store) ReindexChunk(ctx context.Context, r ReindexRange, keep func(t *T
 		if err != nil {
 			return fmt.Errorf("read a job: %w", err)
 		}
-		all, progress, last, err := s.compareChunk(ctx, t, r, w)
+		all, progress, last, err := s.compareChunk(ctx, t, r, w, size)
 		if err != nil {
 			return err
 		}
@@ -273,7 +273,7 @@ func (s *Store) ReindexChunk(ctx context.Context, r ReindexRange, keep func(t *T
 
 // compareChunk reads the first resources of a range and makes their indexes; last is the surrogate of the last
 // one. With ranges all are returned, for their rows to be compared too.
-func (s *Store) compareChunk(ctx context.Context, t *Tx, part ReindexRange, c db.ReindexWorkRow) ([]*stale, db.AddReindexProgressParams, int64, error) {
+func (s *Store) compareChunk(ctx context.Context, t *Tx, part ReindexRange, c db.ReindexWorkRow, size int) ([]*stale, db.AddReindexProgressParams, int64, error) {
 	last := part.High
 	progress := db.AddReindexProgressParams{FailedKeys: []int64{}}
 	fail := func(keys []int64) {
@@ -284,7 +284,7 @@ func (s *Store) compareChunk(ctx context.Context, t *Tx, part ReindexRange, c db
 		}
 	}
 	var all []*stale
-	rows, err := t.tx.Query(ctx, db.ReindexResources, part.Low, part.High, chunkSize)
+	rows, err := t.tx.Query(ctx, db.ReindexResources, part.Low, part.High, size)
 	if err != nil {
 		return nil, progress, 0, err
 	}

@@ -33,6 +33,7 @@ func (m *Mux) admitRequest(x *Exchange, r *http.Request, g Group) bool {
 		x.Fail(r, err)
 		return false
 	}
+	x.countInFlight(g)
 	if p == nil || p.IsOpen() {
 		x.ctx = access.WithPrincipal(x.ctx, p)
 	} else {

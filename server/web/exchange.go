@@ -40,6 +40,8 @@ type Exchange struct {
 	status int
 	bytes  int
 	stream bool // long-lived: not slow
+	// inFlight says that Mux.InFlight counts the request.
+	inFlight bool
 
 	span    telemetry.Span
 	timings *telemetry.Timings // nil where they are not asked for

@@ -27,6 +27,8 @@ type Mux struct {
 	// be nil.
 	Decided func(x *Exchange, r *http.Request)
 	Metrics *Metrics // nil counts nothing
+	// InFlight counts the requests that jobs give way to; nil counts none.
+	InFlight *InFlight
 	// Pages answers browsers; nil has no pages.
 	Pages Pages
 	// Observed is called for each request that came over the network, when it is answered; may be nil.
@@ -60,6 +62,8 @@ type Group struct {
 	// out of the URL before anyone sees it.
 	TokenInQuery bool
 	Unlimited    bool // never refused for its rate
+	// Background says that nobody waits for quick answers: InFlight does not count the requests.
+	Background bool
 	// Throttled answers a request that the Limiter has refused, with 429; nil answers with
 	// the OperationOutcome alone.
 	Throttled func(w http.ResponseWriter, r *http.Request, e *outcome.Error)
@@ -89,12 +93,13 @@ func (t Token) scope() string {
 
 // The groups of paths.
 var (
-	Health  = Group{Name: "health", Token: NoToken, Unlimited: true}
-	Metric  = Group{Name: "metrics", Token: MetricsToken, Unlimited: true}
+	Health  = Group{Name: "health", Token: NoToken, Unlimited: true, Background: true}
+	Metric  = Group{Name: "metrics", Token: MetricsToken, Unlimited: true, Background: true}
 	Public  = Group{Name: "public", Token: NoToken} // discovery, the authorization server
-	Admin   = Group{Name: "admin", Token: AdminToken}
+	Admin   = Group{Name: "admin", Token: AdminToken, Background: true}
 	FHIR    = Group{Name: "fhir", Token: AnyToken}
-	Streams = Group{Name: "streams", Token: AnyToken, TokenInQuery: true}
+	Jobs    = Group{Name: "jobs", Token: AnyToken, Background: true} // the status and the files of jobs
+	Streams = Group{Name: "streams", Token: AnyToken, TokenInQuery: true, Background: true}
 )
 
 // Limiter counts requests by who makes them.
@@ -223,6 +228,7 @@ func isConsole(path string) bool { return path == "/console" || strings.HasPrefi
 // logged.
 func (m *Mux) finish(x *Exchange, r *http.Request) {
 	p := recover()
+	x.endFlight()
 	if p == http.ErrAbortHandler {
 		panic(p)
 	}

@@ -51,6 +51,7 @@ func (s *OpenStreams) Open(w http.ResponseWriter, r *http.Request) (ctx context.
 	_ = control.SetReadDeadline(time.Time{})
 	if x := ExchangeOf(w); x != nil {
 		x.stream = true
+		x.LeaveFlight()
 	}
 	ctx, cancel := context.WithCancelCause(r.Context())
 	st := &stream{cancel}

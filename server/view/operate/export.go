@@ -245,7 +245,7 @@ func (s *Service) runExport(ctx context.Context, t *jobs.Task) (jobs.Result, err
 	}
 	w := &exportWriter{s: s, ctx: ctx, t: t, form: form, output: o, columns: v.Columns, options: format.Options{NoHeader: !spec.Header}}
 	defer w.abort()
-	reading, err := s.Bulk.NewReading(owned, bulk.ReadingSpec{ResourceType: v.Resource, Since: spec.Since, Patients: spec.Patients, Groups: spec.Groups, Terms: s.terms(v)}, shared.Moment)
+	reading, err := s.Bulk.NewReading(owned, bulk.ReadingSpec{ResourceType: v.Resource, Since: spec.Since, Patients: spec.Patients, Groups: spec.Groups, Terms: s.terms(v), Pacer: t.NewPacer()}, shared.Moment)
 	if err != nil {
 		return jobs.Result{}, err
 	}

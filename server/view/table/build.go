@@ -147,15 +147,17 @@ func (s *Service) storeRows(ctx context.Context, t *jobs.Task, g *generation, v 
 	pages := make(chan page, pagesAhead)
 	chunks := make(chan *chunk, 1)
 	stored := make(chan error, 1)
+	storing := t.NewPacer()
 	go func() {
 		defer close(pages)
-		if err := s.readPages(ctx, v.Resource, *p, pages); err != nil {
+		if err := s.readPages(ctx, t.NewPacer(), v.Resource, *p, pages); err != nil {
 			cancel(err)
 		}
 	}()
 	go func() {
 		for c := range chunks {
-			if err := s.storeChunk(ctx, t, g, c, p); err != nil {
+			err := storing.Slice(ctx, len(c.items)+len(c.problems), func() error { return s.storeChunk(ctx, t, g, c, p) })
+			if err != nil {
 				cancel(err)
 				break
 			}
@@ -184,7 +186,7 @@ evaluate:
 			}
 		}
 		c.last = read.end
-		if resources += len(read.resources); len(c.data) >= chunkBytes || resources >= chunkResources {
+		if resources += len(read.resources); len(c.data) >= chunkBytes || resources >= storing.Size(chunkResources) {
 			resources = 0
 			if !send() {
 				break
@@ -220,18 +222,22 @@ func (s *Service) storeChunk(ctx context.Context, t *jobs.Task, g *generation, c
 }
 
 // readPages reads and decodes the resources of a build.
-func (s *Service) readPages(ctx context.Context, typ string, p buildProgress, pages chan<- page) error {
+func (s *Service) readPages(ctx context.Context, pacer *jobs.Pacer, typ string, p buildProgress, pages chan<- page) error {
 	for p.After < p.Last {
 		out := page{}
-		end, err := s.Store.VersionsAt(ctx, store.MomentPage{ResourceType: typ, At: p.Moment, After: p.After, Last: p.Last, Count: pageResources}, func(v *store.Stored) error {
-			r, err := s.decode(ctx, &v.Version)
-			out.resources = append(out.resources, r)
+		asked := store.MomentPage{ResourceType: typ, At: p.Moment, After: p.After, Last: p.Last, Count: pacer.Size(pageResources)}
+		err := pacer.Slice(ctx, asked.Count, func() (err error) {
+			out.end, err = s.Store.VersionsAt(ctx, asked, func(v *store.Stored) error {
+				r, err := s.decode(ctx, &v.Version)
+				out.resources = append(out.resources, r)
+				return err
+			})
 			return err
 		})
 		if err != nil {
 			return err
 		}
-		p.After, out.end = end, end
+		p.After = out.end
 		select {
 		case pages <- out:
 		case <-ctx.Done():
