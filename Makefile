@@ -26,16 +26,16 @@ demo: postgresql build ## serve a demo with authorization, made-up patients and 
 
 test: postgresql ## run every test, on a PostgreSQL that is thrown away (or TEST_DATABASE_URL), and print the skipped ones
 	@{ failed=0; \
-	tools/with-postgresql go test -json -count=1 -timeout 20m $(TESTFLAGS) $(PKG) || failed=1; \
+	tools/with-postgresql go test -json -count=1 -timeout 40m $(TESTFLAGS) $(PKG) || failed=1; \
 	if [ "$(PKG)" = ./... ]; then (cd tools && go test -json -count=1 $(TESTFLAGS) ./...) || failed=1; fi; \
 	exit $$failed; } | (cd tools && go run ./testsummary $(filter -v,$(TESTFLAGS)))
 
 test-on: ## run every test on another PostgreSQL: make test-on PG=17
 	@if [ -z "$(PG)" ]; then echo "say which one: make test-on PG=17"; exit 1; fi
-	env -u TEST_DATABASE_URL PG=$(PG) tools/with-postgresql go test -count=1 -timeout 20m $(TESTFLAGS) $(PKG)
+	env -u TEST_DATABASE_URL PG=$(PG) tools/with-postgresql go test -count=1 -timeout 40m $(TESTFLAGS) $(PKG)
 
 conformance: postgresql ## run the black-box tests of the running service
-	tools/with-postgresql go test -count=1 -timeout 20m $(TESTFLAGS) ./server/conformance/...
+	tools/with-postgresql go test -count=1 -timeout 40m $(TESTFLAGS) ./server/conformance/...
 
 generate: ## compile definitions/ and queries/ to gen/
 	go generate ./codegen/...

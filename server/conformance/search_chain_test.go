@@ -126,4 +126,11 @@ func TestSearchChain(t *testing.T) {
 	s.searches(t, "Encounter", []searchCase{
 		{"#has: Encounter?patient._has:Group:member:_id=102", "patient._has:Group:member:_id=g1", "e1"},
 	})
+	s.do("DELETE", "/Patient/p2", "").want(204)
+	s.searches(t, "Encounter", []searchCase{
+		{"#chaining: the target is deleted", "patient.birthdate=1950", ""},
+		{"#chaining: the target is deleted", "subject:Patient._id=p1,p2", "e2"},
+		{"#chaining: the target is deleted", "subject._id=p2", ""},
+		{"#reference: a reference to a deleted resource", "subject=Patient/p2", "e1"},
+	})
 }

@@ -96,17 +96,17 @@ func embeds(param *fhir.Parameter, target string, sub match.Clause) bool {
 }
 
 // link is the chain over param to resources of type target for which sub holds; names says that the reference
-// may be a canonical. A chain that ends in `_id` is a reference.
+// may be a canonical. An embedded resource is known by its `_id` alone.
 func (p *parser) link(param *fhir.Parameter, target string, sub match.Clause, names bool) []match.Match {
 	var out []match.Match
-	if ids, ok := onlyIDs(sub); ok {
+	if !isEmbedded(param) {
+		out = append(out, match.Chain{Keys: param.Keys, Target: target, Clauses: []match.Clause{sub}})
+	} else if ids, ok := onlyIDs(sub); ok {
 		values := make([]fhir.Value, len(ids.Refs))
 		for i, ref := range ids.Refs {
 			values[i] = fhir.Value(ref)
 		}
 		out = append(out, match.TermsOf(param.Keys, values...))
-	} else if !isEmbedded(param) {
-		out = append(out, match.Chain{Keys: param.Keys, Target: target, Clauses: []match.Clause{sub}})
 	}
 	if url, ok := p.reg.canonical(target); ok && names {
 		p.addNotice(url)
