@@ -291,76 +291,49 @@ func (r *reader) enqueue(ctx context.Context, changes []store.Change) (func(cont
 	if err != nil {
 		return nil, err
 	}
-	var hits []matching.Hit
-	for start := 0; start < len(changes); {
-		// Up to the next change that changes who matches.
-		end := start
-		for end < len(changes) && !r.changesSubscribers(changes[end]) {
-			end++
-		}
-		some, err := r.matchChanges(ctx, changes[start:end])
-		if err != nil {
-			return nil, err
-		}
-		hits = append(hits, some...)
-		if start = end; end == len(changes) {
-			break
-		}
-		// Definitions that were written one after another are applied together.
-		for end++; definesCriteria(changes[start]) && end < len(changes) && definesCriteria(changes[end]); end++ {
-		}
-		if definesCriteria(changes[start]) {
-			err = r.applyDefinitions(ctx, changes[start:end])
-		} else {
-			err = r.applyChange(ctx, changes[start])
-		}
-		if err != nil {
-			return nil, err
-		}
-		// Another Subscription may be about Subscriptions or topics.
-		if some, err = r.matchChanges(ctx, changes[start:end]); err != nil {
-			return nil, err
-		}
-		hits = append(hits, some...)
-		start = end
+	b := &batch{reader: r}
+	if err := matching.HandleChanges(ctx, b, changes); err != nil {
+		return nil, err
 	}
+	hits := b.hits
 	if len(hits) == 0 {
 		return nil, nil
 	}
 	return func(ctx context.Context, tx pgx.Tx) error { return r.s.queue.addDeliveries(ctx, tx, hits) }, nil
 }
 
-// matchChanges finds who changes are for.
-func (r *reader) matchChanges(ctx context.Context, changes []store.Change) ([]matching.Hit, error) {
-	var wanted []store.Change
-	previous := false
-	for _, c := range changes {
-		if r.matcher.WantsType(c.ResourceType) {
-			wanted = append(wanted, c)
-			previous = previous || r.matcher.NeedsPrevious(c.ResourceType)
-		}
-	}
-	if len(wanted) == 0 {
-		return nil, nil
-	}
-	events, err := r.s.evaluator().ReadEvents(ctx, wanted, previous)
-	if err != nil {
-		return nil, err
-	}
-	hits, costly, err := r.s.evaluator().MatchEvents(ctx, r.matcher, events)
-	if err != nil {
-		return nil, err
-	}
-	for _, sub := range costly {
-		if err := r.s.endCostly(ctx, sub.ID); err != nil {
-			return nil, err
-		}
-		r.matcher.RemoveSubscriber(sub.ID)
-	}
-	return hits, nil
+// batch is some changes that a reader matches: a matching.ChangeHandler that collects hits.
+type batch struct {
+	*reader
+	hits []matching.Hit
 }
 
-func (r *reader) changesSubscribers(c store.Change) bool {
+// MatchChanges implements matching.ChangeHandler.
+func (b *batch) MatchChanges(ctx context.Context, changes []store.Change) error {
+	_, hits, costly, err := b.s.evaluator().MatchChanges(ctx, b.matcher, changes, nil)
+	if err != nil {
+		return err
+	}
+	for _, sub := range costly {
+		if err := b.s.endCostly(ctx, sub.ID); err != nil {
+			return err
+		}
+		b.matcher.RemoveSubscriber(sub.ID)
+	}
+	b.hits = append(b.hits, hits...)
+	return nil
+}
+
+// ApplyChanges implements matching.ChangeHandler.
+func (b *batch) ApplyChanges(ctx context.Context, changes []store.Change) error {
+	if matching.DefinesCriteria(changes[0]) {
+		return b.applyDefinitions(ctx, changes)
+	}
+	return b.applyChange(ctx, changes[0])
+}
+
+// AltersRules implements matching.ChangeHandler.
+func (r *reader) AltersRules(c store.Change) bool {
 	switch c.ResourceType {
 	case "Subscription", "SubscriptionTopic", "SearchParameter":
 		return true

@@ -213,28 +213,14 @@ func (l *lane) publish(ctx context.Context, changes []store.Change) error {
 		}
 		l.epoch = e
 	}
-	for len(changes) > 0 {
-		if definesCriteria(changes[0]) {
-			if err := l.renew(ctx); err != nil {
-				return err
-			}
-		}
-		end := 1
-		for end < len(changes) && !definesCriteria(changes[end]) {
-			end++
-		}
-		if err := l.publishPart(ctx, changes[:end]); err != nil {
-			return err
-		}
-		changes = changes[end:]
-	}
-	return nil
+	return matching.HandleChanges(ctx, l, changes)
 }
 
-// definesCriteria reports whether a change may change what criteria mean.
-func definesCriteria(c store.Change) bool {
-	return c.ResourceType == "SearchParameter" || c.ResourceType == "SubscriptionTopic"
-}
+// AltersRules implements matching.ChangeHandler.
+func (l *lane) AltersRules(c store.Change) bool { return matching.DefinesCriteria(c) }
+
+// ApplyChanges implements matching.ChangeHandler.
+func (l *lane) ApplyChanges(ctx context.Context, _ []store.Change) error { return l.renew(ctx) }
 
 // renew parses again the criteria of the lane's listeners and of the Subscriptions that
 // they are bound to. A listener whose criteria are no longer possible is refused.
@@ -298,41 +284,27 @@ func (h *hub) renewed(ctx context.Context, l *listener) (wish, error) {
 	return w, err
 }
 
-// publishPart passes changes on by the criteria as they are; mu is held.
-func (l *lane) publishPart(ctx context.Context, changes []store.Change) error {
+// MatchChanges implements matching.ChangeHandler: it passes changes on by the criteria as they are; mu is held.
+func (l *lane) MatchChanges(ctx context.Context, changes []store.Change) error {
 	h := l.h
 	h.mu.Lock()
 	bound := len(h.bound) > 0
 	h.mu.Unlock()
-	var wanted []store.Change
-	for _, c := range changes {
-		if l.matcher.WantsType(c.ResourceType) || c.ResourceType == "Subscription" && bound {
-			wanted = append(wanted, c)
-		}
+	events, hits, costly, err := h.s.evaluator().MatchChanges(ctx, l.matcher, changes, func(c store.Change) bool {
+		return c.ResourceType == "Subscription" && bound
+	})
+	if err != nil {
+		return err
 	}
-	if len(wanted) > 0 {
-		events, err := h.s.evaluator().ReadEvents(ctx, wanted, l.previous(wanted))
-		if err != nil {
-			return err
-		}
-		hits, costly, err := h.s.evaluator().MatchEvents(ctx, l.matcher, events)
-		if err != nil {
-			return err
-		}
-		h.deliver(ctx, hits)
-		h.refuseCostly(costly)
-		for _, e := range events {
-			if e.ResourceType() == "Subscription" {
-				h.rebind(ctx, l, e.Version.ID)
-			}
+	h.deliver(ctx, hits)
+	h.refuseCostly(costly)
+	for _, e := range events {
+		if e.ResourceType() == "Subscription" {
+			h.rebind(ctx, l, e.Version.ID)
 		}
 	}
 	l.passOn(changes[len(changes)-1].Position)
 	return nil
-}
-
-func (l *lane) previous(changes []store.Change) bool {
-	return slices.ContainsFunc(changes, func(c store.Change) bool { return l.matcher.NeedsPrevious(c.ResourceType) })
 }
 
 // listenersOf are the listeners of hits, nil for one that has left.
