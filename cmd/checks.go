@@ -15,7 +15,7 @@ import (
 
 	"kiln/gen/db"
 	"kiln/server"
-	"kiln/server/notify"
+	"kiln/server/notify/owner"
 	"kiln/server/settings"
 	"kiln/server/store"
 )
@@ -274,9 +274,9 @@ func (f *findings) checkApps(ctx context.Context, conn *pgx.Conn) {
 
 // checkSubscriptions looks for Subscriptions that are off because they have no owner.
 func (f *findings) checkSubscriptions(ctx context.Context, conn *pgx.Conn) {
-	ids, err := db.New(conn).EndedSubscriptions(ctx, db.EndedSubscriptionsParams{Reason: notify.NoOwner, Count: shownIDs})
+	ids, err := db.New(conn).EndedSubscriptions(ctx, db.EndedSubscriptionsParams{Reason: owner.NoOwner, Count: shownIDs})
 	if err == nil && len(ids) > 0 {
-		err = fmt.Errorf("off: Subscription/%s: %s", strings.Join(ids, ", Subscription/"), notify.NoOwner)
+		err = fmt.Errorf("off: Subscription/%s: %s", strings.Join(ids, ", Subscription/"), owner.NoOwner)
 	}
 	f.add("subscriptions", "every subscription in force has an owner, or needs none", err)
 }

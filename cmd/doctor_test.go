@@ -21,7 +21,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"kiln/queries"
-	"kiln/server/notify"
+	"kiln/server/notify/owner"
 	"kiln/server/store/storetest"
 )
 
@@ -44,7 +44,7 @@ func TestDoctor(t *testing.T) {
 		{name: "synchronous_commit off", sql: "ALTER DATABASE %s SET synchronous_commit = off", what: "durability", says: "synchronous_commit is off"},
 		{name: "a read-only database", sql: "ALTER DATABASE %s SET default_transaction_read_only = on", what: "writes", says: "read-only"},
 		{name: "a missing table", sql: "DROP TABLE index_string", what: "schema", says: "index_string"},
-		{name: "a Subscription without an owner", sql: "INSERT INTO notification_subscription (id, status, owner, error) VALUES ('x', 'off', '{}', '" + notify.NoOwner + "')", what: "subscriptions", says: "Subscription/x: it has no owner"},
+		{name: "a Subscription without an owner", sql: "INSERT INTO notification_subscription (id, status, owner, error) VALUES ('x', 'off', '{}', '" + owner.NoOwner + "')", what: "subscriptions", says: "Subscription/x: it has no owner"},
 		{name: "an active App without a grant", auth: true, sql: activeApp, what: "apps", says: "App/x"},
 		{name: "an active App without a grant, without authorization", sql: activeApp},
 		{name: "an active App with a grant", auth: true, sql: activeApp + `; INSERT INTO oauth_client (id, registration, active, created, updated) VALUES ('app-x', '{"scopes": ["system/*.rs"]}', true, now(), now())`},

@@ -6,7 +6,8 @@ import (
 	"strconv"
 	"time"
 
-	"kiln/server/notify"
+	"kiln/server/notify/config"
+	"kiln/server/notify/webhook"
 )
 
 // NotificationsConfig is about subscriptions, webhooks, WebSocket and server-sent events.
@@ -102,7 +103,7 @@ func (c NotificationsConfig) check() error {
 			return fmt.Errorf("notifications.webhook.retry_backoff_seconds has %d: expected 0 or more", s)
 		}
 	}
-	if _, err := notify.SecretKey(c.Webhook.SigningSecret); err != nil {
+	if _, err := webhook.ParseSecret(c.Webhook.SigningSecret); err != nil {
 		return fmt.Errorf("notifications.webhook.signing_secret: the text after whsec_ is no base64")
 	}
 	if _, err := c.allowPrivate(false); err != nil {
@@ -162,24 +163,24 @@ func allowPrivate(section string, value Automatic, authEnabled bool) (bool, erro
 }
 
 // notifications are the settings of the service.
-func (c Config) notifications() notify.Config {
+func (c Config) notifications() config.Config {
 	n := c.Notifications
 	seconds := func(n int) time.Duration { return time.Duration(n) * time.Second }
-	key, _ := notify.SecretKey(n.Webhook.SigningSecret) // Check has read it
+	key, _ := webhook.ParseSecret(n.Webhook.SigningSecret) // Check has read it
 	private, _ := n.allowPrivate(c.Auth.Enabled)
-	out := notify.Config{
+	out := config.Config{
 		Enabled: n.Enabled, BaseURL: c.baseURL(), Address: c.address(), Authorized: c.Auth.Enabled, VRead: n.VRead, MaxSubscriptions: n.MaxSubscriptions,
-		Webhook: notify.WebhookConfig{
+		Webhook: config.WebhookConfig{
 			Enabled: n.Webhook.Enabled, Timeout: seconds(n.Webhook.TimeoutSeconds), MaxAttempts: n.Webhook.MaxRetries,
 			MaxConcurrent: n.Webhook.MaxConcurrentDeliveries, MaxInFlight: n.Webhook.MaxInFlightPerSubscription,
 			Heartbeat: seconds(n.Webhook.HeartbeatIntervalSeconds), SigningKey: key, MaxError: time.Duration(n.Webhook.MaxErrorHours) * time.Hour,
 			AllowHTTP: n.Webhook.AllowHTTP, AllowPrivate: private,
 		},
-		WebSocket: notify.WebSocketConfig{
+		WebSocket: config.WebSocketConfig{
 			Enabled: n.WebSocket.Enabled, MaxConnections: n.WebSocket.MaxConnections, Heartbeat: seconds(n.WebSocket.HeartbeatIntervalSeconds),
 			MaxMessageBytes: n.WebSocket.MaxMessageSizeBytes, AllowedOrigins: c.Server.AllowedOrigins,
 		},
-		SSE:     notify.SSEConfig{Enabled: n.SSE.Enabled, MaxConnections: n.SSE.MaxConnections, Heartbeat: seconds(n.SSE.HeartbeatIntervalSeconds)},
+		SSE:     config.SSEConfig{Enabled: n.SSE.Enabled, MaxConnections: n.SSE.MaxConnections, Heartbeat: seconds(n.SSE.HeartbeatIntervalSeconds)},
 		Workers: n.Queue.WorkerCount, Poll: seconds(n.Queue.PollIntervalSeconds), Retention: time.Duration(n.Queue.RetentionDays) * 24 * time.Hour,
 	}
 	for _, s := range n.Webhook.RetryBackoffSeconds {

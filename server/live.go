@@ -11,7 +11,7 @@ import (
 	"kiln/server/bulk"
 	"kiln/server/interaction"
 	"kiln/server/jobs"
-	"kiln/server/notify"
+	"kiln/server/notify/config"
 	"kiln/server/ratelimit"
 	"kiln/server/settings"
 	"kiln/server/store"
@@ -45,7 +45,7 @@ type derived struct {
 	interaction interaction.Settings
 	limits      ratelimit.Limits
 	// notifications are the settings of package notify.
-	notifications notify.Config
+	notifications config.Config
 	jobs          jobs.Settings
 	bulk          bulk.Settings
 	views         operate.Settings

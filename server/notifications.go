@@ -7,19 +7,21 @@ import (
 	"kiln/server/app"
 	"kiln/server/fhir"
 	"kiln/server/notify"
+	"kiln/server/notify/config"
+	"kiln/server/notify/owner"
 	"kiln/server/rest"
 )
 
 // notifications builds subscriptions, webhooks and event streams.
 func (s *Server) notifications(handler *rest.Handler) *notify.Service {
-	return &notify.Service{
-		Settings: func() *notify.Config { return &s.derived.Load().notifications },
+	return notify.New(notify.Parts{
+		Settings: func() *config.Config { return &s.derived.Load().notifications },
 		Flag:     func(ctx context.Context, feature string) bool { return s.enabled(ctx, "notifications."+feature) },
 		Store:    s.Store, Service: s.Service, Streams: s.Streams, Base: handler.Base, Format: rest.Format,
 		Log: s.Logger, Metrics: s.Metrics, Tracing: &s.tracing,
-		Rights: notify.Decided{Decider: s.Service.Access, Authorized: s.Config.Auth.Enabled, Stands: s.ownerStands}, Audit: s.audit,
+		Rights: owner.Decided{Decider: s.Service.Access, Authorized: s.Config.Auth.Enabled, Stands: s.ownerStands}, Audit: s.audit,
 		Refresh: s.Parameters.Refresh,
-	}
+	})
 }
 
 // startNotifications begins their work, for Apps too.
@@ -47,7 +49,7 @@ func (s *Server) logRead(ctx context.Context, v fhir.Version) error {
 
 // ownerStands asks the authorization server whether a client and a user still have access.
 // It fails with login, 401, if they have not, or if the user no longer acts for the patient.
-func (s *Server) ownerStands(ctx context.Context, o notify.Owner) error {
+func (s *Server) ownerStands(ctx context.Context, o owner.Owner) error {
 	if a, ok := s.authorizationServer.(interface {
 		Stands(ctx context.Context, subject, client, token, session string) error
 	}); ok {

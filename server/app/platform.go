@@ -21,6 +21,7 @@ import (
 	"kiln/server/interaction"
 	"kiln/server/notify"
 	"kiln/server/notify/matching"
+	"kiln/server/notify/webhook"
 	"kiln/server/operation"
 	"kiln/server/outbound"
 	"kiln/server/outcome"
@@ -140,7 +141,7 @@ type entry struct {
 
 	events matching.Kinds
 	filter filter
-	policy notify.Policy
+	policy webhook.Policy
 }
 
 // label names the entry in messages.

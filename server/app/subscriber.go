@@ -20,6 +20,8 @@ import (
 	"kiln/server/interaction"
 	"kiln/server/notify"
 	"kiln/server/notify/matching"
+	"kiln/server/notify/owner"
+	"kiln/server/notify/webhook"
 	"kiln/server/outcome"
 )
 
@@ -28,7 +30,7 @@ type Events interface {
 	// NewRule makes a rule of events of a type and of kinds that pass a test.
 	NewRule(ctx context.Context, typ string, kinds matching.Kinds, query string, test func(ctx context.Context, e *matching.Event) bool) (matching.Rule, error)
 	// Send sends a signed message to an endpoint.
-	Send(ctx context.Context, m notify.Message) notify.Result
+	Send(ctx context.Context, m webhook.Message) webhook.Result
 	// NotifyUsers sends a message about a resource to users.
 	NotifyUsers(ctx context.Context, typ, id string, recipients []string, message string) (notify string, sent int, err error)
 }
@@ -38,7 +40,7 @@ type Events interface {
 type Subscribers struct {
 	Platform *Platform
 	// Rights decides which resources an App may see; nil lets it see everything.
-	Rights notify.Rights
+	Rights owner.Rights
 }
 
 const subscriberPrefix = "App/"
@@ -83,8 +85,8 @@ func kindsOf(events []fhir.Code) (matching.Kinds, error) {
 var defaultBackoff = []time.Duration{10 * time.Second, 30 * time.Second, 60 * time.Second}
 
 // policyOf is when events are handed over again.
-func (p *Platform) policyOf(h *r4.AppOperationsHandler) notify.Policy {
-	policy := notify.Policy{MaxAttempts: 1 + p.Config().WebhookRetries, Backoff: defaultBackoff}
+func (p *Platform) policyOf(h *r4.AppOperationsHandler) webhook.Policy {
+	policy := webhook.Policy{MaxAttempts: 1 + p.Config().WebhookRetries, Backoff: defaultBackoff}
 	if h == nil || h.RetryPolicy == nil {
 		return policy
 	}
@@ -193,23 +195,23 @@ func (p *Platform) cut(e *entry, event *matching.Event, chain []string) {
 
 // Policy implements notify.SubscriberKind. It fails where the database does not say which
 // Apps are in force: an old policy, or none, would give an event up too soon.
-func (s Subscribers) Policy(ctx context.Context, subscriber string) (notify.Policy, error) {
+func (s Subscribers) Policy(ctx context.Context, subscriber string) (webhook.Policy, error) {
 	apps, err := s.Platform.currentSnapshot(ctx)
 	if err != nil {
-		return notify.Policy{}, fmt.Errorf("the Apps in force are not known: %w", err)
+		return webhook.Policy{}, fmt.Errorf("the Apps in force are not known: %w", err)
 	}
 	if e := apps.subscriptions[subscriber]; e != nil {
 		return e.policy, nil
 	}
-	return notify.Policy{MaxAttempts: 1}, nil // Deliver gives it up
+	return webhook.Policy{MaxAttempts: 1}, nil // Deliver gives it up
 }
 
 // Deliver implements notify.SubscriberKind.
-func (s Subscribers) Deliver(ctx context.Context, subscriber string, d *notify.Delivery, body []byte) notify.Result {
+func (s Subscribers) Deliver(ctx context.Context, subscriber string, d *notify.Delivery, body []byte) webhook.Result {
 	p := s.Platform
-	result := notify.Result{At: time.Now()}
+	result := webhook.Result{At: time.Now()}
 	defer func() { result.Duration = time.Since(result.At) }()
-	fail := func(format string, args ...any) notify.Result {
+	fail := func(format string, args ...any) webhook.Result {
 		result.Err = fmt.Sprintf(format, args...)
 		return result
 	}
@@ -280,7 +282,7 @@ func (s Subscribers) Deliver(ctx context.Context, subscriber string, d *notify.D
 }
 
 // deliver hands an event over to the handler.
-func (p *Platform) deliver(ctx context.Context, e *entry, d *notify.Delivery, body []byte, hc *handlerContext, log *invocation) notify.Result {
+func (p *Platform) deliver(ctx context.Context, e *entry, d *notify.Delivery, body []byte, hc *handlerContext, log *invocation) webhook.Result {
 	if e.remote != nil && e.broken == nil {
 		r := p.post(ctx, e, d.ID, body)
 		log.took, log.status, log.outcome = r.Duration, r.Status, "ok"
@@ -295,7 +297,7 @@ func (p *Platform) deliver(ctx context.Context, e *entry, d *notify.Delivery, bo
 		}
 		return r
 	}
-	result := notify.Result{At: time.Now()}
+	result := webhook.Result{At: time.Now()}
 	resp, err := p.invoke(ctx, &invoking{entry: e, context: hc, log: log,
 		params: interaction.OperationParams{ResourceType: e.typ, ID: hc.ResourceID, Values: url.Values{}}})
 	resp.Release()
@@ -311,7 +313,7 @@ func (p *Platform) deliver(ctx context.Context, e *entry, d *notify.Delivery, bo
 }
 
 // post sends the notification, with the App beside the other fields.
-func (p *Platform) post(ctx context.Context, e *entry, id uuid.UUID, body []byte) notify.Result {
+func (p *Platform) post(ctx context.Context, e *entry, id uuid.UUID, body []byte) webhook.Result {
 	u, err := url.Parse(e.remote.url)
 	headers := e.remote.headers.Clone()
 	headers.Set("X-App-Id", e.app)
@@ -323,9 +325,9 @@ func (p *Platform) post(ctx context.Context, e *entry, id uuid.UUID, body []byte
 		}
 	}
 	if err != nil {
-		return notify.Result{At: time.Now(), Err: "the request cannot be made"}
+		return webhook.Result{At: time.Now(), Err: "the request cannot be made"}
 	}
-	return p.Events.Send(ctx, notify.Message{Method: e.remote.method, URL: u, Header: headers, ID: id.String(), Subscriber: e.subscription,
+	return p.Events.Send(ctx, webhook.Message{Method: e.remote.method, URL: u, Header: headers, ID: id.String(), Subscriber: e.subscription,
 		ContentType: "application/json", Body: message(e, body), Timeout: p.Config().WebhookTimeout})
 }
 

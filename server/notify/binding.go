@@ -18,6 +18,8 @@ import (
 	"kiln/gen/db"
 	"kiln/server/access"
 	"kiln/server/interaction"
+	"kiln/server/notify/owner"
+	"kiln/server/notify/webhook"
 	"kiln/server/operation"
 	"kiln/server/outcome"
 )
@@ -93,7 +95,7 @@ func (s *Service) bindingToken(ctx context.Context, p operation.Request, in *ope
 	if err := s.db().TrimBindings(ctx); err != nil {
 		return interaction.Response{}, err
 	}
-	err := s.db().AddBinding(ctx, db.AddBindingParams{Token: sum[:], Subscriptions: bound, Owner: ownerOf(access.PrincipalFrom(ctx)).json(), Expires: expires})
+	err := s.db().AddBinding(ctx, db.AddBindingParams{Token: sum[:], Subscriptions: bound, Owner: owner.FromPrincipal(access.PrincipalFrom(ctx)).Encode(), Expires: expires})
 	if err != nil {
 		return interaction.Response{}, err
 	}
@@ -142,7 +144,7 @@ type bindings struct {
 // binding is one Subscription that one WebSocket is bound to.
 type binding struct {
 	id      string
-	owner   Owner         // of the token
+	owner   owner.Owner   // of the token
 	ready   chan struct{} // has an element when there may be events, or the Subscription has changed
 	last    int64         // number of the last event that was sent
 	started time.Time     // of the Subscription, whose events are counted from then on
@@ -255,9 +257,9 @@ func (k *socket) bindToken(token string) {
 		k.sendError("", err)
 		return
 	}
-	owner := readOwner(row.Owner)
+	o := owner.Decode(row.Owner)
 	for _, id := range row.Subscriptions {
-		one := &binding{id: id, owner: owner, ready: make(chan struct{}, 1)}
+		one := &binding{id: id, owner: o, ready: make(chan struct{}, 1)}
 		c, status, events, err := k.bindingState(one)
 		if err != nil {
 			k.sendError("", err)
@@ -297,11 +299,11 @@ func (k *socket) bindToken(token string) {
 // where that owner may not read it any more, or where the Subscription is off or has another channel.
 func (k *socket) bindingState(one *binding) (c *subscription, status string, events int64, err error) {
 	s := k.s
-	p, err := s.principalOf(k.ctx, one.owner)
+	p, err := owner.FindPrincipal(k.ctx, s.Rights, one.owner)
 	if err != nil {
 		return nil, "", 0, err
 	}
-	ctx := principalOf{principal: p}.contextWithPrincipal(access.WithPrincipal(k.ctx, access.Open))
+	ctx := owner.WithPrincipal(access.WithPrincipal(k.ctx, access.Open), p)
 	row, v, err := s.readableSubscription(ctx, access.Read, one.id)
 	if err != nil {
 		return nil, "", 0, err
@@ -375,7 +377,7 @@ func (k *socket) sendEvents(one *binding, c *subscription, status string) (sent 
 			return sent, err
 		}
 		for _, d := range list {
-			p, err := s.principalOf(k.ctx, one.owner)
+			p, err := owner.FindPrincipal(k.ctx, s.Rights, one.owner)
 			if err != nil {
 				return sent, err
 			}
@@ -387,10 +389,10 @@ func (k *socket) sendEvents(one *binding, c *subscription, status string) (sent 
 			if !may {
 				continue
 			}
-			ctx := principalOf{principal: p}.contextWithPrincipal(access.WithPrincipal(k.ctx, access.Open))
+			ctx := owner.WithPrincipal(access.WithPrincipal(k.ctx, access.Open), p)
 			k.sendText(s.backportBody(ctx, c, d.ID.String(), "event-notification", status, d.Number, d))
 			sent = true
-			s.metrics.countDelivery("websocket", "", Result{}, d.Event.Written)
+			s.metrics.countDelivery("websocket", "", webhook.Result{}, d.Event.Written)
 		}
 		if len(list) < bindingPage || k.ctx.Err() != nil {
 			return sent, nil

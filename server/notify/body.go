@@ -14,15 +14,10 @@ import (
 	"kiln/server/access"
 	"kiln/server/fhir"
 	"kiln/server/notify/matching"
-	"kiln/server/outcome"
 	"kiln/server/search"
 	"kiln/server/search/match"
 	"kiln/server/store"
 )
-
-func isRevoked(err error) bool {
-	return outcome.Is(err, outcome.CodeLogin, outcome.CodeForbidden)
-}
 
 const fhirJSON = "application/fhir+json"
 

@@ -13,7 +13,9 @@ import (
 
 	"kiln/gen/db"
 	"kiln/server/access"
+	"kiln/server/notify/config"
 	"kiln/server/notify/matching"
+	"kiln/server/notify/owner"
 	"kiln/server/outcome"
 	"kiln/server/store"
 )
@@ -49,8 +51,8 @@ func (s *Service) readers() []*reader {
 // run matches new changes while notifications are on.
 func (r *reader) run(ctx context.Context) {
 	s := r.s
-	for s.awaitOn(ctx, func(c *Config) bool { return c.Enabled }) {
-		on, off := s.contextWhile(ctx, func(c *Config) bool { return c.Enabled })
+	for s.watch.AwaitOn(ctx, func(c *config.Config) bool { return c.Enabled }) {
+		on, off := s.watch.ContextWhile(ctx, func(c *config.Config) bool { return c.Enabled })
 		err := s.feed.Run(on, r.name, store.Handler{Begin: r.loadSubscribers, Handle: r.enqueue, Committed: s.wakeUp, Idle: r.idle})
 		if err != nil && on.Err() == nil {
 			s.Log.Error("follow the change log", "reader", r.name, "error", err)
@@ -91,7 +93,7 @@ func (r *reader) loadSubscribers(ctx context.Context) error {
 	}
 	m := matching.NewMatcher()
 	ctx = withTopics(ctx)
-	principals := make(map[ownerKey]principalOf)
+	principals := make(map[owner.AccessKey]ownerRights)
 	r.topics = make(map[string]string)
 	for after := ""; ; {
 		rows, err := r.s.db().Subscriptions(ctx, db.SubscriptionsParams{After: after, Count: subscriptionPage})
@@ -119,9 +121,16 @@ func (r *reader) loadSubscribers(ctx context.Context) error {
 	return nil
 }
 
+// ownerRights are the rights of an owner, or why there are none.
+type ownerRights struct {
+	owner     owner.Owner
+	principal *access.Principal
+	err       error
+}
+
 // loadRows puts some Subscriptions into a matcher, or removes them. principals caches the principals of
 // owners.
-func (r *reader) loadRows(ctx context.Context, m *matching.Matcher, rows []db.SubscriptionsRow, principals map[ownerKey]principalOf) error {
+func (r *reader) loadRows(ctx context.Context, m *matching.Matcher, rows []db.SubscriptionsRow, principals map[owner.AccessKey]ownerRights) error {
 	var ids []string
 	for _, row := range rows {
 		if isMatchedStatus(row.Status, row.Started) {
@@ -138,18 +147,18 @@ func (r *reader) loadRows(ctx context.Context, m *matching.Matcher, rows []db.Su
 			continue
 		}
 		// Owners with one client, user and token differ in nothing that revokes their access.
-		owner := readOwner(row.Owner)
-		p, ok := principals[owner.ownerKey()]
-		if !ok || !reflect.DeepEqual(p.owner, owner) {
-			p = principalOf{owner: owner}
-			p.principal, p.err = r.s.principalOf(ctx, owner)
-			principals[owner.ownerKey()] = p
+		o := owner.Decode(row.Owner)
+		p, ok := principals[o.AccessKey()]
+		if !ok || !reflect.DeepEqual(p.owner, o) {
+			p = ownerRights{owner: o}
+			p.principal, p.err = owner.FindPrincipal(ctx, r.s.Rights, o)
+			principals[o.AccessKey()] = p
 		}
 		r.noteTopic(row.ID, versions[row.ID].Body)
 		var c *subscription
 		err := p.err
 		if err == nil {
-			c, err = r.s.compileStored(p.contextWithPrincipal(ctx), row.ID, versions)
+			c, err = r.s.compileStored(owner.WithPrincipal(ctx, p.principal), row.ID, versions)
 		}
 		if err := r.place(ctx, m, row.ID, row.StartedAt, c, err); err != nil {
 			return err
@@ -196,7 +205,7 @@ func (r *reader) loadSubscription(ctx context.Context, m *matching.Matcher, id s
 // loadSubscriptions is loadSubscription for several.
 func (r *reader) loadSubscriptions(ctx context.Context, m *matching.Matcher, ids []string) error {
 	ctx = withTopics(ctx)
-	principals := make(map[ownerKey]principalOf)
+	principals := make(map[owner.AccessKey]ownerRights)
 	for page := range slices.Chunk(ids, subscriptionPage) {
 		found, err := r.s.db().SubscriptionsByID(ctx, page)
 		if err != nil {
@@ -229,7 +238,7 @@ func (r *reader) place(ctx context.Context, m *matching.Matcher, id string, sinc
 				r.s.Log.Warn("a subscription cannot be carried out", "subscription", id, "error", err)
 			}
 			m.RemoveSubscriber(reference)
-			if isRevoked(err) {
+			if owner.IsRevoked(err) {
 				r.withoutRights[id] = true
 				return nil
 			}
@@ -248,9 +257,9 @@ const maxShared = 10_000
 // share returns a principal with the rights of p: one for all Subscriptions whose owners
 // differ only in their tokens, so that their rights are checked once for all of them.
 func (r *reader) share(p *access.Principal) *access.Principal {
-	o := ownerOf(p)
+	o := owner.FromPrincipal(p)
 	o.TokenID, o.Session = "", ""
-	rights := string(o.json())
+	rights := string(o.Encode())
 	if same := r.principals[rights]; same != nil {
 		return same
 	}

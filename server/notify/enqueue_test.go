@@ -15,6 +15,7 @@ import (
 	"kiln/gen/r4"
 	"kiln/server/fhir"
 	"kiln/server/interaction"
+	"kiln/server/notify/owner"
 	"kiln/server/search"
 	"kiln/server/searchparam"
 	"kiln/server/store"
@@ -65,7 +66,7 @@ func TestSubscriptionsAreLoadedInPages(t *testing.T) {
 			return err
 		}
 		for i := range count {
-			p := db.PutSubscriptionParams{ID: fmt.Sprint("s", i), Status: "active", Owner: Owner{}.json(), Started: true, Version: 1}
+			p := db.PutSubscriptionParams{ID: fmt.Sprint("s", i), Status: "active", Owner: owner.Owner{}.Encode(), Started: true, Version: 1}
 			if err := db.New(tx.Conn()).PutSubscription(t.Context(), p); err != nil {
 				return err
 			}

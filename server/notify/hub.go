@@ -16,6 +16,8 @@ import (
 	"kiln/gen/db"
 	"kiln/server/access"
 	"kiln/server/notify/matching"
+	"kiln/server/notify/owner"
+	"kiln/server/notify/webhook"
 	"kiln/server/outcome"
 	"kiln/server/store"
 )
@@ -410,7 +412,7 @@ func (c *client) noteWritten(m addressed) {
 	m.to.progress.written = m.position
 	m.to.mu.Unlock()
 	c.events.Add(1)
-	c.hub.s.metrics.countDelivery(c.channel, "", Result{}, m.message.written)
+	c.hub.s.metrics.countDelivery(c.channel, "", webhook.Result{}, m.message.written)
 }
 
 // reached is the position up to which the connection has everything that the listener is
@@ -687,7 +689,7 @@ func (h *hub) rebind(ctx context.Context, in *lane, id string) {
 	}
 	h.mu.Unlock()
 	for p := range rules {
-		c, err := h.s.readSubscription(principalOf{principal: p}.contextWithPrincipal(ctx), id)
+		c, err := h.s.readSubscription(owner.WithPrincipal(ctx, p), id)
 		if err == nil && c.status == statusActive && c.webSocket {
 			rules[p] = c.rules
 		}

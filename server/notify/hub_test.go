@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"kiln/server/fhir"
+	"kiln/server/notify/config"
 	"kiln/server/notify/matching"
 	"kiln/server/store"
 )
@@ -16,8 +17,7 @@ import (
 // missing when it goes on from there; the same holds of the cursor of each message. Listeners whose
 // criteria need the database hear of events later than others of the same connection.
 func TestCursorIsGoodForEveryListener(t *testing.T) {
-	s := &Service{Settings: func() *Config { return &Config{} }}
-	s.metrics = newMetrics(s, nil)
+	s := New(Parts{Settings: func() *config.Config { return &config.Config{} }})
 	position := func(i int) store.ChangePosition {
 		return store.ChangePosition{XID: int64(i), RID: int64(i), Version: 1}
 	}
@@ -143,7 +143,7 @@ func TestCursorIsGoodForEveryListener(t *testing.T) {
 // A connection that comes before the hub knows its position in the change log waits for it:
 // otherwise writes in between would never reach the connection.
 func TestNobodyListensBeforeTheHubBegins(t *testing.T) {
-	h := newHub(&Service{Settings: func() *Config { return &Config{} }})
+	h := newHub(New(Parts{Settings: func() *config.Config { return &config.Config{} }}))
 	c, _ := h.joinClient(nil, "sse")
 	early := newListener(c, since{position: store.ChangePosition{XID: 10, RID: 10, Version: 1}})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -164,7 +164,7 @@ func TestNobodyListensBeforeTheHubBegins(t *testing.T) {
 // transaction brings many events at once.
 func TestBurstIsNotSlow(t *testing.T) {
 	connect := func() *client {
-		c, _ := newHub(&Service{}).joinClient(nil, "websocket")
+		c, _ := newHub(New(Parts{Settings: func() *config.Config { return new(config.Config) }})).joinClient(nil, "websocket")
 		return c
 	}
 	slow := func(c *client) bool {
@@ -228,7 +228,7 @@ func TestBurstIsNotSlow(t *testing.T) {
 // else of the user has got it.
 func TestConnectionsAwaitMessages(t *testing.T) {
 	t.Parallel()
-	h := newHub(&Service{})
+	h := newHub(New(Parts{Settings: func() *config.Config { return new(config.Config) }}))
 	ended, end := context.WithCancel(t.Context())
 	end()
 	if err := h.awaitBegun(ended); !errors.Is(err, context.Canceled) {

@@ -11,9 +11,18 @@ import (
 
 	"kiln/gen/db"
 	"kiln/gen/r4"
+	"kiln/server/notify/config"
 	"kiln/server/notify/matching"
+	"kiln/server/notify/owner"
+	"kiln/server/notify/webhook"
 	"kiln/server/outcome"
 )
+
+// errorHeartbeat is how often the endpoint of a subscription in error is tried.
+const errorHeartbeat = time.Minute
+
+// heartbeatRate bounds heartbeats, a second, of all subscriptions and servers together.
+const heartbeatRate = 100
 
 // life takes Subscriptions through their status: the handshake of one that is requested,
 // heartbeats of one that is active or in error, the end of one that has an end. Any server
@@ -46,7 +55,7 @@ func (l *life) adopt(ctx context.Context) error {
 		for _, id := range ids {
 			status, reason := statusRequested, ""
 			if s.Settings().Authorized {
-				status, reason = statusOff, NoOwner
+				status, reason = statusOff, owner.NoOwner
 			}
 			err := s.changeStatus(ctx, id, []string{statusRequested, statusActive, statusError}, status, reason)
 			if outcome.Ours(err) {
@@ -71,7 +80,7 @@ func (l *life) run(ctx context.Context) {
 	places := make(chan struct{}, parallelHandshakes)
 	var working sync.WaitGroup
 	defer working.Wait()
-	for l.s.awaitOn(ctx, func(c *Config) bool { return c.Enabled }) {
+	for l.s.watch.AwaitOn(ctx, func(c *config.Config) bool { return c.Enabled }) {
 		err := l.adopt(ctx)
 		if err == nil {
 			break
@@ -79,7 +88,7 @@ func (l *life) run(ctx context.Context) {
 		l.s.Log.Warn("adopt the subscriptions of an older release", "error", err)
 		sleepFor(ctx, time.Second)
 	}
-	for l.s.awaitOn(ctx, func(c *Config) bool { return c.Enabled }) {
+	for l.s.watch.AwaitOn(ctx, func(c *config.Config) bool { return c.Enabled }) {
 		places <- struct{}{} // there is room for one
 		<-places
 		rows, err := l.due(ctx)
@@ -171,7 +180,7 @@ func (l *life) attend(ctx context.Context, row dueSubscription) error {
 		return s.changeStatus(ctx, row.ID, []string{statusRequested, statusActive, statusError}, statusOff, "")
 	}
 	if s.Rights != nil {
-		if ok, err := s.ownerStands(ctx, row.ID, readOwner(row.Owner)); err != nil || !ok {
+		if ok, err := s.ownerStands(ctx, row.ID, owner.Decode(row.Owner)); err != nil || !ok {
 			return err
 		}
 	}
@@ -185,9 +194,9 @@ func (l *life) attend(ctx context.Context, row dueSubscription) error {
 }
 
 // ownerStands ends a subscription whose owner's access was revoked.
-func (s *Service) ownerStands(ctx context.Context, id string, o Owner) (bool, error) {
+func (s *Service) ownerStands(ctx context.Context, id string, o owner.Owner) (bool, error) {
 	if _, err := s.Rights.Principal(ctx, o); err != nil {
-		if isRevoked(err) {
+		if owner.IsRevoked(err) {
 			return false, s.endRevoked(ctx, id, err)
 		}
 		return false, err
@@ -198,8 +207,8 @@ func (s *Service) ownerStands(ctx context.Context, id string, o Owner) (bool, er
 // endRevoked sets a subscription off whose owner has no rights.
 func (s *Service) endRevoked(ctx context.Context, id string, why error) error {
 	reason := "the owner's access was revoked"
-	if o, ok := outcome.From(why); ok && o == errNoOwner {
-		reason = NoOwner
+	if o, ok := outcome.From(why); ok && o == owner.ErrNoOwner {
+		reason = owner.NoOwner
 	}
 	return s.changeStatus(ctx, id, []string{statusActive, statusError, statusRequested}, statusOff, reason)
 }
@@ -228,7 +237,7 @@ func (l *life) handshake(ctx context.Context, row dueSubscription, c *subscripti
 		return s.changeStatus(ctx, row.ID, []string{statusRequested}, statusOff, "the endpoint answered 410 Gone")
 	}
 	s.metrics.failed.WithLabelValues(c.reference()).Inc()
-	retry, again := Policy{w.MaxAttempts, w.Backoff}.nextAttempt(int(row.Attempts)+1, result)
+	retry, again := webhook.Policy{MaxAttempts: w.MaxAttempts, Backoff: w.Backoff}.NextAttempt(int(row.Attempts)+1, result)
 	if !again {
 		return s.changeStatus(ctx, row.ID, []string{statusRequested}, statusError, "the handshake failed: "+result.Err)
 	}
@@ -291,9 +300,9 @@ func untilEnd(c *subscription, wait time.Duration) time.Duration {
 }
 
 // sendStatus sends a handshake or a heartbeat under an id.
-func (l *life) sendStatus(ctx context.Context, row dueSubscription, c *subscription, id uuid.UUID, kind, status string) Result {
+func (l *life) sendStatus(ctx context.Context, row dueSubscription, c *subscription, id uuid.UUID, kind, status string) webhook.Result {
 	s := l.s
 	body, contentType := s.statusBody(c, id.String(), kind, status, row.Events)
-	k := s.keysOf(row.Secret, row.PreviousSecret, row.SecretChanged.Time)
+	k := s.sender.FindKeys(row.Secret, row.PreviousSecret, row.SecretChanged.Time)
 	return s.postMessage(ctx, c, k, id.String(), contentType, body)
 }

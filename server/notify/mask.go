@@ -7,6 +7,7 @@ import (
 	"kiln/gen/r4"
 	"kiln/server/access"
 	"kiln/server/fhir"
+	"kiln/server/notify/owner"
 	"kiln/server/store"
 )
 
@@ -39,7 +40,7 @@ func (s *Service) Mask(ctx context.Context, versions []fhir.Version) error {
 	}
 	from := make(map[string]int, len(rows)) // version from which on it is p's
 	for _, r := range rows {
-		if readOwner(r.Owner).isPrincipal(p) {
+		if owner.Decode(r.Owner).IsPrincipal(p) {
 			from[r.ID] = int(r.OwnedFrom)
 		}
 	}
@@ -85,11 +86,6 @@ func (s *Service) readVersions(ctx context.Context, keys []store.VersionKey, typ
 	return versions, err
 }
 
-// isPrincipal reports whether p is the owner; a Subscription written without authorization has none.
-func (o Owner) isPrincipal(p *access.Principal) bool {
-	return p != nil && !p.IsOpen() && o.Subject+o.Client != "" && o.Subject == p.Subject && o.Issuer == p.Issuer && o.Client == p.ClientID
-}
-
 // ownership is the effect of a write on the owner of a Subscription: store.Write.Note.
 type ownership struct{ keep bool }
 
@@ -101,7 +97,7 @@ func (s *Service) isForeign(ctx context.Context, id string) (bool, error) {
 		return false, nil
 	}
 	rows, err := s.db().SubscriptionOwners(ctx, []string{id})
-	return err == nil && (len(rows) == 0 || !readOwner(rows[0].Owner).isPrincipal(p)), err
+	return err == nil && (len(rows) == 0 || !owner.Decode(rows[0].Owner).IsPrincipal(p)), err
 }
 
 // unmask replaces the headers of r that came back masked by the stored ones of was, and

@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"kiln/server/notify/webhook"
 	"kiln/server/store"
 )
 
@@ -14,11 +15,12 @@ type metrics struct {
 	sent    *prometheus.CounterVec
 	failed  *prometheus.CounterVec
 	latency prometheus.Summary
+	s       *Service
 }
 
-// newMetrics registers the figures; r may be nil.
-func newMetrics(s *Service, r prometheus.Registerer) *metrics {
+func newMetrics(s *Service) *metrics {
 	m := &metrics{
+		s: s,
 		sent: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "service_notifications_sent_total", Help: "Notifications that arrived, by channel."}, []string{"channel"}),
 		failed: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -30,20 +32,22 @@ func newMetrics(s *Service, r prometheus.Registerer) *metrics {
 	for _, channel := range []string{"webhook", "websocket", "sse"} {
 		m.sent.WithLabelValues(channel)
 	}
-	if r == nil {
-		return m
-	}
+	return m
+}
+
+// register makes the figures known.
+func (m *metrics) register(r prometheus.Registerer) {
+	s := m.s
 	gauge := func(name, help string, value func() float64) {
 		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value))
 	}
 	r.MustRegister(m.sent, m.failed, m.latency, queueCollector{s})
 	gauge("service_notifications_websocket_connections", "WebSockets that are open.", func() float64 { return float64(s.hub.sockets.Load()) })
 	gauge("service_notifications_sse_connections", "Streams of server-sent events that are open.", func() float64 { return float64(s.hub.streams.Load()) })
-	return m
 }
 
 // countDelivery counts an attempt.
-func (m *metrics) countDelivery(channel, subscription string, r Result, written time.Time) {
+func (m *metrics) countDelivery(channel, subscription string, r webhook.Result, written time.Time) {
 	if r.OK() {
 		m.sent.WithLabelValues(channel).Inc()
 		m.latency.Observe(latencySince(written).Seconds())

@@ -2,12 +2,10 @@ package notify
 
 import (
 	"context"
-	"encoding/base64"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,17 +17,20 @@ import (
 	"kiln/server/access"
 	"kiln/server/fhir"
 	"kiln/server/interaction"
+	"kiln/server/notify/config"
 	"kiln/server/notify/matching"
+	"kiln/server/notify/owner"
+	"kiln/server/notify/webhook"
 	"kiln/server/outcome"
 	"kiln/server/store"
 	"kiln/server/telemetry"
 	"kiln/server/web"
 )
 
-// Service is the notifications of a server. Its fields are set once, before Start.
-type Service struct {
+// Parts are what a Service needs of the server.
+type Parts struct {
 	// Settings are those in force; Reconfigured tells of new ones.
-	Settings func() *Config
+	Settings func() *config.Config
 	// Flag reports whether a feature is on for the client of a request: websocket or
 	// sse. nil is what Settings say.
 	Flag    func(ctx context.Context, feature string) bool
@@ -41,7 +42,7 @@ type Service struct {
 	// Format is the content type, one of FHIR's, that a request asks for; nil is always
 	// application/fhir+json.
 	Format func(r *http.Request) (string, error)
-	Rights Rights // nil: everybody may read everything
+	Rights owner.Rights // nil: everybody may read everything
 	// Refresh makes the search parameters in force as new as the database; nil where they
 	// never change.
 	Refresh func(ctx context.Context) error
@@ -52,33 +53,29 @@ type Service struct {
 	Metrics prometheus.Registerer
 	// Tracing makes the spans of webhooks; nil makes none.
 	Tracing *telemetry.Tracing
+}
 
+// Service is the notifications of a server.
+type Service struct {
+	Parts
+	watch   *config.Watch
 	feed    *store.Feed
 	metrics *metrics
 	queue   *queue
 	hub     *hub
-	client  *http.Client
+	sender  *webhook.Sender
 	life    *life
 	kinds   []SubscriberKind
 	// questionTimeout is how long one search of criteria may take, defaultQuestionTimeout.
 	questionTimeout time.Duration
 	stop            context.CancelFunc
 	done            sync.WaitGroup
-	changes         changes
 	room            room
 	topics          knownTopics
 	bindings        *bindings
 	// sending and heartbeat are the settings at the last look.
 	sending   atomic.Bool
 	heartbeat atomic.Int64
-}
-
-// Rights decide which resources the owner of a Subscription may see.
-type Rights interface {
-	// Principal is the owner as of now. It fails with login or forbidden where the client
-	// is revoked or the user disabled.
-	Principal(ctx context.Context, o Owner) (*access.Principal, error)
-	matching.Viewer
 }
 
 // SubscriberKind is a kind of subscribers beside Subscriptions, such as Apps.
@@ -92,14 +89,29 @@ type SubscriberKind interface {
 	Load(ctx context.Context, id string) ([]*matching.Subscriber, error)
 	// Policy is when deliveries to a subscriber are tried again. Where it fails nothing is
 	// handed over: the deliveries wait, and no attempt is counted.
-	Policy(ctx context.Context, subscriber string) (Policy, error)
+	Policy(ctx context.Context, subscriber string) (webhook.Policy, error)
 	// Timeout is how long one may take.
 	Timeout() time.Duration
 	// Deliver hands an event over: body is the Notification message. The Result says
 	// whether it arrived.
-	Deliver(ctx context.Context, subscriber string, d *Delivery, body []byte) Result
+	Deliver(ctx context.Context, subscriber string, d *Delivery, body []byte) webhook.Result
 	// DeadLetter is called for each delivery that is given up.
 	DeadLetter(ctx context.Context, subscriber string, d *Delivery, reason string)
+}
+
+// New returns a Service that has not begun.
+func New(p Parts) *Service {
+	if p.Log == nil {
+		p.Log = slog.New(slog.DiscardHandler)
+	}
+	s := &Service{Parts: p, watch: &config.Watch{Current: p.Settings}, questionTimeout: matching.DefaultQuestionTimeout}
+	s.metrics = newMetrics(s)
+	s.sender = webhook.NewSender(p.Settings, p.Tracing)
+	s.queue = newQueue(s)
+	s.hub = newHub(s)
+	s.life = newLife(s)
+	s.bindings = newBindings()
+	return s
 }
 
 // evaluator finds the subscribers of events.
@@ -127,18 +139,11 @@ func (s *Service) NewRule(ctx context.Context, typ string, kinds matching.Kinds,
 // Start begins to follow the change log, writes of Subscriptions, and to work on the
 // queue.
 func (s *Service) Start() error {
-	if s.Log == nil {
-		s.Log = slog.New(slog.DiscardHandler)
-	}
 	s.heartbeat.Store(int64(s.Settings().Webhook.Heartbeat))
 	s.sending.Store(s.Settings().Enabled && s.Settings().Webhook.Enabled)
-	s.metrics = newMetrics(s, s.Metrics)
-	s.client = s.newClient()
-	s.questionTimeout = matching.DefaultQuestionTimeout
-	s.queue = newQueue(s)
-	s.hub = newHub(s)
-	s.life = newLife(s)
-	s.bindings = newBindings()
+	if s.Metrics != nil {
+		s.metrics.register(s.Metrics)
+	}
 	s.Store.Follow("Subscription", store.Hook{Before: s.beforeWrite, InTx: s.afterWrite, Committed: func(_ context.Context, changed bool) {
 		if changed {
 			s.life.wakeUp()
@@ -212,29 +217,6 @@ func isMatchedStatus(status string, started bool) bool {
 	return status == statusActive || started && status != statusOff
 }
 
-// principalOf is an owner with the rights of now; nil where everybody may read everything.
-func (s *Service) principalOf(ctx context.Context, o Owner) (*access.Principal, error) {
-	if s.Rights == nil {
-		return nil, nil
-	}
-	return s.Rights.Principal(ctx, o)
-}
-
-// principalOf is what principal says of an owner.
-type principalOf struct {
-	owner     Owner
-	principal *access.Principal
-	err       error
-}
-
-// contextWithPrincipal is a context with the owner's rights.
-func (p principalOf) contextWithPrincipal(ctx context.Context) context.Context {
-	if p.principal == nil {
-		return ctx
-	}
-	return access.WithPrincipal(ctx, p.principal)
-}
-
 // compileStored compiles one of some Subscriptions that were read.
 func (s *Service) compileStored(ctx context.Context, id string, versions map[string]fhir.Version) (*subscription, error) {
 	v, ok := versions[id]
@@ -292,17 +274,4 @@ func (s *Service) Retain(ctx context.Context, before time.Time) (int, error) {
 
 func timestamptz(t time.Time) pgtype.Timestamptz {
 	return pgtype.Timestamptz{Time: t, Valid: !t.IsZero()}
-}
-
-// secretPrefix begins a secret of the Standard Webhooks specification.
-const secretPrefix = "whsec_"
-
-// SecretKey is the key in the text of a secret: the base64 after whsec_, else the text's
-// bytes.
-func SecretKey(text string) ([]byte, error) {
-	rest, ok := strings.CutPrefix(text, secretPrefix)
-	if !ok {
-		return []byte(text), nil
-	}
-	return base64.StdEncoding.DecodeString(rest)
 }

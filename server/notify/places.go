@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"kiln/gen/db"
+	"kiln/server/notify/webhook"
 )
 
 // How the last request to a subscriber was answered, in notification_subscriber.answers.
@@ -19,7 +20,7 @@ const (
 const promptAnswer = time.Second
 
 // answersOf is how a subscriber answers, by its last attempt.
-func answersOf(r Result, timeout time.Duration) string {
+func answersOf(r webhook.Result, timeout time.Duration) string {
 	if r.TimedOut || r.Duration >= min(promptAnswer, timeout/2) {
 		return answersLate
 	}

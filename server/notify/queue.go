@@ -18,6 +18,8 @@ import (
 	"kiln/server/access"
 	"kiln/server/fhir"
 	"kiln/server/notify/matching"
+	"kiln/server/notify/owner"
+	"kiln/server/notify/webhook"
 	"kiln/server/store"
 	"kiln/server/telemetry"
 )
@@ -52,7 +54,7 @@ type Delivery struct {
 // finished is what came of a delivery, or of the work on a subscriber.
 type finished struct {
 	delivery *Delivery // nil when the subscriber is given back
-	result   Result
+	result   webhook.Result
 	status   deliveryStatus
 	retry    time.Duration
 	tried    bool
@@ -224,7 +226,7 @@ func (q *queue) run(ctx context.Context) {
 	var mu sync.Mutex
 	fetches := make(map[int]bool)
 	for ctx.Err() == nil {
-		changed := q.s.configChanged()
+		changed := q.s.watch.NextChange()
 		mu.Lock()
 		for i := range q.workers() {
 			if fetches[i] {
@@ -442,7 +444,7 @@ func (q *queue) sendDeliveries(ctx context.Context, subscriber string, list []*D
 }
 
 // settle decides what becomes of a delivery, and whether the rest of the list has to wait.
-func (q *queue) settle(to *receiver, d *Delivery, r Result) (f finished, stop bool) {
+func (q *queue) settle(to *receiver, d *Delivery, r webhook.Result) (f finished, stop bool) {
 	f = finished{delivery: d, result: r, status: deliveryDelivered, tried: true}
 	switch {
 	case r.Ours != nil:
@@ -455,7 +457,7 @@ func (q *queue) settle(to *receiver, d *Delivery, r Result) (f finished, stop bo
 		f.status = deliveryFailed
 		return f, true
 	}
-	retry, again := to.policy.nextAttempt(d.Attempts+1, r)
+	retry, again := to.policy.NextAttempt(d.Attempts+1, r)
 	if !again {
 		f.status = deliveryFailed
 		return f, true
@@ -466,11 +468,11 @@ func (q *queue) settle(to *receiver, d *Delivery, r Result) (f finished, stop bo
 
 // receiver is how a subscriber is sent to.
 type receiver struct {
-	policy  Policy
-	deliver func(ctx context.Context, d *Delivery) Result
+	policy  webhook.Policy
+	deliver func(ctx context.Context, d *Delivery) webhook.Result
 	// after is told of each attempt: once it is on its way to be written, of a dead letter
 	// once it is written.
-	after func(ctx context.Context, d *Delivery, r Result, f finished)
+	after func(ctx context.Context, d *Delivery, r webhook.Result, f finished)
 }
 
 // errNoReceiver is of a subscriber that there is no more.
@@ -489,14 +491,14 @@ func (q *queue) receiver(ctx context.Context, subscriber string) (*receiver, err
 			}
 			return &receiver{
 				policy: policy,
-				deliver: func(ctx context.Context, d *Delivery) Result {
+				deliver: func(ctx context.Context, d *Delivery) webhook.Result {
 					r := k.Deliver(ctx, subscriber, d, appendMessage(nil, d.Event, d.ID, subscriber, "", true))
 					if !r.Withheld {
 						q.s.metrics.countDelivery(strings.ToLower(k.ResourceType()), subscriber, r, d.Event.Written)
 					}
 					return r
 				},
-				after: func(ctx context.Context, d *Delivery, r Result, f finished) {
+				after: func(ctx context.Context, d *Delivery, r webhook.Result, f finished) {
 					if f.status == deliveryFailed {
 						k.DeadLetter(ctx, subscriber, d, r.Err)
 					}
@@ -520,20 +522,20 @@ func (s *Service) webhookReceiver(ctx context.Context, id string) (*receiver, er
 	if err != nil {
 		return nil, err
 	}
-	k := s.keysOf(row.Secret, row.PreviousSecret, row.SecretChanged.Time)
+	k := s.sender.FindKeys(row.Secret, row.PreviousSecret, row.SecretChanged.Time)
 	w := s.Settings().Webhook
 	return &receiver{
-		policy: Policy{MaxAttempts: w.MaxAttempts, Backoff: w.Backoff},
-		deliver: func(ctx context.Context, d *Delivery) Result {
-			seen, err := s.mayStillSee(ctx, id, readOwner(row.Owner), d.Event)
+		policy: webhook.Policy{MaxAttempts: w.MaxAttempts, Backoff: w.Backoff},
+		deliver: func(ctx context.Context, d *Delivery) webhook.Result {
+			seen, err := s.mayStillSee(ctx, id, owner.Decode(row.Owner), d.Event)
 			if err != nil || !seen {
-				return Result{At: time.Now(), Withheld: err == nil, Ours: err}
+				return webhook.Result{At: time.Now(), Withheld: err == nil, Ours: err}
 			}
 			reading := ctx
 			if s.Rights != nil { // the owner must be allowed to read the topic's additions too
-				p, err := s.Rights.Principal(ctx, readOwner(row.Owner))
+				p, err := s.Rights.Principal(ctx, owner.Decode(row.Owner))
 				if err != nil {
-					return Result{At: time.Now(), Ours: err}
+					return webhook.Result{At: time.Now(), Ours: err}
 				}
 				reading = access.WithPrincipal(ctx, p)
 			}
@@ -542,7 +544,7 @@ func (s *Service) webhookReceiver(ctx context.Context, id string) (*receiver, er
 			s.metrics.countDelivery("webhook", c.reference(), r, d.Event.Written)
 			return r
 		},
-		after: func(ctx context.Context, d *Delivery, r Result, f finished) {
+		after: func(ctx context.Context, d *Delivery, r webhook.Result, f finished) {
 			ctx = context.WithoutCancel(ctx)
 			var err error
 			switch {
@@ -562,13 +564,13 @@ func (s *Service) webhookReceiver(ctx context.Context, id string) (*receiver, er
 
 // mayStillSee reports whether the owner may read the resource of an event now. A client that
 // is revoked, or a user that is disabled, ends the subscription.
-func (s *Service) mayStillSee(ctx context.Context, id string, o Owner, e *matching.Event) (bool, error) {
+func (s *Service) mayStillSee(ctx context.Context, id string, o owner.Owner, e *matching.Event) (bool, error) {
 	if s.Rights == nil {
 		return true, nil
 	}
 	p, err := s.Rights.Principal(ctx, o)
 	if err != nil {
-		if isRevoked(err) {
+		if owner.IsRevoked(err) {
 			return false, s.endRevoked(ctx, id, err)
 		}
 		return false, err
@@ -625,7 +627,7 @@ type attempt struct {
 	Error      *string `json:"error"` // null for success
 }
 
-func attemptOf(r Result) attempt {
+func attemptOf(r webhook.Result) attempt {
 	if r.Withheld {
 		r.Err = "withheld: the owner of the subscription may not read the resource"
 	}

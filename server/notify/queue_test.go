@@ -15,7 +15,9 @@ import (
 
 	"kiln/gen/db"
 	"kiln/server/fhir"
+	"kiln/server/notify/config"
 	"kiln/server/notify/matching"
+	"kiln/server/notify/webhook"
 	"kiln/server/store"
 	"kiln/server/store/storetest"
 )
@@ -28,10 +30,9 @@ func queueOn(t testing.TB, url string) *Service {
 		t.Fatal(err)
 	}
 	t.Cleanup(data.Close)
-	s := &Service{Store: data, Log: slog.New(slog.DiscardHandler), Settings: func() *Config {
-		return &Config{Enabled: true, Webhook: WebhookConfig{Enabled: true, Timeout: time.Second}}
-	}}
-	s.queue, s.life = newQueue(s), newLife(s)
+	s := New(Parts{Store: data, Log: slog.New(slog.DiscardHandler), Settings: func() *config.Config {
+		return &config.Config{Enabled: true, Webhook: config.WebhookConfig{Enabled: true, Timeout: time.Second}}
+	}})
 	return s
 }
 
@@ -368,7 +369,7 @@ func TestPlacesForThoseThatAnswer(t *testing.T) {
 func TestFaultsOfOursAreNoAttempt(t *testing.T) {
 	t.Parallel()
 	s := queueOn(t, storetest.New(t))
-	f, stop := s.queue.settle(&receiver{policy: Policy{MaxAttempts: 1}}, &Delivery{}, Result{Ours: errNoReceiver})
+	f, stop := s.queue.settle(&receiver{policy: webhook.Policy{MaxAttempts: 1}}, &Delivery{}, webhook.Result{Ours: errNoReceiver})
 	if f.status != 'p' || f.tried || f.retry == 0 || !stop {
 		t.Errorf("%+v, stop %v: want pending, without an attempt", f, stop)
 	}

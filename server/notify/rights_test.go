@@ -2,19 +2,20 @@ package notify
 
 import (
 	"context"
-	"log/slog"
 	"testing"
 
 	"kiln/server/access"
 	"kiln/server/fhir"
+	"kiln/server/notify/config"
 	"kiln/server/notify/matching"
+	"kiln/server/notify/owner"
 	"kiln/server/smart"
 )
 
 // counted are Rights to see Observations. They count the questions.
 type counted struct{ asked int }
 
-func (*counted) Principal(context.Context, Owner) (*access.Principal, error) { return nil, nil }
+func (*counted) Principal(context.Context, owner.Owner) (*access.Principal, error) { return nil, nil }
 
 func (c *counted) Sees(ctx context.Context, p *access.Principal, v fhir.Version, _ *fhir.Index) (bool, error) {
 	c.asked++
@@ -25,7 +26,7 @@ func (c *counted) Sees(ctx context.Context, p *access.Principal, v fhir.Version,
 // for all Subscriptions with the same rights, and never for an owner without limits.
 func TestSightsAreAskedOnce(t *testing.T) {
 	rights := new(counted)
-	s := &Service{Rights: rights, Log: slog.New(slog.DiscardHandler)}
+	s := New(Parts{Rights: rights, Settings: func() *config.Config { return new(config.Config) }})
 	r := s.readers()[0]
 	owner := func(scopes, token string) *matching.Subscriber {
 		parsed, err := smart.Parse(scopes)

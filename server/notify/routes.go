@@ -3,7 +3,6 @@ package notify
 import (
 	"context"
 	"crypto/rand"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"io"
@@ -21,6 +20,8 @@ import (
 	"kiln/server/access"
 	"kiln/server/fhir"
 	"kiln/server/notify/matching"
+	"kiln/server/notify/owner"
+	"kiln/server/notify/webhook"
 	"kiln/server/outcome"
 	"kiln/server/web"
 )
@@ -158,7 +159,7 @@ func checkOwner(ctx context.Context, row db.SubscriptionRow) error {
 	if p == nil || p.IsOpen() || p.Admin {
 		return nil
 	}
-	if readOwner(row.Owner).isPrincipal(p) {
+	if owner.Decode(row.Owner).IsPrincipal(p) {
 		return nil
 	}
 	return outcome.New(outcome.CodeForbidden, "only the owner of Subscription/%s may do this", row.ID)
@@ -183,7 +184,7 @@ func (s *Service) newSecret(w http.ResponseWriter, r *http.Request) error {
 		return outcome.NotFound("Subscription", row.ID)
 	}
 	w.Header().Set("Cache-Control", "no-store")
-	return sendJSON(w, r, http.StatusOK, map[string]string{"secret": secretPrefix + base64.StdEncoding.EncodeToString(key)})
+	return sendJSON(w, r, http.StatusOK, map[string]string{"secret": webhook.FormatSecret(key)})
 }
 
 // testDelivery answers POST /Subscription/{id}/$test: it sends a test notification and
@@ -213,7 +214,7 @@ func (s *Service) testDelivery(w http.ResponseWriter, r *http.Request) error {
 	}
 	id := uuid.NewString()
 	body, sentType := s.statusBody(c, id, "heartbeat", sub.Status.Text, row.Events)
-	result, answer := s.exchangeMessage(r.Context(), c, s.keysOf(row.Secret, row.PreviousSecret, row.SecretChanged.Time), id, sentType, body)
+	result, answer := s.exchangeMessage(r.Context(), c, s.sender.FindKeys(row.Secret, row.PreviousSecret, row.SecretChanged.Time), id, sentType, body)
 	type parameter map[string]any
 	out := []parameter{
 		{"name": "success", "valueBoolean": result.OK()},

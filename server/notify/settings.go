@@ -3,17 +3,10 @@ package notify
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	"kiln/server/outcome"
 )
-
-// changes tells of new settings: each channel is closed by the next change.
-type changes struct {
-	mu   sync.Mutex
-	next chan struct{}
-}
 
 // Reconfigured makes the settings that are in force now take effect: on connections
 // that are open, and on the work on the queue.
@@ -33,54 +26,10 @@ func (s *Service) Reconfigured() {
 	if err != nil {
 		s.Log.Warn("apply new settings to subscriptions", "error", err)
 	}
-	s.changes.mu.Lock()
-	if s.changes.next != nil {
-		close(s.changes.next)
-		s.changes.next = nil
-	}
-	s.changes.mu.Unlock()
-	s.client.CloseIdleConnections() // to addresses that may no longer be called
+	s.watch.AnnounceChange()
+	s.sender.CloseIdleConnections()
 	s.queue.wakeUp()
 	s.life.wakeUp()
-}
-
-// configChanged returns a channel that the next change of the settings closes. A caller that
-// waits for one takes the channel before looking at the settings.
-func (s *Service) configChanged() <-chan struct{} {
-	s.changes.mu.Lock()
-	defer s.changes.mu.Unlock()
-	if s.changes.next == nil {
-		s.changes.next = make(chan struct{})
-	}
-	return s.changes.next
-}
-
-// awaitOn waits until the settings say so. It returns false when ctx ended first.
-func (s *Service) awaitOn(ctx context.Context, on func(c *Config) bool) bool {
-	for {
-		changed := s.configChanged()
-		if ctx.Err() != nil {
-			return false
-		}
-		if on(s.Settings()) {
-			return true
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return false
-		}
-	}
-}
-
-// contextWhile returns a context that ends when the settings no longer say so.
-func (s *Service) contextWhile(ctx context.Context, on func(c *Config) bool) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancel(ctx)
-	go func() {
-		defer cancel()
-		s.awaitOn(ctx, func(c *Config) bool { return !on(c) })
-	}()
-	return ctx, cancel
 }
 
 // The features that a connection needs.

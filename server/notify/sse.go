@@ -199,7 +199,7 @@ func (st *stream) flush() error {
 
 // run writes events until the client goes, reads too slowly, or may no longer.
 func (st *stream) run(ctx context.Context, s *Service) {
-	changed := s.configChanged()
+	changed := s.watch.NextChange()
 	beat := time.NewTicker(max(s.Settings().SSE.Heartbeat, time.Second))
 	defer beat.Stop()
 	expired, stop := untilExpiry(st.client.principal)
@@ -212,7 +212,7 @@ func (st *stream) run(ctx context.Context, s *Service) {
 		case <-st.client.slow:
 			return // it comes back with its cursor
 		case <-changed:
-			changed = s.configChanged()
+			changed = s.watch.NextChange()
 			if !s.featureEnabled(access.WithPrincipal(ctx, st.client.principal), featureSSE) {
 				return
 			}

@@ -6,6 +6,7 @@ import (
 
 	"kiln/gen/db"
 	"kiln/server/access"
+	"kiln/server/notify/owner"
 )
 
 // The times between two looks at whether access was revoked: of connections, and of the
@@ -15,11 +16,6 @@ const (
 	ownerInterval      = 2 * time.Second
 )
 
-// ownerKey tells owners apart whose access can be revoked apart.
-type ownerKey struct{ subject, client, token, session string }
-
-func (o Owner) ownerKey() ownerKey { return ownerKey{o.Subject, o.Client, o.TokenID, o.Session} }
-
 // watchConnections ends the connections of those whose access was revoked. Each is
 // asked about once, however many connections it has.
 func (h *hub) watchConnections(ctx context.Context) {
@@ -28,21 +24,21 @@ func (h *hub) watchConnections(ctx context.Context) {
 	}
 	for sleepFor(ctx, connectionInterval) {
 		h.mu.Lock()
-		owners := make(map[ownerKey][]*client)
-		of := make(map[ownerKey]Owner)
+		owners := make(map[owner.AccessKey][]*client)
+		of := make(map[owner.AccessKey]owner.Owner)
 		for c := range h.clients {
 			if p := c.principal; p != nil && !p.IsOpen() {
-				o := ownerOf(p)
-				if o.ownerKey() == (ownerKey{}) {
+				o := owner.FromPrincipal(p)
+				if o.AccessKey() == (owner.AccessKey{}) {
 					continue // without a token: it is bound to Subscriptions, which have owners of their own
 				}
-				owners[o.ownerKey()] = append(owners[o.ownerKey()], c)
-				of[o.ownerKey()] = o
+				owners[o.AccessKey()] = append(owners[o.AccessKey()], c)
+				of[o.AccessKey()] = o
 			}
 		}
 		h.mu.Unlock()
 		for key, clients := range owners {
-			if _, err := h.s.Rights.Principal(ctx, of[key]); err != nil && isRevoked(err) {
+			if _, err := h.s.Rights.Principal(ctx, of[key]); err != nil && owner.IsRevoked(err) {
 				for _, c := range clients {
 					c.endedOnce.Do(func() { close(c.ended) })
 				}
@@ -77,14 +73,14 @@ func (l *life) watchOwners(ctx context.Context) {
 			continue
 		}
 		wait = max(ownerInterval, 50*time.Since(start)) // at most one part in fifty of the time
-		for _, owner := range owners {
-			if _, err := s.Rights.Principal(ctx, readOwner(owner)); err == nil || !isRevoked(err) {
+		for _, stored := range owners {
+			if _, err := s.Rights.Principal(ctx, owner.Decode(stored)); err == nil || !owner.IsRevoked(err) {
 				continue
 			}
-			ids, err := s.db().SubscriptionsOf(ctx, db.SubscriptionsOfParams{Owner: owner, Count: 1000})
+			ids, err := s.db().SubscriptionsOf(ctx, db.SubscriptionsOfParams{Owner: stored, Count: 1000})
 			for _, id := range ids {
 				if err == nil {
-					_, err = s.ownerStands(ctx, id, readOwner(owner))
+					_, err = s.ownerStands(ctx, id, owner.Decode(stored))
 				}
 			}
 			if err != nil && ctx.Err() == nil {

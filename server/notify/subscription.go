@@ -2,7 +2,6 @@ package notify
 
 import (
 	"context"
-	"encoding/json"
 	"mime"
 	"net/http"
 	"net/textproto"
@@ -133,7 +132,7 @@ func (s *Service) compileChannel(c *subscription, ch *r4.SubscriptionChannel) er
 			return unprocessable("Subscription.channel.endpoint", outcome.CodeValue,
 				"%q is no endpoint: expected an http or https URL without a user", outcome.Clip(ch.Endpoint.Text))
 		}
-		if err := s.checkEndpoint(u); err != nil {
+		if err := s.sender.CheckEndpoint(u); err != nil {
 			return unprocessable("Subscription.channel.endpoint", outcome.CodeInvalid, "%v", err)
 		}
 		c.endpoint = u
@@ -419,45 +418,6 @@ func sameChannel(a, b *r4.Subscription) bool {
 		return string(fhir.Encode(nil, &c))
 	}
 	return strip(a) == strip(b)
-}
-
-// Owner is on whose behalf a Subscription was written, kept beside the resource.
-type Owner struct {
-	Subject   string   `json:"subject,omitempty"`
-	Issuer    string   `json:"issuer,omitempty"`
-	Client    string   `json:"client,omitempty"`
-	Scopes    string   `json:"scopes,omitempty"`
-	Patient   string   `json:"patient,omitempty"`
-	Encounter string   `json:"encounter,omitempty"`
-	FHIRUser  string   `json:"fhirUser,omitempty"`
-	Unbound   bool     `json:"unbound,omitempty"`
-	Roles     []string `json:"roles,omitempty"`
-	Admin     bool     `json:"admin,omitempty"`
-	TokenID   string   `json:"token,omitempty"`
-	Session   string   `json:"session,omitempty"`
-	Key       string   `json:"key,omitempty"` // kid of the key that signed the token
-}
-
-// ownerOf is the owner that a principal makes; the zero Owner without authorization.
-func ownerOf(p *access.Principal) Owner {
-	if p == nil || p.IsOpen() {
-		return Owner{}
-	}
-	return Owner{
-		Subject: p.Subject, Issuer: p.Issuer, Client: p.ClientID, Scopes: p.Scopes.String(), Patient: p.Patient, Encounter: p.Encounter,
-		FHIRUser: p.FHIRUser, Unbound: p.Unbound, Roles: p.Roles, Admin: p.Admin, TokenID: p.TokenID, Session: p.SessionID, Key: p.KeyID,
-	}
-}
-
-func (o Owner) json() []byte {
-	b, _ := json.Marshal(o)
-	return b
-}
-
-func readOwner(b []byte) Owner {
-	var o Owner
-	_ = json.Unmarshal(b, &o) // written by json
-	return o
 }
 
 // isBackport reports whether a Subscription has the form of the Backport IG.

@@ -421,7 +421,7 @@ func (k *socket) bind(id string) {
 
 // write sends messages until the connection ends, and then the reason.
 func (k *socket) write() {
-	changed := k.s.configChanged()
+	changed := k.s.watch.NextChange()
 	beat := time.NewTicker(max(k.s.Settings().WebSocket.Heartbeat, time.Second))
 	defer beat.Stop()
 	expired, stop := untilExpiry(k.client.principal)
@@ -460,7 +460,7 @@ func (k *socket) write() {
 		case b := <-k.answers:
 			err = k.writeText(b)
 		case <-changed:
-			changed = k.s.configChanged()
+			changed = k.s.watch.NextChange()
 			if !k.s.featureEnabled(access.WithPrincipal(k.ctx, k.client.principal), featureWebSocket) {
 				k.cancel(closing{websocket.CloseGoingAway, "off"})
 				end(websocket.CloseGoingAway, "notifications by WebSocket are switched off")

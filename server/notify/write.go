@@ -12,6 +12,7 @@ import (
 	"kiln/gen/r4"
 	"kiln/server/access"
 	"kiln/server/fhir"
+	"kiln/server/notify/owner"
 	"kiln/server/outcome"
 	"kiln/server/store"
 )
@@ -272,7 +273,7 @@ func (s *Service) follow(ctx context.Context, t *store.Tx, w *store.Write) error
 	}
 	now := time.Now()
 	p := db.PutSubscriptionParams{
-		ID: w.ID, Status: r.Status.Text, Owner: ownerOf(access.PrincipalFrom(ctx)).json(), Error: r.Error.Text,
+		ID: w.ID, Status: r.Status.Text, Owner: owner.FromPrincipal(access.PrincipalFrom(ctx)).Encode(), Error: r.Error.Text,
 		KeepOwner: isOwn(ctx), Version: int32(w.Result.VersionID),
 	}
 	if note, ok := w.Note.(ownership); ok && note.keep {

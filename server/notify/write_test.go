@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"kiln/server/access"
+	"kiln/server/notify/owner"
 )
 
 // The last ones of notifications.max_subscriptions are counted one by one, those before in
@@ -49,13 +50,13 @@ func TestNamesElsewhereAreNobodyHere(t *testing.T) {
 	t.Parallel()
 	here := &access.Principal{Subject: "nora", ClientID: "ward", FHIRUser: "Practitioner/dr"}
 	elsewhere := &access.Principal{Subject: "nora", Issuer: "https://id.example.org", ClientID: "ward", FHIRUser: "Practitioner/dr"}
-	if o := readOwner(ownerOf(here).json()); !o.isPrincipal(here) || o.isPrincipal(elsewhere) {
-		t.Errorf("the owner %+v is %t here, %t elsewhere", o, o.isPrincipal(here), o.isPrincipal(elsewhere))
+	if o := owner.Decode(owner.FromPrincipal(here).Encode()); !o.IsPrincipal(here) || o.IsPrincipal(elsewhere) {
+		t.Errorf("the owner %+v is %t here, %t elsewhere", o, o.IsPrincipal(here), o.IsPrincipal(elsewhere))
 	}
-	if o := readOwner(ownerOf(elsewhere).json()); o.isPrincipal(here) || !o.isPrincipal(elsewhere) {
-		t.Errorf("the owner %+v is %t here, %t elsewhere", o, o.isPrincipal(here), o.isPrincipal(elsewhere))
+	if o := owner.Decode(owner.FromPrincipal(elsewhere).Encode()); o.IsPrincipal(here) || !o.IsPrincipal(elsewhere) {
+		t.Errorf("the owner %+v is %t here, %t elsewhere", o, o.IsPrincipal(here), o.IsPrincipal(elsewhere))
 	}
-	if p, err := (Decided{}).Principal(t.Context(), ownerOf(elsewhere)); err != nil || p.Issuer != elsewhere.Issuer {
+	if p, err := (owner.Decided{}).Principal(t.Context(), owner.FromPrincipal(elsewhere)); err != nil || p.Issuer != elsewhere.Issuer {
 		t.Errorf("the principal of the owner elsewhere: %+v %v", p, err)
 	}
 	if got := names(here); !slices.Equal(got, []string{"nora", "Practitioner/dr"}) {

@@ -1,4 +1,4 @@
-package notify
+package webhook
 
 import (
 	"net/http"
@@ -12,10 +12,10 @@ type Policy struct {
 	Backoff     []time.Duration // before each further attempt; the last one repeats
 }
 
-// nextAttempt is the time before the next attempt, and false after the last one. attempts counts
+// NextAttempt is the time before the next attempt, and false after the last one. attempts counts
 // from 1, and last is the result of the latest attempt. The time is the backoff, or the
 // receiver's Retry-After if that is longer.
-func (p Policy) nextAttempt(attempts int, last Result) (time.Duration, bool) {
+func (p Policy) NextAttempt(attempts int, last Result) (time.Duration, bool) {
 	if attempts >= p.MaxAttempts {
 		return 0, false
 	}
@@ -28,8 +28,8 @@ func (p Policy) nextAttempt(attempts int, last Result) (time.Duration, bool) {
 // maxRetryAfter bounds the Retry-After of a receiver.
 const maxRetryAfter = 24 * time.Hour
 
-// retryAfter reads the header Retry-After: seconds or a date. RFC 9110 §10.2.3.
-func retryAfter(text string, now time.Time) time.Duration {
+// parseRetryAfter reads the header Retry-After: seconds or a date. RFC 9110 §10.2.3.
+func parseRetryAfter(text string, now time.Time) time.Duration {
 	if text == "" {
 		return 0
 	}

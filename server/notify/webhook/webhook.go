@@ -1,4 +1,6 @@
-package notify
+// Package webhook sends messages to endpoints: signed, bounded in time, and to the addresses that the
+// settings allow. Policy says when a message that failed is tried again.
+package webhook
 
 import (
 	"bytes"
@@ -16,8 +18,24 @@ import (
 	"strings"
 	"time"
 
+	"kiln/server/notify/config"
 	"kiln/server/outbound"
+	"kiln/server/telemetry"
 )
+
+// A Sender sends messages by the settings in force.
+type Sender struct {
+	settings func() *config.Config
+	tracing  *telemetry.Tracing
+	client   *http.Client
+}
+
+// NewSender returns a Sender; tracing may be nil.
+func NewSender(settings func() *config.Config, tracing *telemetry.Tracing) *Sender {
+	s := &Sender{settings: settings, tracing: tracing}
+	s.client = outbound.Client(s.rules)
+	return s
+}
 
 // Result is what came of an attempt.
 type Result struct {
@@ -36,24 +54,25 @@ type Result struct {
 // OK reports whether the attempt succeeded.
 func (r Result) OK() bool { return r.Err == "" && r.Ours == nil }
 
-// keys are the keys that sign the messages of a subscription.
-type keys struct {
-	current, previous []byte // previous is nil a day after a change
+// Keys are the keys that sign the messages of a subscription.
+type Keys struct {
+	Current  []byte
+	Previous []byte // nil a day after a change
 }
 
 // secretOverlap is how long the secret before a change signs as well.
 const secretOverlap = 24 * time.Hour
 
-// keysOf are the keys of a subscription with secrets of its own, else of the server.
-func (s *Service) keysOf(secret, previous []byte, changed time.Time) keys {
+// FindKeys returns the keys of a subscription with secrets of its own, else of the server.
+func (s *Sender) FindKeys(secret, previous []byte, changed time.Time) Keys {
 	if len(secret) == 0 {
-		return keys{current: s.Settings().Webhook.SigningKey}
+		return Keys{Current: s.settings().Webhook.SigningKey}
 	}
-	k := keys{current: secret}
+	k := Keys{Current: secret}
 	if time.Since(changed) < secretOverlap {
-		k.previous = previous
+		k.Previous = previous
 		if len(previous) == 0 {
-			k.previous = s.Settings().Webhook.SigningKey
+			k.Previous = s.settings().Webhook.SigningKey
 		}
 	}
 	return k
@@ -61,18 +80,18 @@ func (s *Service) keysOf(secret, previous []byte, changed time.Time) keys {
 
 // sign sets the headers of both signatures.
 // Spec: https://www.standardwebhooks.com.
-func (k keys) sign(h http.Header, id string, at time.Time, body []byte) {
+func (k Keys) sign(h http.Header, id string, at time.Time, body []byte) {
 	h.Set("Webhook-Id", id)
 	seconds := strconv.FormatInt(at.Unix(), 10)
 	h.Set("Webhook-Timestamp", seconds)
-	if len(k.current) == 0 {
+	if len(k.Current) == 0 {
 		return
 	}
-	mac := hmac.New(sha256.New, k.current)
+	mac := hmac.New(sha256.New, k.Current)
 	mac.Write(body)
 	h.Set("X-Signature", "sha256="+hex.EncodeToString(mac.Sum(nil)))
 	var list []string
-	for _, key := range [][]byte{k.current, k.previous} {
+	for _, key := range [][]byte{k.Current, k.Previous} {
 		if len(key) > 0 {
 			mac := hmac.New(sha256.New, key)
 			mac.Write([]byte(id + "." + seconds + "."))
@@ -86,23 +105,6 @@ func (k keys) sign(h http.Header, id string, at time.Time, body []byte) {
 // maxAnswer is how much of an answer is read.
 const maxAnswer = 64 << 10
 
-// postMessage sends one message. id is the notification's.
-func (s *Service) postMessage(ctx context.Context, c *subscription, k keys, id, contentType string, body []byte) Result {
-	r, _ := s.exchangeMessage(ctx, c, k, id, contentType, body)
-	return r
-}
-
-// exchangeMessage is post with what came back, up to maxAnswer.
-func (s *Service) exchangeMessage(ctx context.Context, c *subscription, k keys, id, contentType string, body []byte) (Result, []byte) {
-	timeout := s.Settings().Webhook.Timeout
-	if c.timeout > 0 {
-		timeout = min(timeout, c.timeout)
-	}
-	return s.request(ctx, Message{
-		Method: http.MethodPost, URL: c.endpoint, Header: c.headers, ID: id, Subscriber: c.reference(), ContentType: contentType, Body: body, Timeout: timeout,
-	}, k)
-}
-
 // Message is a request to the endpoint of a subscriber.
 type Message struct {
 	Method      string
@@ -115,22 +117,15 @@ type Message struct {
 	Timeout     time.Duration
 }
 
-// Send sends a message of another kind of subscriber than Subscriptions, signed with the
-// server's key, by the rules of webhooks.
-func (s *Service) Send(ctx context.Context, m Message) Result {
-	r, _ := s.request(ctx, m, keys{current: s.Settings().Webhook.SigningKey})
-	return r
-}
-
-// request sends one message.
-func (s *Service) request(ctx context.Context, m Message, k keys) (result Result, answer []byte) {
+// Send sends one message. It returns what came back too, up to maxAnswer.
+func (s *Sender) Send(ctx context.Context, m Message, k Keys) (result Result, answer []byte) {
 	result.At = time.Now()
 	defer func() { result.Duration = time.Since(result.At) }()
 	ctx, cancel := context.WithTimeout(ctx, m.Timeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, m.Method, m.URL.String(), bytes.NewReader(m.Body))
 	if err == nil {
-		err = s.checkEndpoint(m.URL)
+		err = s.CheckEndpoint(m.URL)
 	}
 	if err != nil {
 		result.Err = err.Error()
@@ -169,7 +164,7 @@ func (s *Service) request(ctx context.Context, m Message, k keys) (result Result
 	if result.Err == "" {
 		result.Err = resp.Status
 	}
-	result.RetryAfter = retryAfter(resp.Header.Get("Retry-After"), time.Now())
+	result.RetryAfter = parseRetryAfter(resp.Header.Get("Retry-After"), time.Now())
 	return result, answer
 }
 
@@ -186,13 +181,13 @@ func failure(err error, timedOut bool, timeout time.Duration) string {
 }
 
 // rules say which endpoints may be called.
-func (s *Service) rules() outbound.Rules {
-	w := s.Settings().Webhook
-	return outbound.Rules{AllowHTTP: w.AllowHTTP, AllowPrivate: w.AllowPrivate, Lookup: w.Lookup, MaxIdle: w.MaxConcurrent, Tracing: s.Tracing, Name: "webhook"}
+func (s *Sender) rules() outbound.Rules {
+	w := s.settings().Webhook
+	return outbound.Rules{AllowHTTP: w.AllowHTTP, AllowPrivate: w.AllowPrivate, Lookup: w.Lookup, MaxIdle: w.MaxConcurrent, Tracing: s.tracing, Name: "webhook"}
 }
 
-// checkEndpoint refuses what rules refuse before it is dialled.
-func (s *Service) checkEndpoint(u *url.URL) error { return s.rules().Check(u) }
+// CheckEndpoint refuses what rules refuse before it is dialled.
+func (s *Sender) CheckEndpoint(u *url.URL) error { return s.rules().Check(u) }
 
-// newClient returns the client of endpoints.
-func (s *Service) newClient() *http.Client { return outbound.Client(s.rules) }
+// CloseIdleConnections closes connections that no message uses: to addresses that may no longer be called.
+func (s *Sender) CloseIdleConnections() { s.client.CloseIdleConnections() }

@@ -1,14 +1,42 @@
-package notify
+package owner
 
 import (
 	"context"
 
 	"kiln/server/access"
 	"kiln/server/fhir"
+	"kiln/server/notify/matching"
 	"kiln/server/outcome"
 	"kiln/server/search/match"
 	"kiln/server/smart"
 )
+
+// Rights decide which resources the owner of a Subscription may see.
+type Rights interface {
+	// Principal is the owner as of now. It fails with login or forbidden where the client
+	// is revoked or the user disabled.
+	Principal(ctx context.Context, o Owner) (*access.Principal, error)
+	matching.Viewer
+}
+
+// FindPrincipal returns an owner with the rights of now; nil where everybody may read everything.
+func FindPrincipal(ctx context.Context, rights Rights, o Owner) (*access.Principal, error) {
+	if rights == nil {
+		return nil, nil
+	}
+	return rights.Principal(ctx, o)
+}
+
+// WithPrincipal returns a context with the rights of a principal; nil keeps those of ctx.
+func WithPrincipal(ctx context.Context, p *access.Principal) context.Context {
+	if p == nil {
+		return ctx
+	}
+	return access.WithPrincipal(ctx, p)
+}
+
+// IsRevoked reports whether an error of Rights says that the access has ended.
+func IsRevoked(err error) bool { return outcome.Is(err, outcome.CodeLogin, outcome.CodeForbidden) }
 
 // Decided are Rights by the decisions of package access.
 type Decided struct {
@@ -24,13 +52,14 @@ type Decided struct {
 // NoOwner is the reason for which a Subscription without an owner is off on a server with authorization.
 const NoOwner = "it has no owner: it was stored without authorization, or by a release that did not keep its owner; write it again"
 
-var errNoOwner = outcome.New(outcome.CodeLogin, NoOwner)
+// ErrNoOwner is the error of Decided for such a Subscription.
+var ErrNoOwner = outcome.New(outcome.CodeLogin, NoOwner)
 
 // Principal implements Rights.
 func (d Decided) Principal(ctx context.Context, o Owner) (*access.Principal, error) {
 	if o.Subject == "" && o.Client == "" {
 		if d.Authorized {
-			return nil, errNoOwner
+			return nil, ErrNoOwner
 		}
 		return access.Open, nil // written without authorization
 	}

@@ -1,4 +1,4 @@
-package notify
+package webhook
 
 import (
 	"net/http"
@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"kiln/gen/r4"
+	"kiln/server/notify/config"
 )
 
 // Contract, Notifications 4: which endpoints may be called.
@@ -40,12 +40,14 @@ func TestEndpointsThatMayBeCalled(t *testing.T) {
 		{"https://[2001:4860:4860::8888]/", false, false, true},
 		{"https://10.0.0.1/", false, true, true},
 	} {
-		s := &Service{Settings: func() *Config { return &Config{Webhook: WebhookConfig{AllowHTTP: c.http, AllowPrivate: c.private}} }}
+		s := NewSender(func() *config.Config {
+			return &config.Config{Webhook: config.WebhookConfig{AllowHTTP: c.http, AllowPrivate: c.private}}
+		}, nil)
 		u, err := url.Parse(c.endpoint)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := s.checkEndpoint(u); (err == nil) != c.may {
+		if err := s.CheckEndpoint(u); (err == nil) != c.may {
 			t.Errorf("%s with http %t, private %t: %v, want allowed %t", c.endpoint, c.http, c.private, err, c.may)
 		}
 	}
@@ -61,16 +63,15 @@ func TestDialledAddressIsChecked(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	config := Config{Webhook: WebhookConfig{AllowHTTP: true, Timeout: 10 * time.Second, MaxConcurrent: 1,
+	settings := config.Config{Webhook: config.WebhookConfig{AllowHTTP: true, Timeout: 10 * time.Second, MaxConcurrent: 1,
 		Lookup: func(string) ([]netip.Addr, error) { return []netip.Addr{netip.MustParseAddr("127.0.0.1")}, nil }}}
-	s := &Service{Settings: func() *Config { return &config }}
-	s.client = s.newClient()
+	s := NewSender(func() *config.Config { return &settings }, nil)
 	endpoint, err := url.Parse("http://rebinding.example:" + at.Port() + "/")
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &subscription{id: "1", endpoint: endpoint, headers: http.Header{}}
-	if r := s.postMessage(t.Context(), c, keys{}, "id", "text/plain", nil); r.OK() || !strings.Contains(r.Err, "127.0.0.1") {
+	m := Message{Method: http.MethodPost, URL: endpoint, Header: http.Header{}, ID: "id", Subscriber: "Subscription/1", ContentType: "text/plain", Timeout: 10 * time.Second}
+	if r, _ := s.Send(t.Context(), m, Keys{}); r.OK() || !strings.Contains(r.Err, "127.0.0.1") {
 		t.Errorf("%+v, want a refusal of the address", r)
 	}
 }
@@ -86,7 +87,7 @@ func TestRetryAfter(t *testing.T) {
 		if text == "99999999999" {
 			want = maxRetryAfter
 		}
-		if got := retryAfter(text, now); got != want {
+		if got := parseRetryAfter(text, now); got != want {
 			t.Errorf("%q: %s, want %s", text, got, want)
 		}
 	}
@@ -98,7 +99,7 @@ func TestRetrySchedule(t *testing.T) {
 	t.Parallel()
 	p := Policy{MaxAttempts: 4, Backoff: []time.Duration{10 * time.Second, 30 * time.Second, 60 * time.Second, 120 * time.Second}}
 	for attempts, want := range map[int]time.Duration{1: 10 * time.Second, 2: 30 * time.Second, 3: 60 * time.Second, 4: -1} {
-		got, again := p.nextAttempt(attempts, Result{})
+		got, again := p.NextAttempt(attempts, Result{})
 		if !again {
 			got = -1
 		}
@@ -107,41 +108,14 @@ func TestRetrySchedule(t *testing.T) {
 		}
 	}
 	for asked, want := range map[time.Duration]time.Duration{5 * time.Second: 10 * time.Second, 15 * time.Second: 15 * time.Second} {
-		if got, again := p.nextAttempt(1, Result{RetryAfter: asked}); got != want || !again {
+		if got, again := p.NextAttempt(1, Result{RetryAfter: asked}); got != want || !again {
 			t.Errorf("Retry-After %s: %s %t, want %s", asked, got, again, want)
 		}
 	}
-	if got, again := (Policy{MaxAttempts: 2}).nextAttempt(1, Result{RetryAfter: time.Second}); got != time.Second || !again {
+	if got, again := (Policy{MaxAttempts: 2}).NextAttempt(1, Result{RetryAfter: time.Second}); got != time.Second || !again {
 		t.Errorf("without a backoff: %s %t", got, again)
 	}
-	if _, again := p.nextAttempt(4, Result{RetryAfter: time.Minute}); again {
+	if _, again := p.NextAttempt(4, Result{RetryAfter: time.Minute}); again {
 		t.Error("Retry-After asks for an attempt after the last one")
-	}
-}
-
-// Contract, Notifications 4: heartbeats are spread evenly: Subscriptions that become active at one time
-// do not have them at one time.
-func TestHeartbeatsAreSpread(t *testing.T) {
-	t.Parallel()
-	s := &Service{Settings: func() *Config { return &Config{Webhook: WebhookConfig{Enabled: true, Heartbeat: 30 * time.Second}} }}
-	r := &r4.Subscription{Channel: &r4.SubscriptionChannel{}}
-	r.Channel.Type_.Text = "rest-hook"
-	now := time.Now()
-	const n = 2000
-	var quarters [4]int
-	for range n {
-		after := s.nextHeartbeat(now, time.Time{}, r).Sub(now)
-		if after < 15*time.Second || after > 30*time.Second {
-			t.Fatalf("a heartbeat after %s", after)
-		}
-		quarters[min(3, int(4*(after-15*time.Second)/(15*time.Second)))]++
-	}
-	for i, q := range quarters {
-		if q < n/8 {
-			t.Errorf("of %d heartbeats %d are in quarter %d of their time", n, q, i+1)
-		}
-	}
-	if at := s.nextHeartbeat(now, now.Add(time.Second), r); at.After(now.Add(time.Second)) {
-		t.Error("the end of a Subscription waits for its heartbeat")
 	}
 }

@@ -1,4 +1,5 @@
-package notify
+// Package config has the settings of notifications, and news of their changes.
+package config
 
 import (
 	"net/netip"
@@ -77,9 +78,3 @@ type SSEConfig struct {
 	MaxConnections int
 	Heartbeat      time.Duration
 }
-
-// errorHeartbeat is how often the endpoint of a subscription in error is tried.
-const errorHeartbeat = time.Minute
-
-// heartbeatRate bounds heartbeats, a second, of all subscriptions and servers together.
-const heartbeatRate = 100

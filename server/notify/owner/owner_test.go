@@ -1,6 +1,8 @@
-package notify
+package owner
 
-import "testing"
+import (
+	"testing"
+)
 
 // Contract, Authorization 5: a policy about a user is not about the subscriptions of a
 // client or an API key of that name.

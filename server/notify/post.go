@@ -1,0 +1,31 @@
+package notify
+
+import (
+	"context"
+	"kiln/server/notify/webhook"
+	"net/http"
+)
+
+// postMessage sends one message. id is the notification's.
+func (s *Service) postMessage(ctx context.Context, c *subscription, k webhook.Keys, id, contentType string, body []byte) webhook.Result {
+	r, _ := s.exchangeMessage(ctx, c, k, id, contentType, body)
+	return r
+}
+
+// exchangeMessage is postMessage with what came back, up to what a Sender reads of it.
+func (s *Service) exchangeMessage(ctx context.Context, c *subscription, k webhook.Keys, id, contentType string, body []byte) (webhook.Result, []byte) {
+	timeout := s.Settings().Webhook.Timeout
+	if c.timeout > 0 {
+		timeout = min(timeout, c.timeout)
+	}
+	return s.sender.Send(ctx, webhook.Message{
+		Method: http.MethodPost, URL: c.endpoint, Header: c.headers, ID: id, Subscriber: c.reference(), ContentType: contentType, Body: body, Timeout: timeout,
+	}, k)
+}
+
+// Send sends a message of another kind of subscriber than Subscriptions, signed with the
+// server's key, by the rules of webhooks.
+func (s *Service) Send(ctx context.Context, m webhook.Message) webhook.Result {
+	r, _ := s.sender.Send(ctx, m, webhook.Keys{Current: s.Settings().Webhook.SigningKey})
+	return r
+}
