@@ -19,6 +19,7 @@ import (
 	"kiln/server/access"
 	"kiln/server/interaction"
 	"kiln/server/notify/owner"
+	"kiln/server/notify/subscription"
 	"kiln/server/notify/webhook"
 	"kiln/server/operation"
 	"kiln/server/outcome"
@@ -116,18 +117,18 @@ func (s *Service) bindingURL() string {
 
 // mayBind refuses a Subscription that the caller does not own, or that no token can be for.
 func (s *Service) mayBind(ctx context.Context, id string) error {
-	row, v, err := s.readableSubscription(ctx, access.Read, id)
+	row, v, err := s.subscriptions.ReadVisible(ctx, access.Read, id)
 	if err == nil {
 		err = checkOwner(ctx, row)
 	}
 	if err != nil {
 		return err
 	}
-	r, err := s.decodeSubscription(v.Body)
+	r, err := s.subscriptions.Decode(v.Body)
 	if err != nil {
 		return err
 	}
-	if !isBackport(r) || r.Channel == nil || r.Channel.Type_.Text != "websocket" || r.Status.Text == statusOff {
+	if !subscription.IsBackport(r) || r.Channel == nil || r.Channel.Type_.Text != "websocket" || r.Status.Text == subscription.Off {
 		return outcome.UnprocessableContent(outcome.CodeNotSupported, "Subscription/%s is off, or no Backport Subscription on the channel websocket", outcome.Clip(id))
 	}
 	return nil
@@ -297,25 +298,25 @@ func (k *socket) bindToken(token string) {
 
 // bindingState reads the Subscription of a binding with the rights of the token's owner. It fails
 // where that owner may not read it any more, or where the Subscription is off or has another channel.
-func (k *socket) bindingState(one *binding) (c *subscription, status string, events int64, err error) {
+func (k *socket) bindingState(one *binding) (c *subscription.Subscription, status string, events int64, err error) {
 	s := k.s
 	p, err := owner.FindPrincipal(k.ctx, s.Rights, one.owner)
 	if err != nil {
 		return nil, "", 0, err
 	}
 	ctx := owner.WithPrincipal(access.WithPrincipal(k.ctx, access.Open), p)
-	row, v, err := s.readableSubscription(ctx, access.Read, one.id)
+	row, v, err := s.subscriptions.ReadVisible(ctx, access.Read, one.id)
 	if err != nil {
 		return nil, "", 0, err
 	}
-	r, err := s.decodeSubscription(v.Body)
+	r, err := s.subscriptions.Decode(v.Body)
 	if err != nil {
 		return nil, "", 0, err
 	}
-	if c, err = s.compileSubscription(ctx, one.id, r); err != nil {
+	if c, err = s.subscriptions.Compile(ctx, one.id, r); err != nil {
 		return nil, "", 0, err
 	}
-	if !c.backport || !c.webSocket || c.status == statusOff {
+	if !c.Backport || !c.WebSocket || c.Status == subscription.Off {
 		return nil, "", 0, outcome.Invalid("Subscription/%s is off, or no Backport Subscription on the channel websocket", one.id)
 	}
 	if !row.StartedAt.Equal(one.started) {
@@ -359,17 +360,17 @@ func (k *socket) follow(one *binding) error {
 			k.sendText(k.s.backportBody(k.ctx, c, uuid.NewString(), kind, status, events, nil))
 			sent = true
 		}
-		if c.heartbeat > 0 && (sent || kind == "heartbeat" || one.beating != c.heartbeat) {
-			beat.Reset(c.heartbeat)
-		} else if c.heartbeat <= 0 {
+		if c.Heartbeat > 0 && (sent || kind == "heartbeat" || one.beating != c.Heartbeat) {
+			beat.Reset(c.Heartbeat)
+		} else if c.Heartbeat <= 0 {
 			beat.Stop()
 		}
-		one.beating = c.heartbeat
+		one.beating = c.Heartbeat
 	}
 }
 
 // sendEvents sends the events of a binding that it has not had, and reports whether there were some.
-func (k *socket) sendEvents(one *binding, c *subscription, status string) (sent bool, err error) {
+func (k *socket) sendEvents(one *binding, c *subscription.Subscription, status string) (sent bool, err error) {
 	s := k.s
 	for {
 		list, err := s.eventsByNumber(k.ctx, one.id, one.last+1, math.MaxInt64, bindingPage)

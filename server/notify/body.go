@@ -14,43 +14,34 @@ import (
 	"kiln/server/access"
 	"kiln/server/fhir"
 	"kiln/server/notify/matching"
+	"kiln/server/notify/subscription"
 	"kiln/server/search"
 	"kiln/server/search/match"
 	"kiln/server/store"
 )
 
-const fhirJSON = "application/fhir+json"
-
-// mediaType is the media type of messages in the form of the Backport IG: channel.payload.
-func (c *subscription) mediaType() string {
-	if c.payload == "" {
-		return fhirJSON
-	}
-	return c.payload
-}
-
 // deliveryBody is the body of a delivery, with its media type.
-func (s *Service) deliveryBody(ctx context.Context, c *subscription, status string, events int64, d *Delivery) (body []byte, contentType string) {
-	if c.backport {
-		return s.backportBody(ctx, c, d.ID.String(), "event-notification", status, events, d), c.mediaType()
+func (s *Service) deliveryBody(ctx context.Context, c *subscription.Subscription, status string, events int64, d *Delivery) (body []byte, contentType string) {
+	if c.Backport {
+		return s.backportBody(ctx, c, d.ID.String(), "event-notification", status, events, d), c.MediaType()
 	}
-	contentType = c.payload
+	contentType = c.Payload
 	if contentType == "" {
 		contentType = "application/json"
 	}
-	return appendMessage(nil, d.Event, d.ID, c.reference(), "", c.payload != "" && c.content == fullResource), contentType
+	return appendMessage(nil, d.Event, d.ID, c.Reference(), "", c.Payload != "" && c.Content == subscription.FullResource), contentType
 }
 
 // statusBody is a handshake or a heartbeat; id is the id of the Bundle.
-func (s *Service) statusBody(c *subscription, id, kind, state string, events int64) (body []byte, contentType string) {
-	if c.backport {
-		return s.backportBody(context.Background(), c, id, kind, state, events, nil), c.mediaType()
+func (s *Service) statusBody(c *subscription.Subscription, id, kind, state string, events int64) (body []byte, contentType string) {
+	if c.Backport {
+		return s.backportBody(context.Background(), c, id, kind, state, events, nil), c.MediaType()
 	}
-	return status{Type: kind, Subscription: c.reference(), Status: state, Events: events}.append(nil), fhirJSON
+	return status{Type: kind, Subscription: c.Reference(), Status: state, Events: events}.append(nil), subscription.FHIRJSON
 }
 
 // backportBody is the message of a delivery, or without one of a handshake or heartbeat.
-func (s *Service) backportBody(ctx context.Context, c *subscription, id, kind, state string, events int64, d *Delivery) []byte {
+func (s *Service) backportBody(ctx context.Context, c *subscription.Subscription, id, kind, state string, events int64, d *Delivery) []byte {
 	var list []*Delivery
 	if d != nil {
 		list = []*Delivery{d}
@@ -61,16 +52,16 @@ func (s *Service) backportBody(ctx context.Context, c *subscription, id, kind, s
 // backportBundle is a history Bundle of the Backport IG: its first entry is a
 // SubscriptionStatus as Parameters. The id of a notification is the same at each attempt.
 // Spec: http://hl7.org/fhir/uv/subscriptions-backport/STU1.1/StructureDefinition-backport-subscription-notification-r4.html.
-func (s *Service) backportBundle(ctx context.Context, c *subscription, id, kind, state string, events int64, list []*Delivery) []byte {
+func (s *Service) backportBundle(ctx context.Context, c *subscription.Subscription, id, kind, state string, events int64, list []*Delivery) []byte {
 	base := s.Settings().Address
 	absolute := func(path string) string { return base + "/" + path }
-	p := statusParameters{ID: uuid.NewString(), Kind: kind, Status: state, Subscription: absolute(c.reference()), Topic: c.topic, Events: events}
-	if c.content == empty { // such a payload contains nothing but the number of the event
+	p := statusParameters{ID: uuid.NewString(), Kind: kind, Status: state, Subscription: absolute(c.Reference()), Topic: c.Topic, Events: events}
+	if c.Content == subscription.Empty { // such a payload contains nothing but the number of the event
 		p.Topic = ""
 	}
 	for _, d := range list {
 		e := notified{Number: d.Number, At: d.Event.Version.LastUpdated}
-		if c.content != empty {
+		if c.Content != subscription.Empty {
 			e.Focus = absolute(d.Event.Version.ResourceType + "/" + d.Event.Version.ID)
 		}
 		p.Notified = append(p.Notified, e)
@@ -78,9 +69,9 @@ func (s *Service) backportBundle(ctx context.Context, c *subscription, id, kind,
 	b := []byte(`{"resourceType":"Bundle","id":"` + id + `","type":"history","timestamp":"` + rfc3339(time.Now()) + `","entry":[{"fullUrl":"urn:uuid:` + p.ID + `","resource":`)
 	b = p.append(b)
 	b = append(b, `,"request":{"method":"GET","url":`...)
-	b = fhir.AppendString(b, absolute(c.reference()+"/$status"))
+	b = fhir.AppendString(b, absolute(c.Reference()+"/$status"))
 	b = append(b, `},"response":{"status":"200"}}`...)
-	if c.content != empty {
+	if c.Content != subscription.Empty {
 		for _, d := range list {
 			b = s.appendEventEntries(ctx, b, c, d, absolute)
 		}
@@ -89,12 +80,12 @@ func (s *Service) backportBundle(ctx context.Context, c *subscription, id, kind,
 }
 
 // appendEventEntries appends the entries of an event: the resource, and those that the topic includes.
-func (s *Service) appendEventEntries(ctx context.Context, b []byte, c *subscription, d *Delivery, absolute func(string) string) []byte {
+func (s *Service) appendEventEntries(ctx context.Context, b []byte, c *subscription.Subscription, d *Delivery, absolute func(string) string) []byte {
 	e := d.Event
 	path := e.Version.ResourceType + "/" + e.Version.ID
 	b = append(b, `,{"fullUrl":`...)
 	b = fhir.AppendString(b, absolute(path))
-	if c.content == fullResource && len(e.Version.Body) > 0 {
+	if c.Content == subscription.FullResource && len(e.Version.Body) > 0 {
 		b = append(b, `,"resource":`...)
 		b = append(b, e.Version.Body...)
 	}
@@ -105,14 +96,14 @@ func (s *Service) appendEventEntries(ctx context.Context, b []byte, c *subscript
 		b = fhir.AppendString(b, path)
 	}
 	b = append(b, `},"response":{"status":"`+responseOf(e.Kind)+`"}}`...)
-	if c.content != fullResource || e.Kind == matching.Delete {
+	if c.Content != subscription.FullResource || e.Kind == matching.Delete {
 		return b
 	}
 	for _, v := range s.shaped(ctx, c, e) {
 		b = append(b, `,{"fullUrl":`...)
 		b = fhir.AppendString(b, absolute(v.ResourceType+"/"+v.ID))
 		b = append(b, `,"resource":`...)
-		b = append(b, s.maskHeaders(v).Body...)
+		b = append(b, s.subscriptions.MaskHeaders(v).Body...)
 		b = append(b, `,"request":{"method":"GET","url":`...)
 		b = fhir.AppendString(b, v.ResourceType+"/"+v.ID)
 		b = append(b, `},"response":{"status":"200"}}`...)
@@ -172,7 +163,7 @@ type notified struct {
 
 // append appends the Parameters as JSON.
 func (p statusParameters) append(b []byte) []byte {
-	b = append(b, `{"resourceType":"Parameters","id":"`+p.ID+`","meta":{"profile":["`+backportBase+`backport-subscription-status-r4"]},"parameter":[`+
+	b = append(b, `{"resourceType":"Parameters","id":"`+p.ID+`","meta":{"profile":["`+subscription.BackportBase+`backport-subscription-status-r4"]},"parameter":[`+
 		`{"name":"subscription","valueReference":{"reference":`...)
 	b = fhir.AppendString(b, p.Subscription)
 	b = append(b, '}', '}')
@@ -210,12 +201,12 @@ func (p statusParameters) append(b []byte) []byte {
 // shaped are the resources that the topic's notification shape adds, as far as the principal
 // of ctx may read them: those that the version of the event refers to, and those that refer to
 // its resource.
-func (s *Service) shaped(ctx context.Context, c *subscription, e *matching.Event) []fhir.Version {
-	if len(c.include) == 0 {
+func (s *Service) shaped(ctx context.Context, c *subscription.Subscription, e *matching.Event) []fhir.Version {
+	if len(c.Include) == 0 {
 		return nil
 	}
 	values := url.Values{"_id": {e.Version.ID}, "_count": {"1"}, "_total": {"none"}}
-	for _, text := range c.include {
+	for _, text := range c.Include {
 		name, value, _ := strings.Cut(text, "=")
 		if name == "_include" && !strings.HasPrefix(value, e.Version.ResourceType+":") {
 			continue

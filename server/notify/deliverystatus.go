@@ -1,14 +1,5 @@
 package notify
 
-// The statuses of a Subscription, as the resource and the table notification_subscription have them.
-// Spec: https://hl7.org/fhir/R4/valueset-subscription-status.html.
-const (
-	statusRequested = "requested" // waits for its handshake
-	statusActive    = "active"    // gets notifications
-	statusError     = "error"     // a delivery or the handshake failed: heartbeats look for its end
-	statusOff       = "off"       // ended by its owner, its end, or the server
-)
-
 // A deliveryStatus is the status of a delivery: the letter in the column status of notification_delivery.
 type deliveryStatus byte
 

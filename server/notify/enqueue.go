@@ -16,6 +16,7 @@ import (
 	"kiln/server/notify/config"
 	"kiln/server/notify/matching"
 	"kiln/server/notify/owner"
+	"kiln/server/notify/subscription"
 	"kiln/server/outcome"
 	"kiln/server/store"
 )
@@ -92,7 +93,7 @@ func (r *reader) loadSubscribers(ctx context.Context) error {
 		return err
 	}
 	m := matching.NewMatcher()
-	ctx = withTopics(ctx)
+	ctx = subscription.WithTopics(ctx)
 	principals := make(map[owner.AccessKey]ownerRights)
 	r.topics = make(map[string]string)
 	for after := ""; ; {
@@ -155,10 +156,10 @@ func (r *reader) loadRows(ctx context.Context, m *matching.Matcher, rows []db.Su
 			principals[o.AccessKey()] = p
 		}
 		r.noteTopic(row.ID, versions[row.ID].Body)
-		var c *subscription
+		var c *subscription.Subscription
 		err := p.err
 		if err == nil {
-			c, err = r.s.compileStored(owner.WithPrincipal(ctx, p.principal), row.ID, versions)
+			c, err = r.s.subscriptions.CompileStored(owner.WithPrincipal(ctx, p.principal), row.ID, versions)
 		}
 		if err := r.place(ctx, m, row.ID, row.StartedAt, c, err); err != nil {
 			return err
@@ -178,7 +179,7 @@ func (r *reader) removeSubscriber(m *matching.Matcher, id string) {
 func (r *reader) noteTopic(id string, body []byte) {
 	var named struct{ Topic, Criteria string }
 	_ = json.Unmarshal(body, &named) // stored by this server
-	if named.Topic == "" && isCanonical(named.Criteria) {
+	if named.Topic == "" && subscription.IsCanonical(named.Criteria) {
 		named.Topic = named.Criteria
 	}
 	if named.Topic == "" {
@@ -204,7 +205,7 @@ func (r *reader) loadSubscription(ctx context.Context, m *matching.Matcher, id s
 
 // loadSubscriptions is loadSubscription for several.
 func (r *reader) loadSubscriptions(ctx context.Context, m *matching.Matcher, ids []string) error {
-	ctx = withTopics(ctx)
+	ctx = subscription.WithTopics(ctx)
 	principals := make(map[owner.AccessKey]ownerRights)
 	for page := range slices.Chunk(ids, subscriptionPage) {
 		found, err := r.s.db().SubscriptionsByID(ctx, page)
@@ -230,7 +231,7 @@ func (r *reader) loadSubscriptions(ctx context.Context, m *matching.Matcher, ids
 
 // place puts a Subscription into the matcher, or takes out one that cannot be carried out,
 // which err says: that is told at once, for it gets nothing from then on.
-func (r *reader) place(ctx context.Context, m *matching.Matcher, id string, since time.Time, c *subscription, err error) error {
+func (r *reader) place(ctx context.Context, m *matching.Matcher, id string, since time.Time, c *subscription.Subscription, err error) error {
 	reference := "Subscription/" + id
 	if err != nil {
 		if outcome.Theirs(err) {
@@ -242,12 +243,12 @@ func (r *reader) place(ctx context.Context, m *matching.Matcher, id string, sinc
 				r.withoutRights[id] = true
 				return nil
 			}
-			return r.s.changeStatus(ctx, id, []string{statusRequested, statusActive}, statusError, err.Error())
+			return r.s.changeStatus(ctx, id, []string{subscription.Requested, subscription.Active}, subscription.Error, err.Error())
 		}
 		return err
 	}
 	delete(r.withoutRights, id)
-	r.addSubscriber(m, &matching.Subscriber{ID: reference, Rules: c.rules, Queued: !c.webSocket, Logged: c.backport, Principal: r.share(c.principal), Since: since})
+	r.addSubscriber(m, &matching.Subscriber{ID: reference, Rules: c.Rules, Queued: !c.WebSocket, Logged: c.Backport, Principal: r.share(c.Principal), Since: since})
 	return nil
 }
 
@@ -373,7 +374,7 @@ func (r *reader) applyDefinitions(ctx context.Context, changes []store.Change) e
 	}
 	changed := make(map[string]bool)
 	for _, e := range events {
-		now, before := topicIn(e.Version.Body), topicIn(e.Previous.Body)
+		now, before := subscription.DecodeTopic(e.Version.Body), subscription.DecodeTopic(e.Previous.Body)
 		if reflect.DeepEqual(now, before) {
 			continue // the server reads nothing of it that has changed
 		}
@@ -386,13 +387,6 @@ func (r *reader) applyDefinitions(ctx context.Context, changes []store.Change) e
 		}
 	}
 	return r.loadSubscriptions(ctx, r.matcher, ids)
-}
-
-// topicIn reads a topic; the zero topic where there is none.
-func topicIn(body []byte) topic {
-	var t topic
-	_ = json.Unmarshal(body, &t) // checked when it was written
-	return t
 }
 
 // applyChange follows a write that changes who matches.
@@ -433,7 +427,7 @@ func (s *Service) endCostly(ctx context.Context, subscriber string) error {
 	if !ok {
 		return nil
 	}
-	return s.changeStatus(ctx, id, []string{statusActive, statusError, statusRequested}, statusOff, errCostly(s.questionTimeout).Error())
+	return s.changeStatus(ctx, id, []string{subscription.Active, subscription.Error, subscription.Requested}, subscription.Off, errCostly(s.questionTimeout).Error())
 }
 
 // errCostly refuses criteria that cost too much.

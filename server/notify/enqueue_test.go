@@ -34,7 +34,9 @@ func TestSubscriptionsAreLoadedInPages(t *testing.T) {
 	if err := parameters.Open(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	s.Service = &interaction.Service{Model: r4.Model, Store: s.Store, Parameters: parameters, Now: time.Now, Settings: func() *interaction.Settings { return new(interaction.Settings) }}
+	parts := s.Parts
+	parts.Service = &interaction.Service{Model: r4.Model, Store: s.Store, Parameters: parameters, Now: time.Now, Settings: func() *interaction.Settings { return new(interaction.Settings) }}
+	s = New(parts)
 
 	const topic = "http://example.org/topic"
 	put := func(typ, id, body string) *store.Write {

@@ -12,6 +12,7 @@ import (
 	"kiln/server/access"
 	"kiln/server/interaction"
 	"kiln/server/notify/matching"
+	"kiln/server/notify/subscription"
 	"kiln/server/operation"
 	"kiln/server/outcome"
 )
@@ -24,29 +25,29 @@ const maxPastEvents = 1000
 // maxPastEvents; eventsSinceNumber asks for later ones.
 // Spec: http://hl7.org/fhir/uv/subscriptions-backport/STU1.1/OperationDefinition-backport-subscription-events.html.
 func (s *Service) pastEventsOf(ctx context.Context, p operation.Request, in *operation.Inputs) (interaction.Response, error) {
-	row, v, err := s.readableSubscription(ctx, access.Read, p.ID)
+	row, v, err := s.subscriptions.ReadVisible(ctx, access.Read, p.ID)
 	if err == nil {
 		err = checkOwner(ctx, row)
 	}
 	if err != nil {
 		return interaction.Response{}, err
 	}
-	r, err := s.decodeSubscription(v.Body)
+	r, err := s.subscriptions.Decode(v.Body)
 	if err != nil {
 		return interaction.Response{}, err
 	}
-	c, err := s.compileSubscription(ctx, p.ID, r)
+	c, err := s.subscriptions.Compile(ctx, p.ID, r)
 	if err != nil {
 		return interaction.Response{}, err
 	}
 	switch text := in.Text("content"); text {
 	case "":
 	case "empty":
-		c.content = empty
+		c.Content = subscription.Empty
 	case "id-only":
-		c.content = idOnly
+		c.Content = subscription.IDOnly
 	case "full-resource":
-		c.content = fullResource
+		c.Content = subscription.FullResource
 	default:
 		return interaction.Response{}, outcome.Invalid("content is %q: expected empty, id-only or full-resource", outcome.Clip(text))
 	}

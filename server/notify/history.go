@@ -160,7 +160,7 @@ func (s *Service) pastEvents(r *http.Request, versions []fhir.Version) ([]*match
 			keys = append(keys, store.VersionKey{Ref: ref, VersionID: v.VersionID - 1})
 		}
 	}
-	before, err := s.readVersions(r.Context(), keys, types)
+	before, err := s.subscriptions.ReadVersions(r.Context(), keys, types)
 	if err != nil {
 		return nil, err
 	}
@@ -174,7 +174,7 @@ func (s *Service) pastEvents(r *http.Request, versions []fhir.Version) ([]*match
 			continue
 		}
 		ref := int64(fhir.ValueReference(v.ResourceType, v.ID))
-		e := &matching.Event{Position: store.ChangePosition{Epoch: epochs[i]}, Kind: matching.KindOf(v.Method), Version: s.maskHeaders(v), Written: v.LastUpdated, Ref: ref}
+		e := &matching.Event{Position: store.ChangePosition{Epoch: epochs[i]}, Kind: matching.KindOf(v.Method), Version: s.subscriptions.MaskHeaders(v), Written: v.LastUpdated, Ref: ref}
 		if previous, ok := before[store.VersionKey{Ref: ref, VersionID: v.VersionID - 1}]; ok && !previous.Deleted() {
 			e.Previous = previous
 		}

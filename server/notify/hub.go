@@ -17,6 +17,7 @@ import (
 	"kiln/server/access"
 	"kiln/server/notify/matching"
 	"kiln/server/notify/owner"
+	"kiln/server/notify/subscription"
 	"kiln/server/notify/webhook"
 	"kiln/server/outcome"
 	"kiln/server/store"
@@ -689,9 +690,9 @@ func (h *hub) rebind(ctx context.Context, in *lane, id string) {
 	}
 	h.mu.Unlock()
 	for p := range rules {
-		c, err := h.s.readSubscription(owner.WithPrincipal(ctx, p), id)
-		if err == nil && c.status == statusActive && c.webSocket {
-			rules[p] = c.rules
+		c, err := h.s.subscriptions.Read(owner.WithPrincipal(ctx, p), id)
+		if err == nil && c.Status == subscription.Active && c.WebSocket {
+			rules[p] = c.Rules
 		}
 	}
 	h.mu.Lock()

@@ -14,6 +14,7 @@ import (
 	"kiln/server/notify/config"
 	"kiln/server/notify/matching"
 	"kiln/server/notify/owner"
+	"kiln/server/notify/subscription"
 	"kiln/server/notify/webhook"
 	"kiln/server/outcome"
 )
@@ -53,11 +54,11 @@ func (l *life) adopt(ctx context.Context) error {
 			return err
 		}
 		for _, id := range ids {
-			status, reason := statusRequested, ""
+			status, reason := subscription.Requested, ""
 			if s.Settings().Authorized {
-				status, reason = statusOff, owner.NoOwner
+				status, reason = subscription.Off, owner.NoOwner
 			}
-			err := s.changeStatus(ctx, id, []string{statusRequested, statusActive, statusError}, status, reason)
+			err := s.changeStatus(ctx, id, []string{subscription.Requested, subscription.Active, subscription.Error}, status, reason)
 			if outcome.Ours(err) {
 				return err
 			}
@@ -159,25 +160,25 @@ func (l *life) attend(ctx context.Context, row dueSubscription) error {
 	if err != nil {
 		return l.postpone(ctx, row.ID, errorHeartbeat, 0)
 	}
-	r, err := s.decodeSubscription(v.Body)
+	r, err := s.subscriptions.Decode(v.Body)
 	if err != nil {
 		return err
 	}
 	status := r.Status.Text
-	c, err := s.compileSubscription(ctx, row.ID, r)
+	c, err := s.subscriptions.Compile(ctx, row.ID, r)
 	if outcome.Ours(err) {
 		return err // tried again when the lease has run out
 	}
 	if err != nil {
 		// Its criteria or topic can no longer be carried out.
-		return s.changeStatus(ctx, row.ID, []string{statusRequested, statusActive}, statusError, err.Error())
+		return s.changeStatus(ctx, row.ID, []string{subscription.Requested, subscription.Active}, subscription.Error, err.Error())
 	}
 	now := time.Now()
-	if status == statusOff {
+	if status == subscription.Off {
 		return l.postpone(ctx, row.ID, idleLook, 0)
 	}
-	if !c.end.IsZero() && !c.end.After(now) {
-		return s.changeStatus(ctx, row.ID, []string{statusRequested, statusActive, statusError}, statusOff, "")
+	if !c.End.IsZero() && !c.End.After(now) {
+		return s.changeStatus(ctx, row.ID, []string{subscription.Requested, subscription.Active, subscription.Error}, subscription.Off, "")
 	}
 	if s.Rights != nil {
 		if ok, err := s.ownerStands(ctx, row.ID, owner.Decode(row.Owner)); err != nil || !ok {
@@ -185,9 +186,9 @@ func (l *life) attend(ctx context.Context, row dueSubscription) error {
 		}
 	}
 	switch status {
-	case statusRequested:
+	case subscription.Requested:
 		return l.handshake(ctx, row, c, v.VersionID)
-	case statusError:
+	case subscription.Error:
 		return l.recover(ctx, row, c)
 	}
 	return l.sendHeartbeat(ctx, row, r, c, now)
@@ -210,7 +211,7 @@ func (s *Service) endRevoked(ctx context.Context, id string, why error) error {
 	if o, ok := outcome.From(why); ok && o == owner.ErrNoOwner {
 		reason = owner.NoOwner
 	}
-	return s.changeStatus(ctx, id, []string{statusActive, statusError, statusRequested}, statusOff, reason)
+	return s.changeStatus(ctx, id, []string{subscription.Active, subscription.Error, subscription.Requested}, subscription.Off, reason)
 }
 
 func (l *life) postpone(ctx context.Context, id string, wait time.Duration, tried int32) error {
@@ -218,70 +219,70 @@ func (l *life) postpone(ctx context.Context, id string, wait time.Duration, trie
 }
 
 // handshake asks a requested subscription's endpoint whether it is there.
-func (l *life) handshake(ctx context.Context, row dueSubscription, c *subscription, version int) error {
+func (l *life) handshake(ctx context.Context, row dueSubscription, c *subscription.Subscription, version int) error {
 	s := l.s
-	if c.webSocket {
-		return s.changeStatus(ctx, row.ID, []string{statusRequested}, statusActive, "")
+	if c.WebSocket {
+		return s.changeStatus(ctx, row.ID, []string{subscription.Requested}, subscription.Active, "")
 	}
 	if !s.Settings().Webhook.Enabled {
 		return l.postpone(ctx, row.ID, untilEnd(c, errorHeartbeat), 0) // Reconfigured makes it due when they are on
 	}
 	// The attempts of one handshake have one id, made of the version of the Subscription that asks for it.
-	id := uuid.NewSHA1(matching.Namespace, fmt.Appendf(nil, "handshake\n%s/%d", c.reference(), version))
-	result := l.sendStatus(ctx, row, c, id, "handshake", statusRequested)
+	id := uuid.NewSHA1(matching.Namespace, fmt.Appendf(nil, "handshake\n%s/%d", c.Reference(), version))
+	result := l.sendStatus(ctx, row, c, id, "handshake", subscription.Requested)
 	w := s.Settings().Webhook
 	switch {
 	case result.OK():
-		return s.changeStatus(ctx, row.ID, []string{statusRequested}, statusActive, "")
+		return s.changeStatus(ctx, row.ID, []string{subscription.Requested}, subscription.Active, "")
 	case result.Gone:
-		return s.changeStatus(ctx, row.ID, []string{statusRequested}, statusOff, "the endpoint answered 410 Gone")
+		return s.changeStatus(ctx, row.ID, []string{subscription.Requested}, subscription.Off, "the endpoint answered 410 Gone")
 	}
-	s.metrics.failed.WithLabelValues(c.reference()).Inc()
+	s.metrics.failed.WithLabelValues(c.Reference()).Inc()
 	retry, again := webhook.Policy{MaxAttempts: w.MaxAttempts, Backoff: w.Backoff}.NextAttempt(int(row.Attempts)+1, result)
 	if !again {
-		return s.changeStatus(ctx, row.ID, []string{statusRequested}, statusError, "the handshake failed: "+result.Err)
+		return s.changeStatus(ctx, row.ID, []string{subscription.Requested}, subscription.Error, "the handshake failed: "+result.Err)
 	}
 	return l.postpone(ctx, row.ID, retry, 1)
 }
 
 // recover tries the endpoint of a subscription in error.
-func (l *life) recover(ctx context.Context, row dueSubscription, c *subscription) error {
+func (l *life) recover(ctx context.Context, row dueSubscription, c *subscription.Subscription) error {
 	s := l.s
-	if c.webSocket {
-		return s.changeStatus(ctx, row.ID, []string{statusError}, statusActive, "")
+	if c.WebSocket {
+		return s.changeStatus(ctx, row.ID, []string{subscription.Error}, subscription.Active, "")
 	}
 	if !s.Settings().Webhook.Enabled {
 		return l.postpone(ctx, row.ID, untilEnd(c, errorHeartbeat), 0)
 	}
-	result := l.sendStatus(ctx, row, c, uuid.New(), "heartbeat", statusError)
+	result := l.sendStatus(ctx, row, c, uuid.New(), "heartbeat", subscription.Error)
 	switch {
 	case result.OK():
-		return s.changeStatus(ctx, row.ID, []string{statusError}, statusActive, "")
+		return s.changeStatus(ctx, row.ID, []string{subscription.Error}, subscription.Active, "")
 	case result.Gone:
-		return s.changeStatus(ctx, row.ID, []string{statusError}, statusOff, "the endpoint answered 410 Gone")
+		return s.changeStatus(ctx, row.ID, []string{subscription.Error}, subscription.Off, "the endpoint answered 410 Gone")
 	case row.Failing.Valid && time.Since(row.Failing.Time) > s.Settings().Webhook.MaxError:
-		return s.changeStatus(ctx, row.ID, []string{statusError}, statusOff, "in error for too long: "+result.Err)
+		return s.changeStatus(ctx, row.ID, []string{subscription.Error}, subscription.Off, "in error for too long: "+result.Err)
 	}
 	return l.postpone(ctx, row.ID, untilEnd(c, max(errorHeartbeat, result.RetryAfter)), 0)
 }
 
 // sendHeartbeat tells an active subscription's endpoint that all is well, when nothing else
 // was sent for a while.
-func (l *life) sendHeartbeat(ctx context.Context, row dueSubscription, r *r4.Subscription, c *subscription, now time.Time) error {
+func (l *life) sendHeartbeat(ctx context.Context, row dueSubscription, r *r4.Subscription, c *subscription.Subscription, now time.Time) error {
 	s := l.s
 	every := s.heartbeatOf(r)
-	if every <= 0 || c.webSocket || !s.Settings().Webhook.Enabled {
+	if every <= 0 || c.WebSocket || !s.Settings().Webhook.Enabled {
 		return l.postpone(ctx, row.ID, untilEnd(c, idleLook), 0)
 	}
 	if quiet := now.Sub(row.LastSent); quiet < every {
 		return l.postpone(ctx, row.ID, untilEnd(c, every-quiet), 0)
 	}
-	result := l.sendStatus(ctx, row, c, uuid.New(), "heartbeat", statusActive)
+	result := l.sendStatus(ctx, row, c, uuid.New(), "heartbeat", subscription.Active)
 	if result.Gone {
-		return s.changeStatus(ctx, row.ID, []string{statusActive}, statusOff, "the endpoint answered 410 Gone")
+		return s.changeStatus(ctx, row.ID, []string{subscription.Active}, subscription.Off, "the endpoint answered 410 Gone")
 	}
 	if !result.OK() {
-		s.metrics.failed.WithLabelValues(c.reference()).Inc()
+		s.metrics.failed.WithLabelValues(c.Reference()).Inc()
 	}
 	// Not all at the same time, should they have begun so.
 	return l.postpone(ctx, row.ID, untilEnd(c, every-every/20+rand.N(every/10+1)), 0)
@@ -292,15 +293,15 @@ func (l *life) sendHeartbeat(ctx context.Context, row dueSubscription, r *r4.Sub
 const idleLook = 10 * time.Minute
 
 // untilEnd is wait, or the time until the subscription ends.
-func untilEnd(c *subscription, wait time.Duration) time.Duration {
-	if !c.end.IsZero() {
-		return max(0, min(wait, time.Until(c.end)))
+func untilEnd(c *subscription.Subscription, wait time.Duration) time.Duration {
+	if !c.End.IsZero() {
+		return max(0, min(wait, time.Until(c.End)))
 	}
 	return wait
 }
 
 // sendStatus sends a handshake or a heartbeat under an id.
-func (l *life) sendStatus(ctx context.Context, row dueSubscription, c *subscription, id uuid.UUID, kind, status string) webhook.Result {
+func (l *life) sendStatus(ctx context.Context, row dueSubscription, c *subscription.Subscription, id uuid.UUID, kind, status string) webhook.Result {
 	s := l.s
 	body, contentType := s.statusBody(c, id.String(), kind, status, row.Events)
 	k := s.sender.FindKeys(row.Secret, row.PreviousSecret, row.SecretChanged.Time)

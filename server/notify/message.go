@@ -8,6 +8,7 @@ import (
 
 	"kiln/server/fhir"
 	"kiln/server/notify/matching"
+	"kiln/server/notify/subscription"
 )
 
 // instant is the format of timestamps.
@@ -84,7 +85,7 @@ func (s status) append(dst []byte) []byte {
 
 // heartbeatStatus is a message of a connection that has no Subscription.
 func heartbeatStatus(events int64) []byte {
-	return status{Type: "heartbeat", Status: statusActive, Events: events}.append(nil)
+	return status{Type: "heartbeat", Status: subscription.Active, Events: events}.append(nil)
 }
 
 func rfc3339(t time.Time) string { return t.UTC().Format(instant) }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"kiln/server/notify/subscription"
 	"kiln/server/notify/webhook"
 	"kiln/server/store"
 )
@@ -83,7 +84,7 @@ func (c queueCollector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(oldestDesc, prometheus.GaugeValue, t.Age.Seconds())
 	}
 	if list, err := c.s.db().SubscriptionStatuses(ctx); err == nil {
-		number := map[string]int64{statusRequested: 0, statusActive: 0, statusError: 0, statusOff: 0}
+		number := map[string]int64{subscription.Requested: 0, subscription.Active: 0, subscription.Error: 0, subscription.Off: 0}
 		for _, r := range list {
 			number[r.Status] = r.Number
 		}

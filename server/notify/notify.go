@@ -15,13 +15,12 @@ import (
 
 	"kiln/gen/db"
 	"kiln/server/access"
-	"kiln/server/fhir"
 	"kiln/server/interaction"
 	"kiln/server/notify/config"
 	"kiln/server/notify/matching"
 	"kiln/server/notify/owner"
+	"kiln/server/notify/subscription"
 	"kiln/server/notify/webhook"
-	"kiln/server/outcome"
 	"kiln/server/store"
 	"kiln/server/telemetry"
 	"kiln/server/web"
@@ -58,20 +57,20 @@ type Parts struct {
 // Service is the notifications of a server.
 type Service struct {
 	Parts
-	watch   *config.Watch
-	feed    *store.Feed
-	metrics *metrics
-	queue   *queue
-	hub     *hub
-	sender  *webhook.Sender
-	life    *life
-	kinds   []SubscriberKind
+	watch         *config.Watch
+	feed          *store.Feed
+	metrics       *metrics
+	subscriptions *subscription.Reader
+	queue         *queue
+	hub           *hub
+	sender        *webhook.Sender
+	life          *life
+	kinds         []SubscriberKind
 	// questionTimeout is how long one search of criteria may take, defaultQuestionTimeout.
 	questionTimeout time.Duration
 	stop            context.CancelFunc
 	done            sync.WaitGroup
 	room            room
-	topics          knownTopics
 	bindings        *bindings
 	// sending and heartbeat are the settings at the last look.
 	sending   atomic.Bool
@@ -105,8 +104,12 @@ func New(p Parts) *Service {
 		p.Log = slog.New(slog.DiscardHandler)
 	}
 	s := &Service{Parts: p, watch: &config.Watch{Current: p.Settings}, questionTimeout: matching.DefaultQuestionTimeout}
-	s.metrics = newMetrics(s)
 	s.sender = webhook.NewSender(p.Settings, p.Tracing)
+	s.subscriptions = &subscription.Reader{
+		Store: p.Store, Interactions: p.Service, Rights: p.Rights, Log: p.Log, CheckEndpoint: s.sender.CheckEndpoint,
+	}
+	s.subscriptions.Evaluator = s.evaluator()
+	s.metrics = newMetrics(s)
 	s.queue = newQueue(s)
 	s.hub = newHub(s)
 	s.life = newLife(s)
@@ -114,9 +117,12 @@ func New(p Parts) *Service {
 	return s
 }
 
+// Topics returns the canonicals of the topics in force, sorted.
+func (s *Service) Topics(ctx context.Context) ([]string, error) { return s.subscriptions.Topics(ctx) }
+
 // evaluator finds the subscribers of events.
 func (s *Service) evaluator() *matching.Evaluator {
-	return &matching.Evaluator{Store: s.Store, Interactions: s.Service, Rights: s.Rights, Log: s.Log, QuestionTimeout: s.questionTimeout, ReadVersions: s.readVersions}
+	return &matching.Evaluator{Store: s.Store, Interactions: s.Service, Rights: s.Rights, Log: s.Log, QuestionTimeout: s.questionTimeout, ReadVersions: s.subscriptions.ReadVersions}
 }
 
 // AddKind makes a kind of subscribers known, before Start.
@@ -150,8 +156,8 @@ func (s *Service) Start() error {
 			s.queue.wakeUp()
 		}
 	}})
-	s.Store.Follow("SubscriptionTopic", store.Hook{Before: s.checkTopics, InTx: func(context.Context, *store.Tx, []*store.Write) (bool, error) { return true, nil },
-		Committed: func(context.Context, bool) { s.topics.forgetTopics() }})
+	s.Store.Follow("SubscriptionTopic", store.Hook{Before: s.subscriptions.CheckTopics, InTx: func(context.Context, *store.Tx, []*store.Write) (bool, error) { return true, nil },
+		Committed: func(context.Context, bool) { s.subscriptions.ForgetTopics() }})
 	s.feed = store.NewFeed(s.Store, s.Settings().Poll)
 	ctx, stop := context.WithCancel(access.WithPrincipal(context.Background(), access.Open))
 	s.stop = stop
@@ -187,7 +193,7 @@ func (s *Service) Close() {
 
 // Forget makes the service read anew what it remembers of the database. Readers of the change log and connections
 // compare the epoch themselves.
-func (s *Service) Forget() { s.topics.forgetTopics() }
+func (s *Service) Forget() { s.subscriptions.ForgetTopics() }
 
 // sleepFor returns false when ctx ended first.
 func sleepFor(ctx context.Context, d time.Duration) bool {
@@ -214,33 +220,7 @@ func (s *Service) db() *db.Queries { return db.New(s.Store.Pool()) }
 // isMatchedStatus reports whether events of a subscription are looked for: what happens while
 // one that was active is not is kept for it.
 func isMatchedStatus(status string, started bool) bool {
-	return status == statusActive || started && status != statusOff
-}
-
-// compileStored compiles one of some Subscriptions that were read.
-func (s *Service) compileStored(ctx context.Context, id string, versions map[string]fhir.Version) (*subscription, error) {
-	v, ok := versions[id]
-	if !ok {
-		return nil, outcome.NotFound("Subscription", id)
-	}
-	r, err := s.decodeSubscription(v.Body)
-	if err != nil {
-		return nil, err
-	}
-	return s.compileSubscription(ctx, id, r)
-}
-
-// readSubscription compiles a Subscription as it is stored.
-func (s *Service) readSubscription(ctx context.Context, id string) (*subscription, error) {
-	v, err := s.Store.Read(ctx, "Subscription", id)
-	if err != nil {
-		return nil, err
-	}
-	r, err := s.decodeSubscription(v.Body)
-	if err != nil {
-		return nil, err
-	}
-	return s.compileSubscription(ctx, id, r)
+	return status == subscription.Active || started && status != subscription.Off
 }
 
 // retain deletes rows older than the retention: soon after the start, as servers may never

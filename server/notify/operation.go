@@ -58,7 +58,7 @@ const maxStatuses = 1000
 // Spec: http://hl7.org/fhir/uv/subscriptions-backport/STU1.1/OperationDefinition-backport-subscription-status.html.
 func (s *Service) status(ctx context.Context, p operation.Request, in *operation.Inputs) (interaction.Response, error) {
 	if p.ID != "" {
-		row, v, err := s.readableSubscription(ctx, access.Read, p.ID)
+		row, v, err := s.subscriptions.ReadVisible(ctx, access.Read, p.ID)
 		if err != nil {
 			return interaction.Response{}, err
 		}
@@ -85,7 +85,7 @@ func (s *Service) status(ctx context.Context, p operation.Request, in *operation
 	self := "Subscription/$status" + queryOf(p.Values.Encode())
 	var found []interaction.Entry
 	for _, id := range ids {
-		row, v, err := s.readableSubscription(ctx, access.Read, strings.TrimPrefix(id, "Subscription/"))
+		row, v, err := s.subscriptions.ReadVisible(ctx, access.Read, strings.TrimPrefix(id, "Subscription/"))
 		if outcome.Is(err, outcome.CodeNotFound, outcome.CodeDeleted) {
 			continue
 		}

@@ -2,24 +2,25 @@ package notify
 
 import (
 	"context"
+	"kiln/server/notify/subscription"
 	"kiln/server/notify/webhook"
 	"net/http"
 )
 
 // postMessage sends one message. id is the notification's.
-func (s *Service) postMessage(ctx context.Context, c *subscription, k webhook.Keys, id, contentType string, body []byte) webhook.Result {
+func (s *Service) postMessage(ctx context.Context, c *subscription.Subscription, k webhook.Keys, id, contentType string, body []byte) webhook.Result {
 	r, _ := s.exchangeMessage(ctx, c, k, id, contentType, body)
 	return r
 }
 
 // exchangeMessage is postMessage with what came back, up to what a Sender reads of it.
-func (s *Service) exchangeMessage(ctx context.Context, c *subscription, k webhook.Keys, id, contentType string, body []byte) (webhook.Result, []byte) {
+func (s *Service) exchangeMessage(ctx context.Context, c *subscription.Subscription, k webhook.Keys, id, contentType string, body []byte) (webhook.Result, []byte) {
 	timeout := s.Settings().Webhook.Timeout
-	if c.timeout > 0 {
-		timeout = min(timeout, c.timeout)
+	if c.Timeout > 0 {
+		timeout = min(timeout, c.Timeout)
 	}
 	return s.sender.Send(ctx, webhook.Message{
-		Method: http.MethodPost, URL: c.endpoint, Header: c.headers, ID: id, Subscriber: c.reference(), ContentType: contentType, Body: body, Timeout: timeout,
+		Method: http.MethodPost, URL: c.Endpoint, Header: c.Headers, ID: id, Subscriber: c.Reference(), ContentType: contentType, Body: body, Timeout: timeout,
 	}, k)
 }
 

@@ -19,6 +19,7 @@ import (
 	"kiln/server/fhir"
 	"kiln/server/notify/matching"
 	"kiln/server/notify/owner"
+	"kiln/server/notify/subscription"
 	"kiln/server/notify/webhook"
 	"kiln/server/store"
 	"kiln/server/telemetry"
@@ -361,7 +362,7 @@ func (q *queue) readDeliveries(ctx context.Context, rows []db.ClaimDeliveriesRow
 			keys = append(keys, store.VersionKey{Ref: r.Ref, VersionID: int(r.Version) - 1})
 		}
 	}
-	versions, err := q.s.readVersions(ctx, keys, types)
+	versions, err := q.s.subscriptions.ReadVersions(ctx, keys, types)
 	if err != nil {
 		return nil, err
 	}
@@ -511,11 +512,11 @@ func (q *queue) receiver(ctx context.Context, subscriber string) (*receiver, err
 
 // webhookReceiver sends to the endpoint of a Subscription.
 func (s *Service) webhookReceiver(ctx context.Context, id string) (*receiver, error) {
-	c, err := s.readSubscription(ctx, id)
+	c, err := s.subscriptions.Read(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	if c.endpoint == nil {
+	if c.Endpoint == nil {
 		return nil, errNoReceiver
 	}
 	row, err := s.db().Subscription(ctx, id)
@@ -541,7 +542,7 @@ func (s *Service) webhookReceiver(ctx context.Context, id string) (*receiver, er
 			}
 			body, contentType := s.deliveryBody(reading, c, row.Status, row.Events, d)
 			r := s.postMessage(ctx, c, k, d.ID.String(), contentType, body)
-			s.metrics.countDelivery("webhook", c.reference(), r, d.Event.Written)
+			s.metrics.countDelivery("webhook", c.Reference(), r, d.Event.Written)
 			return r
 		},
 		after: func(ctx context.Context, d *Delivery, r webhook.Result, f finished) {
@@ -549,11 +550,11 @@ func (s *Service) webhookReceiver(ctx context.Context, id string) (*receiver, er
 			var err error
 			switch {
 			case r.Gone:
-				err = s.changeStatus(ctx, id, []string{statusActive, statusError, statusRequested}, statusOff, "the endpoint answered 410 Gone")
+				err = s.changeStatus(ctx, id, []string{subscription.Active, subscription.Error, subscription.Requested}, subscription.Off, "the endpoint answered 410 Gone")
 			case f.status == deliveryFailed:
-				err = s.changeStatus(ctx, id, []string{statusActive}, statusError, "a notification could not be delivered: "+r.Err)
-			case r.OK() && row.Status == statusError:
-				err = s.changeStatus(ctx, id, []string{statusError}, statusActive, "")
+				err = s.changeStatus(ctx, id, []string{subscription.Active}, subscription.Error, "a notification could not be delivered: "+r.Err)
+			case r.OK() && row.Status == subscription.Error:
+				err = s.changeStatus(ctx, id, []string{subscription.Error}, subscription.Active, "")
 			}
 			if err != nil {
 				s.Log.Warn("set the status of a subscription", "subscription", id, "error", err)

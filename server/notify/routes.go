@@ -21,6 +21,7 @@ import (
 	"kiln/server/fhir"
 	"kiln/server/notify/matching"
 	"kiln/server/notify/owner"
+	"kiln/server/notify/subscription"
 	"kiln/server/notify/webhook"
 	"kiln/server/outcome"
 	"kiln/server/web"
@@ -63,7 +64,7 @@ func answering(f func(w http.ResponseWriter, r *http.Request) error) http.Handle
 // answerFormat is the content type of an answer in FHIR.
 func (s *Service) answerFormat(r *http.Request) (string, error) {
 	if s.Format == nil {
-		return fhirJSON + "; charset=utf-8", nil
+		return subscription.FHIRJSON + "; charset=utf-8", nil
 	}
 	return s.Format(r)
 }
@@ -79,37 +80,11 @@ func sendJSON(w http.ResponseWriter, r *http.Request, status int, v any) error {
 	return nil
 }
 
-// readableSubscription returns the row of a Subscription that the caller may read.
-func (s *Service) readableSubscription(ctx context.Context, i access.Interaction, id string) (db.SubscriptionRow, fhir.Version, error) {
-	if err := s.Service.CheckAllowed(ctx, i, "Subscription", id); err != nil {
-		return db.SubscriptionRow{}, fhir.Version{}, err
-	}
-	v, err := s.Store.Read(ctx, "Subscription", id)
-	if err != nil {
-		return db.SubscriptionRow{}, v, err
-	}
-	if p := access.PrincipalFrom(ctx); s.Rights != nil && p != nil && !p.IsOpen() {
-		seen, err := s.Rights.Sees(ctx, p, v, s.evaluator().IndexEntries(v))
-		if err == nil && !seen {
-			err = outcome.NotFound("Subscription", id)
-		}
-		if err != nil {
-			return db.SubscriptionRow{}, v, err
-		}
-	}
-	row, err := s.db().Subscription(ctx, id)
-	if errors.Is(err, pgx.ErrNoRows) {
-		// It was stored before this server knew what to do with it.
-		row, err = db.SubscriptionRow{ID: id, Status: statusOff}, nil
-	}
-	return row, v, err
-}
-
 func (s *Service) statusOf(row db.SubscriptionRow, v fhir.Version) status {
 	st := status{Type: "query-status", Subscription: "Subscription/" + row.ID, Status: row.Status, Events: row.Events, Error: row.Error}
-	if r, err := s.decodeSubscription(v.Body); err == nil {
+	if r, err := s.subscriptions.Decode(v.Body); err == nil {
 		st.Status, st.Error = r.Status.Text, r.Error.Text
-		if st.Backport = isBackport(r); st.Backport {
+		if st.Backport = subscription.IsBackport(r); st.Backport {
 			st.Topic = r.Criteria.Text
 		} else {
 			st.Topic = r.Topic.Text
@@ -167,7 +142,7 @@ func checkOwner(ctx context.Context, row db.SubscriptionRow) error {
 
 // newSecret answers POST /Subscription/{id}/$secret: the only time that it is told.
 func (s *Service) newSecret(w http.ResponseWriter, r *http.Request) error {
-	row, _, err := s.readableSubscription(r.Context(), access.Update, r.PathValue("id"))
+	row, _, err := s.subscriptions.ReadVisible(r.Context(), access.Update, r.PathValue("id"))
 	if err == nil {
 		err = checkOwner(r.Context(), row)
 	}
@@ -194,23 +169,23 @@ func (s *Service) testDelivery(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	row, v, err := s.readableSubscription(r.Context(), access.Update, r.PathValue("id"))
+	row, v, err := s.subscriptions.ReadVisible(r.Context(), access.Update, r.PathValue("id"))
 	if err == nil {
 		err = checkOwner(r.Context(), row)
 	}
 	if err != nil {
 		return err
 	}
-	sub, err := s.decodeSubscription(v.Body)
+	sub, err := s.subscriptions.Decode(v.Body)
 	if err != nil {
 		return err
 	}
-	c, err := s.compileSubscription(r.Context(), row.ID, sub)
+	c, err := s.subscriptions.Compile(r.Context(), row.ID, sub)
 	if err != nil {
 		return err
 	}
-	if c.endpoint == nil {
-		return unprocessable("Subscription.channel.type", outcome.CodeNotSupported, "a subscription on the channel websocket has no endpoint to test")
+	if c.Endpoint == nil {
+		return subscription.Unprocessable("Subscription.channel.type", outcome.CodeNotSupported, "a subscription on the channel websocket has no endpoint to test")
 	}
 	id := uuid.NewString()
 	body, sentType := s.statusBody(c, id, "heartbeat", sub.Status.Text, row.Events)

@@ -18,6 +18,7 @@ import (
 	"kiln/server/access"
 	"kiln/server/interaction"
 	"kiln/server/notify/matching"
+	"kiln/server/notify/subscription"
 	"kiln/server/outcome"
 	"kiln/server/web"
 )
@@ -395,11 +396,11 @@ func (k *socket) bind(id string) {
 	if err == nil {
 		_, err = from.Read(ctx, "Subscription", id) // what may not be read is absent
 	}
-	var c *subscription
+	var c *subscription.Subscription
 	if err == nil {
-		c, err = k.s.readSubscription(ctx, id)
+		c, err = k.s.subscriptions.Read(ctx, id)
 	}
-	if err == nil && (!c.webSocket || c.status == statusOff) {
+	if err == nil && (!c.WebSocket || c.Status == subscription.Off) {
 		err = outcome.Invalid("Subscription/%s is not active on the channel websocket", id)
 	}
 	var now since
@@ -416,7 +417,7 @@ func (k *socket) bind(id string) {
 		return
 	}
 	k.sendText([]byte("bound " + id))
-	k.start(l, c.rules, "")
+	k.start(l, c.Rules, "")
 }
 
 // write sends messages until the connection ends, and then the reason.

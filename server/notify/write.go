@@ -2,7 +2,6 @@ package notify
 
 import (
 	"context"
-	"fmt"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -13,6 +12,7 @@ import (
 	"kiln/server/access"
 	"kiln/server/fhir"
 	"kiln/server/notify/owner"
+	"kiln/server/notify/subscription"
 	"kiln/server/outcome"
 	"kiln/server/store"
 )
@@ -21,18 +21,6 @@ import (
 type ownWrite struct{}
 
 func isOwn(ctx context.Context) bool { return ctx.Value(ownWrite{}) != nil }
-
-func (s *Service) decodeSubscription(body []byte) (*r4.Subscription, error) {
-	r, err := fhir.Decode(s.Service.Model, body)
-	if err != nil {
-		return nil, err
-	}
-	sub, ok := r.(*r4.Subscription)
-	if !ok {
-		return nil, fmt.Errorf("a %s where a Subscription was expected", r.Type().Name)
-	}
-	return sub, nil
-}
 
 // redraft makes the stored form of a Subscription that was changed in Go.
 func (s *Service) redraft(id string, r *r4.Subscription) (*fhir.Body, *fhir.Index, fhir.Resource, error) {
@@ -77,7 +65,7 @@ func (s *Service) prepare(ctx context.Context, t *store.Tx, w *store.Write, begu
 	if w.Modify != nil {
 		modify := w.Modify
 		w.Modify = func(current fhir.Version) (*fhir.Body, *fhir.Index, error) {
-			was, err := s.decodeSubscription(current.Body)
+			was, err := s.subscriptions.Decode(current.Body)
 			if err != nil {
 				return nil, nil, err
 			}
@@ -86,13 +74,13 @@ func (s *Service) prepare(ctx context.Context, t *store.Tx, w *store.Write, begu
 				return nil, nil, err
 			}
 			if foreign { // a patch must not copy or test headers that the client cannot read
-				current.Body = s.maskBody(current.Body)
+				current.Body = s.subscriptions.MaskBody(current.Body)
 			}
 			body, _, err := modify(current)
 			if err != nil {
 				return nil, nil, err
 			}
-			r, err := s.decodeSubscription(body.Render(nil, w.ID, 1, time.Unix(0, 0)))
+			r, err := s.subscriptions.Decode(body.Render(nil, w.ID, 1, time.Unix(0, 0)))
 			if err != nil {
 				return nil, nil, err
 			}
@@ -104,7 +92,7 @@ func (s *Service) prepare(ctx context.Context, t *store.Tx, w *store.Write, begu
 		}
 		return nil
 	}
-	r, err := s.decodeSubscription(w.Body.Render(nil, w.ID, 1, time.Unix(0, 0)))
+	r, err := s.subscriptions.Decode(w.Body.Render(nil, w.ID, 1, time.Unix(0, 0)))
 	if err != nil {
 		return err
 	}
@@ -113,7 +101,7 @@ func (s *Service) prepare(ctx context.Context, t *store.Tx, w *store.Write, begu
 	if w.Method != fhir.POST {
 		v, err := t.Read(ctx, "Subscription", w.ID)
 		if err == nil {
-			was, err = s.decodeSubscription(v.Body)
+			was, err = s.subscriptions.Decode(v.Body)
 		}
 		if outcome.Ours(err) {
 			return err
@@ -140,31 +128,31 @@ func (s *Service) prepare(ctx context.Context, t *store.Tx, w *store.Write, begu
 // version, nil if there is none; foreign says that another owner wrote it.
 func (s *Service) admit(ctx context.Context, w *store.Write, r, was *r4.Subscription, foreign bool, begun *int) error {
 	id := w.ID
-	note, err := unmask(r, was, foreign)
+	note, err := subscription.RestoreHeaders(r, was, foreign)
 	if err != nil {
 		return err
 	}
 	w.Note = note
-	c, err := s.compileSubscription(ctx, id, r)
+	c, err := s.subscriptions.Compile(ctx, id, r)
 	if err != nil {
 		return err
 	}
-	if err := checkForm(r); err != nil {
+	if err := subscription.CheckForm(r); err != nil {
 		return err
 	}
 	if err := s.mayFollow(ctx, c); err != nil {
 		return err
 	}
 	r.Error.Text = ""
-	if r.Status.Text == statusOff || !c.end.IsZero() && !c.end.After(time.Now()) {
-		r.Status.Text = statusOff
+	if r.Status.Text == subscription.Off || !c.End.IsZero() && !c.End.After(time.Now()) {
+		r.Status.Text = subscription.Off
 		return nil
 	}
-	if was != nil && was.Status.Text == statusActive && r.Status.Text == statusActive && sameChannel(r, was) {
+	if was != nil && was.Status.Text == subscription.Active && r.Status.Text == subscription.Active && subscription.HasSameChannel(r, was) {
 		return nil
 	}
-	r.Status.Text = statusRequested
-	if was == nil || was.Status.Text == statusOff {
+	r.Status.Text = subscription.Requested
+	if was == nil || was.Status.Text == subscription.Off {
 		if err := s.begin(ctx, id, *begun); err != nil {
 			return err
 		}
@@ -185,7 +173,7 @@ func (s *Service) begin(ctx context.Context, id string, before int) error {
 		return err
 	}
 	if n += int64(before); n >= most {
-		return unprocessable("Subscription", outcome.CodeTooCostly, "there are %d subscriptions, as many as notifications.max_subscriptions allows", n)
+		return subscription.Unprocessable("Subscription", outcome.CodeTooCostly, "there are %d subscriptions, as many as notifications.max_subscriptions allows", n)
 	}
 	s.room.found(most, n)
 	return nil
@@ -227,9 +215,9 @@ func (r *room) found(most, n int64) {
 }
 
 // mayFollow refuses a Subscription whose author may not search and read its resources.
-func (s *Service) mayFollow(ctx context.Context, c *subscription) error {
+func (s *Service) mayFollow(ctx context.Context, c *subscription.Subscription) error {
 	var asked []string
-	for _, r := range c.rules {
+	for _, r := range c.Rules {
 		if slices.Contains(asked, r.ResourceType) {
 			continue
 		}
@@ -267,7 +255,7 @@ func (s *Service) follow(ctx context.Context, t *store.Tx, w *store.Write) error
 		}
 		return q.DeleteSubscription(ctx, w.ID)
 	}
-	r, err := s.decodeSubscription(w.Result.Body)
+	r, err := s.subscriptions.Decode(w.Result.Body)
 	if err != nil {
 		return err
 	}
@@ -276,7 +264,7 @@ func (s *Service) follow(ctx context.Context, t *store.Tx, w *store.Write) error
 		ID: w.ID, Status: r.Status.Text, Owner: owner.FromPrincipal(access.PrincipalFrom(ctx)).Encode(), Error: r.Error.Text,
 		KeepOwner: isOwn(ctx), Version: int32(w.Result.VersionID),
 	}
-	if note, ok := w.Note.(ownership); ok && note.keep {
+	if note, ok := w.Note.(subscription.Ownership); ok && note.Keep {
 		p.KeepOwner = true
 	}
 	var end time.Time
@@ -285,12 +273,12 @@ func (s *Service) follow(ctx context.Context, t *store.Tx, w *store.Write) error
 	}
 	var due time.Time
 	switch p.Status {
-	case statusRequested:
+	case subscription.Requested:
 		due = now
-	case statusActive:
+	case subscription.Active:
 		p.Started = true
 		due = s.nextHeartbeat(now, end, r)
-	case statusError:
+	case subscription.Error:
 		p.Failing, due = timestamptz(now), now.Add(errorHeartbeat)
 		if !end.IsZero() && end.Before(due) {
 			due = end
@@ -303,18 +291,18 @@ func (s *Service) follow(ctx context.Context, t *store.Tx, w *store.Write) error
 	if err := q.AddSubscribers(ctx, []string{reference}); err != nil {
 		return err
 	}
-	if p.Status == statusOff {
+	if p.Status == subscription.Off {
 		if err := q.StopSubscriber(ctx, reference); err != nil {
 			return err
 		}
 		return q.DropPending(ctx, reference)
 	}
-	if p.Status == statusRequested {
+	if p.Status == subscription.Requested {
 		if err := q.RestartSubscriber(ctx, w.ID); err != nil {
 			return err
 		}
 	}
-	return q.PauseSubscriber(ctx, db.PauseSubscriberParams{ID: reference, Paused: p.Status != statusActive})
+	return q.PauseSubscriber(ctx, db.PauseSubscriberParams{ID: reference, Paused: p.Status != subscription.Active})
 }
 
 // nextHeartbeat is when an active subscription needs attention: a heartbeat, at a time of
@@ -336,14 +324,14 @@ func (s *Service) nextHeartbeat(now, end time.Time, r *r4.Subscription) time.Tim
 func (s *Service) heartbeatOf(r *r4.Subscription) time.Duration {
 	if r.Channel != nil {
 		for _, x := range r.Channel.Extension {
-			if x.URL.Text == backportHeartbeat {
-				if d := durationOf(x.Value); d > 0 {
+			if x.URL.Text == subscription.HeartbeatExtension {
+				if d := subscription.ParseDuration(x.Value); d > 0 {
 					return d
 				}
 			}
 		}
 	}
-	if isBackport(r) {
+	if subscription.IsBackport(r) {
 		return 0
 	}
 	return s.Settings().Webhook.Heartbeat
@@ -358,7 +346,7 @@ func (s *Service) changeStatus(ctx context.Context, id string, from []string, to
 	ctx = access.WithPrincipal(context.WithValue(ctx, ownWrite{}, true), access.Open)
 	w := &store.Write{Method: fhir.PUT, ResourceType: "Subscription", ID: id, MustExist: true}
 	w.Modify = func(current fhir.Version) (*fhir.Body, *fhir.Index, error) {
-		r, err := s.decodeSubscription(current.Body)
+		r, err := s.subscriptions.Decode(current.Body)
 		if err != nil {
 			return nil, nil, err
 		}

@@ -1,4 +1,6 @@
-package notify
+// Package subscription reads Subscriptions and SubscriptionTopics: the rules, the channel and the form of the
+// messages. A Reader reads them from the store; what the server masks is masked here.
+package subscription
 
 import (
 	"context"
@@ -19,48 +21,48 @@ import (
 	"kiln/server/outcome"
 )
 
-// content is how much of a resource a notification has.
-type content uint8
+// Content is how much of a resource a notification has.
+type Content uint8
 
 const (
-	fullResource content = iota
-	idOnly
-	empty
+	FullResource Content = iota
+	IDOnly
+	Empty
 )
 
-// subscription is a Subscription as it is carried out.
-type subscription struct {
-	id        string
-	status    string
-	webSocket bool // R4's websocket channel; otherwise rest-hook
-	endpoint  *url.URL
-	headers   http.Header
-	payload   string // media type; "" sends no resource
-	topic     string // canonical; "" with criteria
-	end       time.Time
-	rules     []matching.Rule
-	principal *access.Principal // whose rights the rules keep to; nil or open sees everything
+// A Subscription is a Subscription as it is carried out.
+type Subscription struct {
+	ID        string
+	Status    string
+	WebSocket bool // R4's websocket channel; otherwise rest-hook
+	Endpoint  *url.URL
+	Headers   http.Header
+	Payload   string // media type; "" sends no resource
+	Topic     string // canonical; "" with criteria
+	End       time.Time
+	Rules     []matching.Rule
+	Principal *access.Principal // whose rights the rules keep to; nil or open sees everything
 
 	// backport is the form of the Subscriptions R5 Backport IG, with its additional fields.
-	backport  bool
-	content   content
-	heartbeat time.Duration // 0 is the server's
-	timeout   time.Duration // 0 is the server's
-	include   []string      // of the topic's notification shape
+	Backport  bool
+	Content   Content
+	Heartbeat time.Duration // 0 is the server's
+	Timeout   time.Duration // 0 is the server's
+	Include   []string      // of the topic's notification shape
 }
 
 // Reference is "Subscription/<id>".
-func (c *subscription) reference() string { return "Subscription/" + c.id }
+func (c *Subscription) Reference() string { return "Subscription/" + c.ID }
 
 // Extensions of the Subscriptions R5 Backport IG 1.1.
 // Spec: http://hl7.org/fhir/uv/subscriptions-backport/STU1.1/.
 const (
-	backportBase      = "http://hl7.org/fhir/uv/subscriptions-backport/StructureDefinition/"
-	backportFilter    = backportBase + "backport-filter-criteria"
-	backportContent   = backportBase + "backport-payload-content"
-	backportHeartbeat = backportBase + "backport-heartbeat-period"
-	backportTimeout   = backportBase + "backport-timeout"
-	backportProfile   = backportBase + "backport-subscription"
+	BackportBase       = "http://hl7.org/fhir/uv/subscriptions-backport/StructureDefinition/"
+	backportFilter     = BackportBase + "backport-filter-criteria"
+	backportContent    = BackportBase + "backport-payload-content"
+	HeartbeatExtension = BackportBase + "backport-heartbeat-period"
+	backportTimeout    = BackportBase + "backport-timeout"
+	backportProfile    = BackportBase + "backport-subscription"
 )
 
 // maxHeaders and maxHeader bound channel.header.
@@ -69,12 +71,12 @@ const (
 	maxHeader  = 8 << 10 // bytes
 )
 
-// compileSubscription reads a Subscription. Criteria that a search would refuse fail with the search's
+// Compile reads a Subscription. Criteria that a search would refuse fail with the search's
 // issue code and text, 422.
-func (s *Service) compileSubscription(ctx context.Context, id string, r *r4.Subscription) (*subscription, error) {
-	c := &subscription{id: id, status: r.Status.Text, principal: access.PrincipalFrom(ctx)}
+func (s *Reader) Compile(ctx context.Context, id string, r *r4.Subscription) (*Subscription, error) {
+	c := &Subscription{ID: id, Status: r.Status.Text, Principal: access.PrincipalFrom(ctx)}
 	if r.Channel == nil {
-		return nil, unprocessable("Subscription.channel", outcome.CodeRequired, "a subscription needs a channel")
+		return nil, Unprocessable("Subscription.channel", outcome.CodeRequired, "a subscription needs a channel")
 	}
 	if err := s.compileChannel(c, r.Channel); err != nil {
 		return nil, err
@@ -82,35 +84,35 @@ func (s *Service) compileSubscription(ctx context.Context, id string, r *r4.Subs
 	if r.End.Text != "" {
 		at, err := time.Parse(time.RFC3339Nano, r.End.Text)
 		if err != nil {
-			return nil, unprocessable("Subscription.end", outcome.CodeValue, "%q is no instant", outcome.Clip(r.End.Text))
+			return nil, Unprocessable("Subscription.end", outcome.CodeValue, "%q is no instant", outcome.Clip(r.End.Text))
 		}
-		c.end = at
+		c.End = at
 	}
 	text := r.Criteria.Text
 	var err error
 	switch {
 	case r.Topic.Text != "":
 		if text != "" && text != r.Topic.Text {
-			return nil, unprocessable("Subscription.criteria", outcome.CodeInvalid, "a subscription has criteria or a topic, not both")
+			return nil, Unprocessable("Subscription.criteria", outcome.CodeInvalid, "a subscription has criteria or a topic, not both")
 		}
-		c.topic = r.Topic.Text
+		c.Topic = r.Topic.Text
 		err = s.compileTopic(ctx, c, filtersOf(r.FilterBy), "Subscription.filterBy")
-	case isCanonical(text):
-		c.backport, c.topic = true, text
+	case IsCanonical(text):
+		c.Backport, c.Topic = true, text
 		err = s.compileTopic(ctx, c, s.backportFilters(r), "Subscription.criteria.extension")
 	case text == "":
-		return nil, unprocessable("Subscription.criteria", outcome.CodeRequired, "a subscription needs criteria or a topic")
+		return nil, Unprocessable("Subscription.criteria", outcome.CodeRequired, "a subscription needs criteria or a topic")
 	default:
 		typ, query := matching.SplitCriteria(text)
 		var parsed *matching.Criteria
-		if parsed, err = s.evaluator().ParseCriteria(ctx, typ, query); err != nil {
-			return nil, refusedCriteria(err, "Subscription.criteria")
+		if parsed, err = s.Evaluator.ParseCriteria(ctx, typ, query); err != nil {
+			return nil, RefuseCriteria(err, "Subscription.criteria")
 		}
 		rule := matching.Rule{ResourceType: typ, Kinds: matching.AllKinds}
 		if len(parsed.Query.Clauses) > 0 {
 			rule.Current = parsed
 		}
-		c.rules = []matching.Rule{rule}
+		c.Rules = []matching.Rule{rule}
 		if len(r.FilterBy) > 0 {
 			err = s.applyFilters(ctx, c, filtersOf(r.FilterBy), "Subscription.filterBy", nil)
 		}
@@ -122,46 +124,46 @@ func (s *Service) compileSubscription(ctx context.Context, id string, r *r4.Subs
 }
 
 // compileChannel reads where notifications go.
-func (s *Service) compileChannel(c *subscription, ch *r4.SubscriptionChannel) error {
+func (s *Reader) compileChannel(c *Subscription, ch *r4.SubscriptionChannel) error {
 	switch ch.Type_.Text {
 	case "websocket":
-		c.webSocket = true
+		c.WebSocket = true
 	case "rest-hook":
 		u, err := url.Parse(ch.Endpoint.Text)
 		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil {
-			return unprocessable("Subscription.channel.endpoint", outcome.CodeValue,
+			return Unprocessable("Subscription.channel.endpoint", outcome.CodeValue,
 				"%q is no endpoint: expected an http or https URL without a user", outcome.Clip(ch.Endpoint.Text))
 		}
-		if err := s.sender.CheckEndpoint(u); err != nil {
-			return unprocessable("Subscription.channel.endpoint", outcome.CodeInvalid, "%v", err)
+		if err := s.CheckEndpoint(u); err != nil {
+			return Unprocessable("Subscription.channel.endpoint", outcome.CodeInvalid, "%v", err)
 		}
-		c.endpoint = u
+		c.Endpoint = u
 	default:
-		return unprocessable("Subscription.channel.type", outcome.CodeNotSupported,
+		return Unprocessable("Subscription.channel.type", outcome.CodeNotSupported,
 			"channel.type %q is not supported: expected rest-hook or websocket", outcome.Clip(ch.Type_.Text))
 	}
-	c.payload = ch.Payload.Text
-	if c.payload != "" && !jsonMedia(c.payload) {
-		return unprocessable("Subscription.channel.payload", outcome.CodeNotSupported,
-			"channel.payload %q is not supported: expected application/fhir+json or application/json", outcome.Clip(c.payload))
+	c.Payload = ch.Payload.Text
+	if c.Payload != "" && !jsonMedia(c.Payload) {
+		return Unprocessable("Subscription.channel.payload", outcome.CodeNotSupported,
+			"channel.payload %q is not supported: expected application/fhir+json or application/json", outcome.Clip(c.Payload))
 	}
 	if len(ch.Header) > maxHeaders {
-		return unprocessable("Subscription.channel.header", outcome.CodeTooLong, "%d headers: at most %d", len(ch.Header), maxHeaders)
+		return Unprocessable("Subscription.channel.header", outcome.CodeTooLong, "%d headers: at most %d", len(ch.Header), maxHeaders)
 	}
-	c.headers = make(http.Header, len(ch.Header))
+	c.Headers = make(http.Header, len(ch.Header))
 	for i := range ch.Header {
 		name, value, err := parseHeader(ch.Header[i].Text)
 		if err != nil {
-			return unprocessable("Subscription.channel.header["+strconv.Itoa(i)+"]", outcome.CodeInvalid, "%v", err)
+			return Unprocessable("Subscription.channel.header["+strconv.Itoa(i)+"]", outcome.CodeInvalid, "%v", err)
 		}
-		c.headers.Add(name, value)
+		c.Headers.Add(name, value)
 	}
 	for _, x := range ch.Extension {
 		switch x.URL.Text {
-		case backportHeartbeat:
-			c.heartbeat = durationOf(x.Value)
+		case HeartbeatExtension:
+			c.Heartbeat = ParseDuration(x.Value)
 		case backportTimeout:
-			c.timeout = durationOf(x.Value)
+			c.Timeout = ParseDuration(x.Value)
 		}
 	}
 	if x := ch.Payload.Extra; x != nil {
@@ -171,13 +173,13 @@ func (s *Service) compileChannel(c *subscription, ch *r4.SubscriptionChannel) er
 			}
 			switch code, _ := e.Value.(*fhir.Code); {
 			case code != nil && code.Text == "full-resource":
-				c.content = fullResource
+				c.Content = FullResource
 			case code != nil && code.Text == "id-only":
-				c.content = idOnly
+				c.Content = IDOnly
 			case code != nil && code.Text == "empty":
-				c.content = empty
+				c.Content = Empty
 			default:
-				return unprocessable("Subscription.channel.payload.extension", outcome.CodeValue, "payload-content is empty, id-only or full-resource")
+				return Unprocessable("Subscription.channel.payload.extension", outcome.CodeValue, "payload-content is empty, id-only or full-resource")
 			}
 		}
 	}
@@ -194,7 +196,8 @@ func jsonMedia(text string) bool {
 	return false
 }
 
-func durationOf(e fhir.Element) time.Duration {
+// ParseDuration returns the seconds in the value of an extension.
+func ParseDuration(e fhir.Element) time.Duration {
 	var text string
 	switch v := e.(type) {
 	case *fhir.UnsignedInt:
@@ -252,14 +255,14 @@ var reservedHeaders = []string{
 	"Expect", "X-Notification-Id", "X-Subscription-Id", "X-Signature", "User-Agent", "Accept-Encoding",
 }
 
-// unprocessable is a 422 about an element.
-func unprocessable(element string, code outcome.Code, format string, args ...any) error {
+// Unprocessable is a 422 about an element.
+func Unprocessable(element string, code outcome.Code, format string, args ...any) error {
 	return outcome.UnprocessableContent(code, format, args...).At(element)
 }
 
-// refusedCriteria makes a 422 of a search's client error, with the same words. Other errors stay as
+// RefuseCriteria makes a 422 of a search's client error, with the same words. Other errors stay as
 // they are.
-func refusedCriteria(err error, element string) error {
+func RefuseCriteria(err error, element string) error {
 	o, ok := outcome.From(err)
 	if !ok || outcome.Ours(err) {
 		return err
@@ -289,7 +292,7 @@ func filtersOf(list []r4.SubscriptionFilterBy) []filterBy {
 // backportFilters are the filters of the IG's form: `Type?parameter=value&…`, or
 // `parameter=value&…`, where a parameter may have its type before it: `Type.parameter=value`.
 // A parameter may have a modifier.
-func (s *Service) backportFilters(r *r4.Subscription) []filterBy {
+func (s *Reader) backportFilters(r *r4.Subscription) []filterBy {
 	if r.Criteria.Extra == nil {
 		return nil
 	}
@@ -310,7 +313,7 @@ func (s *Service) backportFilters(r *r4.Subscription) []filterBy {
 		}
 		for name, list := range values {
 			of, parameter := typ, name
-			if before, after, ok := strings.Cut(name, "."); ok && typ == "" && s.Service.Model.Resources[before] != nil {
+			if before, after, ok := strings.Cut(name, "."); ok && typ == "" && s.Interactions.Model.Resources[before] != nil {
 				of, parameter = before, after
 			}
 			for _, v := range list {
@@ -322,63 +325,63 @@ func (s *Service) backportFilters(r *r4.Subscription) []filterBy {
 	return out
 }
 
-// checkForm refuses demands of a Subscription that the server cannot meet. It is about
+// CheckForm refuses demands of a Subscription that the server cannot meet. It is about
 // new versions only: a Subscription that an older release stored goes on.
 // Spec: http://hl7.org/fhir/uv/subscriptions-backport/STU1.1/StructureDefinition-backport-subscription.html.
-func checkForm(r *r4.Subscription) error {
+func CheckForm(r *r4.Subscription) error {
 	if len(r.ModifierExtension) > 0 {
-		return unprocessable("Subscription.modifierExtension", outcome.CodeNotSupported, "the modifier extension %q is not known", outcome.Clip(r.ModifierExtension[0].URL.Text))
+		return Unprocessable("Subscription.modifierExtension", outcome.CodeNotSupported, "the modifier extension %q is not known", outcome.Clip(r.ModifierExtension[0].URL.Text))
 	}
-	backport := isBackport(r)
+	backport := IsBackport(r)
 	if x := r.Criteria.Extra; x != nil {
 		for _, e := range x.Extension {
 			text, ok := e.Value.(*fhir.String)
 			switch {
 			case e.URL.Text != backportFilter:
-				return unprocessable("Subscription.criteria.extension", outcome.CodeNotSupported, "the extension %q on criteria is not known: expected %s", outcome.Clip(e.URL.Text), backportFilter)
+				return Unprocessable("Subscription.criteria.extension", outcome.CodeNotSupported, "the extension %q on criteria is not known: expected %s", outcome.Clip(e.URL.Text), backportFilter)
 			case !backport:
-				return unprocessable("Subscription.criteria.extension", outcome.CodeInvalid, "filters belong to criteria that name a topic")
+				return Unprocessable("Subscription.criteria.extension", outcome.CodeInvalid, "filters belong to criteria that name a topic")
 			case !ok || text.Text == "":
-				return unprocessable("Subscription.criteria.extension", outcome.CodeValue, "a filter is a valueString: parameter=value")
+				return Unprocessable("Subscription.criteria.extension", outcome.CodeValue, "a filter is a valueString: parameter=value")
 			}
 		}
 	}
 	ch := r.Channel
 	if x := ch.Type_.Extra; x != nil {
 		for _, e := range x.Extension {
-			if e.URL.Text != backportBase+"backport-channel-type" {
+			if e.URL.Text != BackportBase+"backport-channel-type" {
 				continue
 			}
 			if code, ok := e.Value.(*r4.Coding); !ok || code.Code.Text != ch.Type_.Text {
-				return unprocessable("Subscription.channel.type.extension", outcome.CodeNotSupported, "the backport-channel-type is not supported: expected rest-hook or websocket, as channel.type")
+				return Unprocessable("Subscription.channel.type.extension", outcome.CodeNotSupported, "the backport-channel-type is not supported: expected rest-hook or websocket, as channel.type")
 			}
 		}
 	}
 	if _, parameters, err := mime.ParseMediaType(ch.Payload.Text); ch.Payload.Text != "" {
 		if version := parameters["fhirversion"]; err != nil || version != "" && version != "4.0" {
-			return unprocessable("Subscription.channel.payload", outcome.CodeNotSupported, "channel.payload %q is not supported: the fhirVersion is 4.0", outcome.Clip(ch.Payload.Text))
+			return Unprocessable("Subscription.channel.payload", outcome.CodeNotSupported, "channel.payload %q is not supported: the fhirVersion is 4.0", outcome.Clip(ch.Payload.Text))
 		}
 	}
 	if !backport {
 		return nil
 	}
 	if ch.Payload.Text == "" {
-		return unprocessable("Subscription.channel.payload", outcome.CodeRequired, "a subscription to a topic needs channel.payload: application/fhir+json or application/json")
+		return Unprocessable("Subscription.channel.payload", outcome.CodeRequired, "a subscription to a topic needs channel.payload: application/fhir+json or application/json")
 	}
 	if x := ch.Payload.Extra; x == nil || !slices.ContainsFunc(x.Extension, func(e fhir.Extension) bool { return e.URL.Text == backportContent }) {
-		return unprocessable("Subscription.channel.payload.extension", outcome.CodeRequired, "a subscription to a topic needs the extension backport-payload-content: empty, id-only or full-resource")
+		return Unprocessable("Subscription.channel.payload.extension", outcome.CodeRequired, "a subscription to a topic needs the extension backport-payload-content: empty, id-only or full-resource")
 	}
 	return nil
 }
 
 // applyFilters narrows the rules of a subscription. offered are the parameters that the topic
 // can be filtered by, nil for all.
-func (s *Service) applyFilters(ctx context.Context, c *subscription, filters []filterBy, element string, offered func(typ, parameter, modifier string) bool) error {
+func (s *Reader) applyFilters(ctx context.Context, c *Subscription, filters []filterBy, element string, offered func(typ, parameter, modifier string) bool) error {
 	for _, f := range filters {
 		typ := strings.TrimPrefix(f.resourceType, "http://hl7.org/fhir/StructureDefinition/")
 		used := false
-		for i := range c.rules {
-			r := &c.rules[i]
+		for i := range c.Rules {
+			r := &c.Rules[i]
 			if typ != "" && typ != r.ResourceType {
 				continue
 			}
@@ -391,14 +394,14 @@ func (s *Service) applyFilters(ctx context.Context, c *subscription, filters []f
 				values, _ = url.ParseQuery(r.Filter.Text)
 			}
 			values.Add(f.parameter, f.value)
-			parsed, err := s.evaluator().CompileCriteria(ctx, r.ResourceType, values)
+			parsed, err := s.Evaluator.CompileCriteria(ctx, r.ResourceType, values)
 			if err != nil {
-				return refusedCriteria(err, element)
+				return RefuseCriteria(err, element)
 			}
 			r.Filter, used = parsed, true
 		}
 		if !used {
-			return unprocessable(element, outcome.CodeNotSupported, "the topic does not offer the filter %q%s", outcome.Clip(f.parameter), onType(typ))
+			return Unprocessable(element, outcome.CodeNotSupported, "the topic does not offer the filter %q%s", outcome.Clip(f.parameter), onType(typ))
 		}
 	}
 	return nil
@@ -411,8 +414,8 @@ func onType(typ string) string {
 	return " on " + outcome.Clip(typ)
 }
 
-// sameChannel reports whether two Subscriptions want the same sent to the same place.
-func sameChannel(a, b *r4.Subscription) bool {
+// HasSameChannel reports whether two Subscriptions want the same sent to the same place.
+func HasSameChannel(a, b *r4.Subscription) bool {
 	strip := func(r *r4.Subscription) string {
 		c := r4.Subscription{Criteria: r.Criteria, Channel: r.Channel, Topic: r.Topic, FilterBy: r.FilterBy}
 		return string(fhir.Encode(nil, &c))
@@ -420,12 +423,23 @@ func sameChannel(a, b *r4.Subscription) bool {
 	return strip(a) == strip(b)
 }
 
-// isBackport reports whether a Subscription has the form of the Backport IG.
-func isBackport(r *r4.Subscription) bool { return r.Topic.Text == "" && isCanonical(r.Criteria.Text) }
+// IsBackport reports whether a Subscription has the form of the Backport IG.
+func IsBackport(r *r4.Subscription) bool { return r.Topic.Text == "" && IsCanonical(r.Criteria.Text) }
 
-// isCanonical reports whether criteria name a topic, as the Backport IG has it, and
+// IsCanonical reports whether criteria name a topic, as the Backport IG has it, and
 // are no search: a search may well hold a URL, behind its question mark.
-func isCanonical(criteria string) bool {
+func IsCanonical(criteria string) bool {
 	path, _, _ := strings.Cut(criteria, "?")
 	return strings.Contains(path, "://") || strings.HasPrefix(path, "urn:")
+}
+
+// FHIRJSON is the media type of FHIR's JSON.
+const FHIRJSON = "application/fhir+json"
+
+// MediaType is the media type of messages in the form of the Backport IG: channel.payload.
+func (c *Subscription) MediaType() string {
+	if c.Payload == "" {
+		return FHIRJSON
+	}
+	return c.Payload
 }

@@ -1,4 +1,4 @@
-package notify
+package subscription
 
 import (
 	"context"
@@ -18,9 +18,9 @@ import (
 	"kiln/server/store"
 )
 
-// topic is the supported part of a SubscriptionTopic.
+// A Topic is the supported part of a SubscriptionTopic.
 // Spec: https://hl7.org/fhir/R4B/subscriptiontopic.html.
-type topic struct {
+type Topic struct {
 	URL     string `json:"url"`
 	Version string `json:"version"`
 	Status  string `json:"status"`
@@ -56,17 +56,17 @@ func typeOf(uri string) string {
 	return strings.TrimPrefix(uri, "http://hl7.org/fhir/StructureDefinition/")
 }
 
-// withTopics returns a context in which each topic is read once.
-func withTopics(ctx context.Context) context.Context {
-	return context.WithValue(ctx, topicsKey{}, make(map[string]*topic))
+// WithTopics returns a context in which each topic is read once.
+func WithTopics(ctx context.Context) context.Context {
+	return context.WithValue(ctx, topicsKey{}, make(map[string]*Topic))
 }
 
 type topicsKey struct{}
 
 // findTopic returns the topic of a canonical, with or without a version; nil where
 // there is none in force.
-func (s *Service) findTopic(ctx context.Context, canonical string) (*topic, error) {
-	read, _ := ctx.Value(topicsKey{}).(map[string]*topic)
+func (s *Reader) findTopic(ctx context.Context, canonical string) (*Topic, error) {
+	read, _ := ctx.Value(topicsKey{}).(map[string]*Topic)
 	if t, ok := read[canonical]; ok {
 		return t, nil
 	}
@@ -79,7 +79,7 @@ func (s *Service) findTopic(ctx context.Context, canonical string) (*topic, erro
 
 // searchTopic finds a topic by the search index. While that is being rebuilt it may lack the topic:
 // then searchTopic reads all topics.
-func (s *Service) searchTopic(ctx context.Context, canonical string) (*topic, error) {
+func (s *Reader) searchTopic(ctx context.Context, canonical string) (*Topic, error) {
 	address, _, _ := strings.Cut(canonical, "|")
 	t, err := s.scanTopics(ctx, canonical, url.Values{"url": {address}})
 	if t != nil && err == nil {
@@ -90,9 +90,9 @@ func (s *Service) searchTopic(ctx context.Context, canonical string) (*topic, er
 
 // scanTopics returns the topic of a canonical that was changed last, of those that a search finds;
 // nil where none is in force.
-func (s *Service) scanTopics(ctx context.Context, canonical string, values url.Values) (last *topic, err error) {
+func (s *Reader) scanTopics(ctx context.Context, canonical string, values url.Values) (last *Topic, err error) {
 	var changed time.Time
-	err = s.eachTopic(ctx, values, func(t *topic, at time.Time) {
+	err = s.eachTopic(ctx, values, func(t *Topic, at time.Time) {
 		if t.is(canonical) && !at.Before(changed) {
 			last, changed = t, at
 		}
@@ -101,12 +101,12 @@ func (s *Service) scanTopics(ctx context.Context, canonical string, values url.V
 }
 
 // eachTopic calls f for each topic that a search finds, with the instant of its last change.
-func (s *Service) eachTopic(ctx context.Context, values url.Values, f func(t *topic, changed time.Time)) error {
+func (s *Reader) eachTopic(ctx context.Context, values url.Values, f func(t *Topic, changed time.Time)) error {
 	const page = 200
 	values.Set("_count", strconv.Itoa(page))
 	values.Set("_total", "none")
 	for {
-		q, err := search.Parse(s.Service.Parameters.Current(), "SubscriptionTopic", values, search.Options{MaxCount: page})
+		q, err := search.Parse(s.Interactions.Parameters.Current(), "SubscriptionTopic", values, search.Options{MaxCount: page})
 		if err != nil {
 			return err
 		}
@@ -115,7 +115,7 @@ func (s *Service) eachTopic(ctx context.Context, values url.Values, f func(t *to
 			return err
 		}
 		for _, v := range found.Matches {
-			t := new(topic)
+			t := new(Topic)
 			if err := json.Unmarshal(v.Body, t); err == nil {
 				f(t, v.LastUpdated)
 			}
@@ -137,14 +137,15 @@ type knownTopics struct {
 // topicsAge is how old knownTopics may be: another server may have written a topic.
 const topicsAge = 2 * time.Second
 
-func (k *knownTopics) forgetTopics() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.read = time.Time{}
+// ForgetTopics makes the next call of Topics read them anew.
+func (s *Reader) ForgetTopics() {
+	s.topics.mu.Lock()
+	defer s.topics.mu.Unlock()
+	s.topics.read = time.Time{}
 }
 
 // Topics returns the canonicals of the topics in force, sorted.
-func (s *Service) Topics(ctx context.Context) ([]string, error) {
+func (s *Reader) Topics(ctx context.Context) ([]string, error) {
 	k := &s.topics
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -153,7 +154,7 @@ func (s *Service) Topics(ctx context.Context) ([]string, error) {
 	}
 	began := time.Now()
 	var list []string
-	err := s.eachTopic(ctx, url.Values{}, func(t *topic, _ time.Time) {
+	err := s.eachTopic(ctx, url.Values{}, func(t *Topic, _ time.Time) {
 		if t.is(t.URL) {
 			list = append(list, t.URL)
 		}
@@ -167,33 +168,33 @@ func (s *Service) Topics(ctx context.Context) ([]string, error) {
 }
 
 // is reports whether a topic is in force and has a canonical, with or without a version.
-func (t *topic) is(canonical string) bool {
+func (t *Topic) is(canonical string) bool {
 	address, version, _ := strings.Cut(canonical, "|")
 	return t.URL == address && (version == "" || t.Version == version) && (t.Status == "active" || t.Status == "draft")
 }
 
 // compileTopic makes the rules of a subscription of its topic.
-func (s *Service) compileTopic(ctx context.Context, c *subscription, filters []filterBy, element string) error {
-	t, err := s.findTopic(ctx, c.topic)
+func (s *Reader) compileTopic(ctx context.Context, c *Subscription, filters []filterBy, element string) error {
+	t, err := s.findTopic(ctx, c.Topic)
 	if err != nil {
 		return err
 	}
 	at := "Subscription.topic"
-	if c.backport {
+	if c.Backport {
 		at = "Subscription.criteria"
 	}
 	if t == nil {
-		return unprocessable(at, outcome.CodeNotFound, "there is no SubscriptionTopic %q in force", outcome.Clip(c.topic))
+		return Unprocessable(at, outcome.CodeNotFound, "there is no SubscriptionTopic %q in force", outcome.Clip(c.Topic))
 	}
-	if c.rules, err = s.topicRules(ctx, t); err != nil {
-		return refusedCriteria(err, at)
+	if c.Rules, err = s.topicRules(ctx, t); err != nil {
+		return RefuseCriteria(err, at)
 	}
 	for i := range t.Shape {
 		known, err := s.knownIncludes(ctx, &t.Shape[i])
 		if err != nil {
-			return refusedCriteria(err, at)
+			return RefuseCriteria(err, at)
 		}
-		c.include = append(c.include, known...)
+		c.Include = append(c.Include, known...)
 	}
 	return s.applyFilters(ctx, c, filters, element, func(typ, parameter, modifier string) bool {
 		for _, f := range t.Filters {
@@ -206,12 +207,12 @@ func (s *Service) compileTopic(ctx context.Context, c *subscription, filters []f
 }
 
 // topicRules are the rules of a topic's triggers.
-func (s *Service) topicRules(ctx context.Context, t *topic) ([]matching.Rule, error) {
+func (s *Reader) topicRules(ctx context.Context, t *Topic) ([]matching.Rule, error) {
 	var rules []matching.Rule
 	for _, trigger := range t.Trigger {
 		typ := typeOf(trigger.Resource)
-		if s.Service.Model.Resources[typ] == nil {
-			return nil, s.Service.UnknownType(typ)
+		if s.Interactions.Model.Resources[typ] == nil {
+			return nil, s.Interactions.UnknownType(typ)
 		}
 		kinds, err := matching.ParseKinds(trigger.Interactions)
 		if err != nil {
@@ -221,12 +222,12 @@ func (s *Service) topicRules(ctx context.Context, t *topic) ([]matching.Rule, er
 		if q := trigger.Query; q != nil {
 			r.Both, r.Created, r.Deleted = q.RequireBoth, q.ResultForCreate == "test-passes", q.ResultForDelete == "test-passes"
 			if q.Current != "" {
-				if r.Current, err = s.evaluator().ParseCriteria(ctx, typ, strings.TrimPrefix(q.Current, typ+"?")); err != nil {
+				if r.Current, err = s.Evaluator.ParseCriteria(ctx, typ, strings.TrimPrefix(q.Current, typ+"?")); err != nil {
 					return nil, err
 				}
 			}
 			if q.Previous != "" {
-				if r.Previous, err = s.evaluator().ParseCriteria(ctx, typ, strings.TrimPrefix(q.Previous, typ+"?")); err != nil {
+				if r.Previous, err = s.Evaluator.ParseCriteria(ctx, typ, strings.TrimPrefix(q.Previous, typ+"?")); err != nil {
 					return nil, err
 				}
 			}
@@ -244,8 +245,8 @@ func (s *Service) topicRules(ctx context.Context, t *topic) ([]matching.Rule, er
 	return rules, nil
 }
 
-// checkTopics refuses SubscriptionTopics that cannot be carried out.
-func (s *Service) checkTopics(ctx context.Context, _ *store.Tx, ws []*store.Write) error {
+// CheckTopics refuses SubscriptionTopics that cannot be carried out.
+func (s *Reader) CheckTopics(ctx context.Context, _ *store.Tx, ws []*store.Write) error {
 	for i, w := range ws {
 		var err error
 		switch modify := w.Modify; {
@@ -270,8 +271,8 @@ func (s *Service) checkTopics(ctx context.Context, _ *store.Tx, ws []*store.Writ
 
 // checkTopic refuses a topic, unless it is retired, whose triggers or shape a Subscription
 // could not use. It fails with the words of a search, 422.
-func (s *Service) checkTopic(ctx context.Context, body []byte) error {
-	t := new(topic)
+func (s *Reader) checkTopic(ctx context.Context, body []byte) error {
+	t := new(Topic)
 	if err := json.Unmarshal(body, t); err != nil {
 		return outcome.New(outcome.CodeStructure, "the topic cannot be read: %s", outcome.JSONProblem(err))
 	}
@@ -279,14 +280,14 @@ func (s *Service) checkTopic(ctx context.Context, body []byte) error {
 		return nil
 	}
 	if _, err := s.topicRules(ctx, t); err != nil {
-		return refusedCriteria(err, "SubscriptionTopic.resourceTrigger")
+		return RefuseCriteria(err, "SubscriptionTopic.resourceTrigger")
 	}
 	for _, shape := range t.Shape {
-		if typ := typeOf(shape.Resource); s.Service.Model.Resources[typ] == nil {
-			return refusedCriteria(s.Service.UnknownType(typ), "SubscriptionTopic.notificationShape.resource")
+		if typ := typeOf(shape.Resource); s.Interactions.Model.Resources[typ] == nil {
+			return RefuseCriteria(s.Interactions.UnknownType(typ), "SubscriptionTopic.notificationShape.resource")
 		}
 		if _, err := s.knownIncludes(ctx, &shape); err != nil {
-			return refusedCriteria(err, "SubscriptionTopic.notificationShape")
+			return RefuseCriteria(err, "SubscriptionTopic.notificationShape")
 		}
 	}
 	return nil
@@ -295,7 +296,7 @@ func (s *Service) checkTopic(ctx context.Context, body []byte) error {
 // knownIncludes returns the _include and _revinclude parameters of a shape that this server has. It
 // leaves out a parameter of another release, such as Encounter:observation in R4B's own example.
 // It fails with invalid where the text is no Type:parameter of a type that the server has.
-func (s *Service) knownIncludes(ctx context.Context, shape *topicShape) ([]string, error) {
+func (s *Reader) knownIncludes(ctx context.Context, shape *topicShape) ([]string, error) {
 	var known []string
 	for _, list := range []struct {
 		name  string
@@ -303,14 +304,14 @@ func (s *Service) knownIncludes(ctx context.Context, shape *topicShape) ([]strin
 	}{{"_include", shape.Include}, {"_revinclude", shape.RevInclude}} {
 		for _, text := range list.texts {
 			text, _, _ = strings.Cut(text, "&") // the Backport IG's examples add &iterate=
-			_, err := search.Parse(s.Service.Parameters.Current(), typeOf(shape.Resource), url.Values{list.name: {text}}, s.Service.SearchOptions(ctx, false, nil))
+			_, err := search.Parse(s.Interactions.Parameters.Current(), typeOf(shape.Resource), url.Values{list.name: {text}}, s.Interactions.SearchOptions(ctx, false, nil))
 			if err == nil {
 				known = append(known, list.name+"="+text)
 				continue
 			}
 			typ, parameter, _ := strings.Cut(text, ":")
 			parameter, _, _ = strings.Cut(parameter, ":")
-			if s.Service.Model.Resources[typ] == nil || parameter == "" || s.hasParameter(typ, parameter) {
+			if s.Interactions.Model.Resources[typ] == nil || parameter == "" || s.hasParameter(typ, parameter) {
 				return nil, err
 			}
 		}
@@ -319,21 +320,21 @@ func (s *Service) knownIncludes(ctx context.Context, shape *topicShape) ([]strin
 }
 
 // hasParameter reports whether a resource type has a search parameter.
-func (s *Service) hasParameter(typ, code string) bool {
-	_, ok := s.Service.Parameters.Current().Lookup(typ, code)
+func (s *Reader) hasParameter(typ, code string) bool {
+	_, ok := s.Interactions.Parameters.Current().Lookup(typ, code)
 	return ok
 }
 
 // pathTest is a fhirPathCriteria: %current and %previous are the versions, where there
 // are such, and the focus is the one that the event is about.
 // Spec: https://hl7.org/fhir/R4B/subscriptiontopic-definitions.html#SubscriptionTopic.resourceTrigger.fhirPathCriteria.
-func (s *Service) pathTest(expression string) (func(ctx context.Context, e *matching.Event) bool, error) {
-	program, err := fhirpath.Compile(expression, fhirpath.Options{Model: s.Service.Model, Variables: []string{"current", "previous"}})
+func (s *Reader) pathTest(expression string) (func(ctx context.Context, e *matching.Event) bool, error) {
+	program, err := fhirpath.Compile(expression, fhirpath.Options{Model: s.Interactions.Model, Variables: []string{"current", "previous"}})
 	if err != nil {
 		return nil, outcome.Invalid("the expression %q of the topic cannot be read: %v", outcome.Clip(expression), err)
 	}
 	return func(ctx context.Context, e *matching.Event) bool {
-		current, previous := s.evaluator().DecodeVersions(e)
+		current, previous := s.Evaluator.DecodeVersions(e)
 		env := map[string]fhirpath.Collection{"current": nil, "previous": nil}
 		var focus fhir.Node
 		if r := previous; r != nil {
@@ -353,4 +354,11 @@ func (s *Service) pathTest(expression string) (func(ctx context.Context, e *matc
 		}
 		return holds
 	}, nil
+}
+
+// DecodeTopic reads a topic; the zero topic where there is none.
+func DecodeTopic(body []byte) Topic {
+	var t Topic
+	_ = json.Unmarshal(body, &t) // checked when it was written
+	return t
 }
