@@ -15,7 +15,7 @@ import (
 
 	"kiln/gen/db"
 	"kiln/server/app/sandbox"
-	"kiln/server/notify"
+	"kiln/server/notify/queue"
 	"kiln/server/store"
 )
 
@@ -87,7 +87,7 @@ type addedLine struct {
 type journal struct {
 	ended  func(*invocation) // counts a run; may be nil
 	store  *store.Store
-	audit  notify.Audit
+	audit  queue.Audit
 	logger *slog.Logger
 
 	mu      sync.Mutex // of the next three
@@ -105,7 +105,7 @@ const (
 	journalDelay = 50 * time.Millisecond // that a record waits for others, where nobody waits for it
 )
 
-func newJournal(s *store.Store, audit notify.Audit, logger *slog.Logger) *journal {
+func newJournal(s *store.Store, audit queue.Audit, logger *slog.Logger) *journal {
 	j := &journal{store: s, audit: audit, logger: logger, wake: make(chan struct{}, 1), hurry: make(chan struct{}, 1)}
 	j.room = sync.NewCond(&j.mu)
 	j.done.Go(j.run)

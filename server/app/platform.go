@@ -19,8 +19,8 @@ import (
 	"kiln/server/app/sandbox"
 	"kiln/server/fhir"
 	"kiln/server/interaction"
-	"kiln/server/notify"
 	"kiln/server/notify/matching"
+	"kiln/server/notify/queue"
 	"kiln/server/notify/webhook"
 	"kiln/server/operation"
 	"kiln/server/outbound"
@@ -61,7 +61,7 @@ type Platform struct {
 	// AuditWrites returns a context whose writes are recorded with an App as agent.
 	AuditWrites func(ctx context.Context, app, requestID string) context.Context
 	// Audit keeps the AuditEvents of operations.
-	Audit notify.Audit
+	Audit queue.Audit
 	// SecretKey seals secrets; "" keeps them as they are.
 	SecretKey string
 	// Outbound says which addresses http handlers may have, by the settings in force.

@@ -18,9 +18,9 @@ import (
 	"kiln/server/app/sandbox"
 	"kiln/server/fhir"
 	"kiln/server/interaction"
-	"kiln/server/notify"
 	"kiln/server/notify/matching"
 	"kiln/server/notify/owner"
+	"kiln/server/notify/queue"
 	"kiln/server/notify/webhook"
 	"kiln/server/outcome"
 )
@@ -207,7 +207,7 @@ func (s Subscribers) Policy(ctx context.Context, subscriber string) (webhook.Pol
 }
 
 // Deliver implements notify.SubscriberKind.
-func (s Subscribers) Deliver(ctx context.Context, subscriber string, d *notify.Delivery, body []byte) webhook.Result {
+func (s Subscribers) Deliver(ctx context.Context, subscriber string, d *queue.Delivery, body []byte) webhook.Result {
 	p := s.Platform
 	result := webhook.Result{At: time.Now()}
 	defer func() { result.Duration = time.Since(result.At) }()
@@ -282,7 +282,7 @@ func (s Subscribers) Deliver(ctx context.Context, subscriber string, d *notify.D
 }
 
 // deliver hands an event over to the handler.
-func (p *Platform) deliver(ctx context.Context, e *entry, d *notify.Delivery, body []byte, hc *handlerContext, log *invocation) webhook.Result {
+func (p *Platform) deliver(ctx context.Context, e *entry, d *queue.Delivery, body []byte, hc *handlerContext, log *invocation) webhook.Result {
 	if e.remote != nil && e.broken == nil {
 		r := p.post(ctx, e, d.ID, body)
 		log.took, log.status, log.outcome = r.Duration, r.Status, "ok"
@@ -366,7 +366,7 @@ func (p *Platform) index(v fhir.Version) *fhir.Index {
 
 // DeadLetter implements notify.SubscriberKind. The log tells it with the last run; where there
 // was none, as of a chain that is cut, in an entry of its own.
-func (s Subscribers) DeadLetter(ctx context.Context, subscriber string, d *notify.Delivery, reason string) {
+func (s Subscribers) DeadLetter(ctx context.Context, subscriber string, d *queue.Delivery, reason string) {
 	p := s.Platform
 	const level = "error"
 	text := fmt.Sprintf("given up after %d attempts, a dead letter now: %s", d.Attempts+1, reason)

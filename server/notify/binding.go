@@ -23,6 +23,7 @@ import (
 	"kiln/server/notify/webhook"
 	"kiln/server/operation"
 	"kiln/server/outcome"
+	"kiln/server/store"
 )
 
 // A binding token binds a WebSocket to Backport Subscriptions of the channel websocket:
@@ -276,7 +277,7 @@ func (k *socket) bindToken(token string) {
 		k.s.bindings.add(one)
 		// An event that is queued between the count and add is found at the first signal.
 		signal(one.ready)
-		k.sendText(k.s.backportBody(k.ctx, c, uuid.NewString(), "handshake", status, events, nil))
+		k.sendText(k.s.messages.ComposeBackport(k.ctx, c, uuid.NewString(), "handshake", status, events, nil))
 		if before != nil { // bound already: the token is answered, and nothing is sent twice
 			k.s.bindings.remove(one)
 			continue
@@ -345,19 +346,19 @@ func (k *socket) follow(one *binding) error {
 				return err
 			}
 			k.s.Log.Warn("read the subscription of a WebSocket", "subscription", one.id, "error", err)
-			sleepFor(k.ctx, bindingInterval)
+			store.SleepFor(k.ctx, bindingInterval)
 			signal(one.ready)
 			continue
 		}
 		sent, err := k.sendEvents(one, c, status)
 		if err != nil {
 			k.s.Log.Warn("read the events of a WebSocket", "subscription", one.id, "error", err)
-			sleepFor(k.ctx, bindingInterval)
+			store.SleepFor(k.ctx, bindingInterval)
 			signal(one.ready)
 			continue
 		}
 		if kind == "heartbeat" && !sent {
-			k.sendText(k.s.backportBody(k.ctx, c, uuid.NewString(), kind, status, events, nil))
+			k.sendText(k.s.messages.ComposeBackport(k.ctx, c, uuid.NewString(), kind, status, events, nil))
 			sent = true
 		}
 		if c.Heartbeat > 0 && (sent || kind == "heartbeat" || one.beating != c.Heartbeat) {
@@ -391,7 +392,7 @@ func (k *socket) sendEvents(one *binding, c *subscription.Subscription, status s
 				continue
 			}
 			ctx := owner.WithPrincipal(access.WithPrincipal(k.ctx, access.Open), p)
-			k.sendText(s.backportBody(ctx, c, d.ID.String(), "event-notification", status, d.Number, d))
+			k.sendText(s.messages.ComposeBackport(ctx, c, d.ID.String(), "event-notification", status, d.Number, d))
 			sent = true
 			s.metrics.countDelivery("websocket", "", webhook.Result{}, d.Event.Written)
 		}

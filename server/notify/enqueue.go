@@ -16,6 +16,7 @@ import (
 	"kiln/server/notify/config"
 	"kiln/server/notify/matching"
 	"kiln/server/notify/owner"
+	"kiln/server/notify/queue"
 	"kiln/server/notify/subscription"
 	"kiln/server/outcome"
 	"kiln/server/store"
@@ -57,7 +58,7 @@ func (r *reader) run(ctx context.Context) {
 		err := s.feed.Run(on, r.name, store.Handler{Begin: r.loadSubscribers, Handle: r.enqueue, Committed: s.wakeUp, Idle: r.idle})
 		if err != nil && on.Err() == nil {
 			s.Log.Error("follow the change log", "reader", r.name, "error", err)
-			sleepFor(ctx, time.Second)
+			store.SleepFor(ctx, time.Second)
 		}
 		off()
 	}
@@ -65,7 +66,7 @@ func (r *reader) run(ctx context.Context) {
 
 // wakeUp makes the queue and the bound WebSockets look for new deliveries.
 func (s *Service) wakeUp() {
-	s.queue.wakeUp()
+	s.queue.WakeUp()
 	s.bindings.wakeUp()
 }
 
@@ -309,7 +310,7 @@ func (r *reader) enqueue(ctx context.Context, changes []store.Change) (func(cont
 	if len(hits) == 0 {
 		return nil, nil
 	}
-	return func(ctx context.Context, tx pgx.Tx) error { return r.s.queue.addDeliveries(ctx, tx, hits) }, nil
+	return func(ctx context.Context, tx pgx.Tx) error { return queue.AddDeliveries(ctx, tx, hits) }, nil
 }
 
 // batch is some changes that a reader matches: a matching.ChangeHandler that collects hits.

@@ -26,7 +26,7 @@ import (
 // pages: the statements grow with the pages, and not with the subscriptions or their topics.
 func TestSubscriptionsAreLoadedInPages(t *testing.T) {
 	t.Parallel()
-	s := queueOn(t, storetest.New(t))
+	s := serviceOn(t, storetest.New(t))
 	parameters := &searchparam.Service{
 		Base: search.NewRegistry(r4.Model, index.Parameters, index.Compartments), Value: index.Value, Model: r4.Model, Store: s.Store, Extract: index.Extract,
 		NewID: uuid.NewString, Now: time.Now, Logger: s.Log,

@@ -12,6 +12,7 @@ import (
 	"kiln/server/access"
 	"kiln/server/interaction"
 	"kiln/server/notify/matching"
+	"kiln/server/notify/queue"
 	"kiln/server/notify/subscription"
 	"kiln/server/operation"
 	"kiln/server/outcome"
@@ -75,12 +76,12 @@ func (s *Service) pastEventsOf(ctx context.Context, p operation.Request, in *ope
 			seen = append(seen, d)
 		}
 	}
-	body := s.backportBundle(ctx, c, uuid.NewString(), "query-event", r.Status.Text, row.Events, seen)
+	body := s.messages.ComposeBundle(ctx, c, uuid.NewString(), "query-event", r.Status.Text, row.Events, seen)
 	return interaction.Response{Status: http.StatusOK, Body: body}, nil
 }
 
 // eventsByNumber returns the events of a Subscription from one number up to another, in order.
-func (s *Service) eventsByNumber(ctx context.Context, id string, first, last int64, count int32) ([]*Delivery, error) {
+func (s *Service) eventsByNumber(ctx context.Context, id string, first, last int64, count int32) ([]*queue.Delivery, error) {
 	rows, err := s.db().EventsOfSubscription(ctx, db.EventsOfSubscriptionParams{Subscription: id, First: first, Last: last, Count: count})
 	if err != nil {
 		return nil, err
@@ -90,7 +91,7 @@ func (s *Service) eventsByNumber(ctx context.Context, id string, first, last int
 		claimed[i] = db.ClaimDeliveriesRow(r)
 		claimed[i].Attempts = 0 // read sorts by number
 	}
-	lists, err := s.queue.readDeliveries(ctx, claimed)
+	lists, err := queue.ReadDeliveries(ctx, s.subscriptions.ReadVersions, claimed)
 	return lists["Subscription/"+id], err
 }
 

@@ -68,7 +68,7 @@ func (s *Service) readHistoryQuery(ctx context.Context, typ string, values url.V
 		q.Count = 20
 	}
 	if text := values.Get("_since"); text != "" {
-		if q.Since, err = parseInstant(text); err != nil {
+		if q.Since, err = matching.ParseInstant(text); err != nil {
 			return q, outcome.Invalid("_since is %q: expected an instant", outcome.Clip(text))
 		}
 	}

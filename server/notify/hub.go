@@ -16,6 +16,7 @@ import (
 	"kiln/gen/db"
 	"kiln/server/access"
 	"kiln/server/notify/matching"
+	"kiln/server/notify/message"
 	"kiln/server/notify/owner"
 	"kiln/server/notify/subscription"
 	"kiln/server/notify/webhook"
@@ -91,8 +92,8 @@ type client struct {
 	endedOnce sync.Once
 }
 
-// message is one event for one connection.
-type message struct {
+// notification is one event for one connection.
+type notification struct {
 	position store.ChangePosition // the zero value: of no event
 	name     string               // of the server-sent event
 	data     []byte
@@ -103,7 +104,7 @@ type message struct {
 // addressed is a message for a listener; nil is the connection itself. Connections that
 // wish for the same share the message.
 type addressed struct {
-	*message
+	*notification
 	to *listener
 }
 
@@ -157,7 +158,7 @@ func (h *hub) run(ctx context.Context) {
 		if now, err = h.s.Store.ChangeSnapshot(ctx); err == nil {
 			break
 		}
-		sleepFor(ctx, 100*time.Millisecond)
+		store.SleepFor(ctx, 100*time.Millisecond)
 	}
 	at := now.Last()
 	var working sync.WaitGroup
@@ -192,7 +193,7 @@ func (l *lane) run(ctx context.Context, at store.ChangePosition) {
 		if err != nil && ctx.Err() == nil {
 			l.h.s.Log.Warn("pass events on to connections", "error", err)
 			follower.Position = *l.passed.Load()
-			sleepFor(ctx, 200*time.Millisecond)
+			store.SleepFor(ctx, 200*time.Millisecond)
 		}
 	}
 }
@@ -341,7 +342,7 @@ func (h *hub) deliver(ctx context.Context, hits []matching.Hit) {
 		event *matching.Event
 		id    string
 	}
-	made := make(map[key]*message)
+	made := make(map[key]*notification)
 	listeners := h.listenersOf(hits)
 	for i, hit := range hits {
 		l := listeners[i]
@@ -351,16 +352,16 @@ func (h *hub) deliver(ctx context.Context, hits []matching.Hit) {
 		k := key{hit.Event, l.id + "\n" + l.bind}
 		m := made[k]
 		if m == nil {
-			m = l.message(hit.Event)
+			m = l.newNotification(hit.Event)
 			made[k] = m
 		}
 		l.client.push(addressed{m, l})
 	}
 }
 
-// message is an event as the listener's connection gets it.
-func (l *listener) message(e *matching.Event) *message {
-	m := &message{position: e.Position, written: e.Written}
+// newNotification is an event as the listener's connection gets it.
+func (l *listener) newNotification(e *matching.Event) *notification {
+	m := &notification{position: e.Position, written: e.Written}
 	if l.bind != "" {
 		m.data = []byte("ping " + l.bind)
 		return m
@@ -370,7 +371,7 @@ func (l *listener) message(e *matching.Event) *message {
 	if l.id != "" {
 		reference = "Subscription/" + l.id
 	}
-	m.data = appendMessage(nil, e, e.NotificationID(reference), reference, matching.Cursor(e.Position), true)
+	m.data = message.AppendEvent(nil, e, e.NotificationID(reference), reference, matching.Cursor(e.Position), true)
 	m.cursor = len(m.data) - len(`"}`) - matching.CursorLength
 	return m
 }
@@ -413,7 +414,7 @@ func (c *client) noteWritten(m addressed) {
 	m.to.progress.written = m.position
 	m.to.mu.Unlock()
 	c.events.Add(1)
-	c.hub.s.metrics.countDelivery(c.channel, "", webhook.Result{}, m.message.written)
+	c.hub.s.metrics.countDelivery(c.channel, "", webhook.Result{}, m.notification.written)
 }
 
 // reached is the position up to which the connection has everything that the listener is
@@ -626,7 +627,7 @@ func (h *hub) listen(ctx context.Context, l *listener, rules []matching.Rule) er
 		}
 		page := make([]addressed, 0, len(hits))
 		for _, hit := range hits {
-			m := addressed{l.message(hit.Event), l}
+			m := addressed{l.newNotification(hit.Event), l}
 			m.leaves()
 			page = append(page, m)
 		}
@@ -714,7 +715,7 @@ const messageInterval = 200 * time.Millisecond
 
 // passMessages passes messages to users on to their connections.
 func (h *hub) passMessages(ctx context.Context) {
-	for sleepFor(ctx, messageInterval) {
+	for store.SleepFor(ctx, messageInterval) {
 		now, err := h.s.Store.ChangeSnapshot(ctx)
 		if err != nil {
 			continue
@@ -729,7 +730,7 @@ func (h *hub) passMessages(ctx context.Context) {
 			rows, err := h.s.db().NewMessages(ctx, db.NewMessagesParams{FromEpoch: int64(from.Epoch), FromXid: fmt.Sprint(from.XID),
 				ToEpoch: int64(end.Epoch), ToXid: fmt.Sprint(end.XID), Recipients: recipients})
 			if err != nil {
-				sleepFor(ctx, messageInterval)
+				store.SleepFor(ctx, messageInterval)
 				continue
 			}
 			var ids []pgtype.UUID
@@ -791,7 +792,7 @@ func (h *hub) tell(recipient string, at store.ChangePosition, body []byte) (told
 	defer h.mu.Unlock()
 	for c := range h.clients {
 		if at.Compare(c.messages) >= 0 && slices.Contains(names(c.principal), recipient) {
-			c.push(addressed{message: &message{name: "notify", data: body, written: time.Now()}})
+			c.push(addressed{notification: &notification{name: "notify", data: body, written: time.Now()}})
 			told = true
 		}
 	}
@@ -814,7 +815,7 @@ func (h *hub) sendStoredMessages(ctx context.Context, c *client) {
 		var page []addressed
 		var ids []pgtype.UUID
 		for _, r := range rows {
-			page = append(page, addressed{message: &message{name: "notify", data: []byte(r.Body), written: time.Now()}})
+			page = append(page, addressed{notification: &notification{name: "notify", data: []byte(r.Body), written: time.Now()}})
 			ids = append(ids, r.ID)
 		}
 		select {

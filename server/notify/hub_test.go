@@ -120,7 +120,7 @@ func TestCursorIsGoodForEveryListener(t *testing.T) {
 		listeners["late"] = late
 		pass(h, listeners["a"], 11)
 		says(write(c, listeners), 3)
-		m := addressed{late.message(event(7)), late}
+		m := addressed{late.newNotification(event(7)), late}
 		m.leaves()
 		pass(h, listeners["a"], 12)
 		says(m.text(listeners), 7)
@@ -177,7 +177,7 @@ func TestBurstIsNotSlow(t *testing.T) {
 	}
 	push := func(c *client, n int, data string) {
 		for range n {
-			c.push(addressed{message: &message{data: []byte(data)}})
+			c.push(addressed{notification: &notification{data: []byte(data)}})
 		}
 	}
 	c := connect()

@@ -17,6 +17,7 @@ import (
 	"kiln/server/notify/subscription"
 	"kiln/server/notify/webhook"
 	"kiln/server/outcome"
+	"kiln/server/store"
 )
 
 // errorHeartbeat is how often the endpoint of a subscription in error is tried.
@@ -87,7 +88,7 @@ func (l *life) run(ctx context.Context) {
 			break
 		}
 		l.s.Log.Warn("adopt the subscriptions of an older release", "error", err)
-		sleepFor(ctx, time.Second)
+		store.SleepFor(ctx, time.Second)
 	}
 	for l.s.watch.AwaitOn(ctx, func(c *config.Config) bool { return c.Enabled }) {
 		places <- struct{}{} // there is room for one
@@ -96,7 +97,7 @@ func (l *life) run(ctx context.Context) {
 		if err != nil {
 			if ctx.Err() == nil {
 				l.s.Log.Warn("look for subscriptions that are due", "error", err)
-				sleepFor(ctx, time.Second)
+				store.SleepFor(ctx, time.Second)
 			}
 			continue
 		}
@@ -303,7 +304,7 @@ func untilEnd(c *subscription.Subscription, wait time.Duration) time.Duration {
 // sendStatus sends a handshake or a heartbeat under an id.
 func (l *life) sendStatus(ctx context.Context, row dueSubscription, c *subscription.Subscription, id uuid.UUID, kind, status string) webhook.Result {
 	s := l.s
-	body, contentType := s.statusBody(c, id.String(), kind, status, row.Events)
+	body, contentType := s.messages.ComposeStatus(c, id.String(), kind, status, row.Events)
 	k := s.sender.FindKeys(row.Secret, row.PreviousSecret, row.SecretChanged.Time)
 	return s.postMessage(ctx, c, k, id.String(), contentType, body)
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"kiln/server/notify/queue"
 	"kiln/server/notify/subscription"
 	"kiln/server/notify/webhook"
 	"kiln/server/store"
@@ -51,7 +52,7 @@ func (m *metrics) register(r prometheus.Registerer) {
 func (m *metrics) countDelivery(channel, subscription string, r webhook.Result, written time.Time) {
 	if r.OK() {
 		m.sent.WithLabelValues(channel).Inc()
-		m.latency.Observe(latencySince(written).Seconds())
+		m.latency.Observe(max(0, time.Since(written)).Seconds())
 		return
 	}
 	m.failed.WithLabelValues(subscription).Inc()
@@ -98,7 +99,7 @@ func (c queueCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 	depth, age := map[string]float64{"pending": 0, "processing": 0}, map[string]float64{"pending": 0, "processing": 0}
 	for _, r := range rows {
-		name := deliveryStatus(r.Status).String()
+		name := queue.Status(r.Status).String()
 		depth[name], age[name] = float64(r.Depth), r.Age
 	}
 	if n, err := c.s.db().CountFailed(ctx); err == nil {

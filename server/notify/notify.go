@@ -18,7 +18,9 @@ import (
 	"kiln/server/interaction"
 	"kiln/server/notify/config"
 	"kiln/server/notify/matching"
+	"kiln/server/notify/message"
 	"kiln/server/notify/owner"
+	"kiln/server/notify/queue"
 	"kiln/server/notify/subscription"
 	"kiln/server/notify/webhook"
 	"kiln/server/store"
@@ -46,7 +48,7 @@ type Parts struct {
 	// never change.
 	Refresh func(ctx context.Context) error
 	// Audit keeps the AuditEvents of deliveries.
-	Audit Audit
+	Audit queue.Audit
 	Log   *slog.Logger
 	// Metrics gets the service's figures; nil counts nothing.
 	Metrics prometheus.Registerer
@@ -61,7 +63,8 @@ type Service struct {
 	feed          *store.Feed
 	metrics       *metrics
 	subscriptions *subscription.Reader
-	queue         *queue
+	messages      *message.Composer
+	queue         *queue.Queue
 	hub           *hub
 	sender        *webhook.Sender
 	life          *life
@@ -93,9 +96,9 @@ type SubscriberKind interface {
 	Timeout() time.Duration
 	// Deliver hands an event over: body is the Notification message. The Result says
 	// whether it arrived.
-	Deliver(ctx context.Context, subscriber string, d *Delivery, body []byte) webhook.Result
+	Deliver(ctx context.Context, subscriber string, d *queue.Delivery, body []byte) webhook.Result
 	// DeadLetter is called for each delivery that is given up.
-	DeadLetter(ctx context.Context, subscriber string, d *Delivery, reason string)
+	DeadLetter(ctx context.Context, subscriber string, d *queue.Delivery, reason string)
 }
 
 // New returns a Service that has not begun.
@@ -109,8 +112,14 @@ func New(p Parts) *Service {
 		Store: p.Store, Interactions: p.Service, Rights: p.Rights, Log: p.Log, CheckEndpoint: s.sender.CheckEndpoint,
 	}
 	s.subscriptions.Evaluator = s.evaluator()
+	s.messages = &message.Composer{
+		Store: p.Store, Interactions: p.Service, Rights: p.Rights, Evaluator: s.subscriptions.Evaluator, MaskHeaders: s.subscriptions.MaskHeaders,
+		Address: func() string { return p.Settings().Address }, Log: p.Log,
+	}
 	s.metrics = newMetrics(s)
-	s.queue = newQueue(s)
+	s.queue = queue.New(queue.Parts{
+		Store: p.Store, Settings: s.watch, Receivers: receivers{s}, ReadVersions: s.subscriptions.ReadVersions, Audit: p.Audit, Log: p.Log,
+	})
 	s.hub = newHub(s)
 	s.life = newLife(s)
 	s.bindings = newBindings()
@@ -153,7 +162,7 @@ func (s *Service) Start() error {
 	s.Store.Follow("Subscription", store.Hook{Before: s.beforeWrite, InTx: s.afterWrite, Committed: func(_ context.Context, changed bool) {
 		if changed {
 			s.life.wakeUp()
-			s.queue.wakeUp()
+			s.queue.WakeUp()
 		}
 	}})
 	s.Store.Follow("SubscriptionTopic", store.Hook{Before: s.subscriptions.CheckTopics, InTx: func(context.Context, *store.Tx, []*store.Write) (bool, error) { return true, nil },
@@ -170,7 +179,7 @@ func (s *Service) Start() error {
 			return fmt.Errorf("add a reader of the change log: %w", err)
 		}
 	}
-	s.done.Go(func() { s.queue.run(ctx) })
+	s.done.Go(func() { s.queue.Run(ctx) })
 	s.done.Go(func() { s.hub.run(ctx) })
 	s.done.Go(func() { s.bindings.run(ctx, s) })
 	s.done.Go(func() { s.life.run(ctx) })
@@ -195,18 +204,6 @@ func (s *Service) Close() {
 // compare the epoch themselves.
 func (s *Service) Forget() { s.subscriptions.ForgetTopics() }
 
-// sleepFor returns false when ctx ended first.
-func sleepFor(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
 // refreshSearchParameters is Refresh.
 func (s *Service) refreshSearchParameters(ctx context.Context) error {
 	if s.Refresh == nil {
@@ -226,30 +223,12 @@ func isMatchedStatus(status string, started bool) bool {
 // retain deletes rows older than the retention: soon after the start, as servers may never
 // run for long, and then about every hour.
 func (s *Service) retain(ctx context.Context) {
-	for wait := time.Minute/2 + rand.N(time.Minute); sleepFor(ctx, wait); wait = time.Hour/2 + rand.N(time.Hour) {
+	for wait := time.Minute/2 + rand.N(time.Minute); store.SleepFor(ctx, wait); wait = time.Hour/2 + rand.N(time.Hour) {
 		before := time.Now().Add(-s.Settings().Retention)
-		if _, err := s.Retain(ctx, before); err != nil && ctx.Err() == nil {
+		if _, err := queue.Retain(ctx, s.Store, before); err != nil && ctx.Err() == nil {
 			s.Log.Warn("delete old notifications", "error", err)
 		}
 	}
-}
-
-// Retain deletes the log of deliveries, and the messages to users, from before an instant.
-// It returns the number of deliveries.
-func (s *Service) Retain(ctx context.Context, before time.Time) (int, error) {
-	total := 0
-	for {
-		n, err := s.db().TrimDeliveries(ctx, db.TrimDeliveriesParams{Before: before, Count: 5000})
-		total += int(n)
-		if err != nil {
-			return total, err
-		}
-		if n < 5000 {
-			break
-		}
-	}
-	_, err := s.db().TrimMessages(ctx, before)
-	return total, err
 }
 
 func timestamptz(t time.Time) pgtype.Timestamptz {

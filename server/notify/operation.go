@@ -9,6 +9,7 @@ import (
 
 	"kiln/server/access"
 	"kiln/server/interaction"
+	"kiln/server/notify/message"
 	"kiln/server/operation"
 	"kiln/server/outcome"
 )
@@ -64,7 +65,7 @@ func (s *Service) status(ctx context.Context, p operation.Request, in *operation
 		}
 		st := s.statusOf(row, v)
 		if !st.Backport {
-			return interaction.Response{Status: http.StatusOK, Body: st.append(nil)}, nil
+			return interaction.Response{Status: http.StatusOK, Body: st.Append(nil)}, nil
 		}
 		return statusBundle("Subscription/"+p.ID+"/$status", []interaction.Entry{s.statusEntry(st)}), nil
 	}
@@ -109,11 +110,11 @@ func statusBundle(self string, entries []interaction.Entry) interaction.Response
 }
 
 // statusEntry is a status as the Parameters of the Backport IG, in an entry of a searchset.
-func (s *Service) statusEntry(st status) interaction.Entry {
+func (s *Service) statusEntry(st message.Status) interaction.Entry {
 	id := uuid.NewString()
 	base := s.Settings().Address
-	b := statusParameters{
+	b := message.StatusParameters{
 		ID: id, Kind: st.Type, Status: st.Status, Subscription: base + "/" + st.Subscription, Topic: st.Topic, Events: st.Events, Error: st.Error,
-	}.append(nil)
+	}.Append(nil)
 	return interaction.Entry{FullURL: "urn:uuid:" + id, Body: b, Mode: "match"}
 }

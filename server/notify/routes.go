@@ -20,7 +20,9 @@ import (
 	"kiln/server/access"
 	"kiln/server/fhir"
 	"kiln/server/notify/matching"
+	"kiln/server/notify/message"
 	"kiln/server/notify/owner"
+	"kiln/server/notify/queue"
 	"kiln/server/notify/subscription"
 	"kiln/server/notify/webhook"
 	"kiln/server/outcome"
@@ -80,8 +82,8 @@ func sendJSON(w http.ResponseWriter, r *http.Request, status int, v any) error {
 	return nil
 }
 
-func (s *Service) statusOf(row db.SubscriptionRow, v fhir.Version) status {
-	st := status{Type: "query-status", Subscription: "Subscription/" + row.ID, Status: row.Status, Events: row.Events, Error: row.Error}
+func (s *Service) statusOf(row db.SubscriptionRow, v fhir.Version) message.Status {
+	st := message.Status{Type: "query-status", Subscription: "Subscription/" + row.ID, Status: row.Status, Events: row.Events, Error: row.Error}
 	if r, err := s.subscriptions.Decode(v.Body); err == nil {
 		st.Status, st.Error = r.Status.Text, r.Error.Text
 		if st.Backport = subscription.IsBackport(r); st.Backport {
@@ -188,7 +190,7 @@ func (s *Service) testDelivery(w http.ResponseWriter, r *http.Request) error {
 		return subscription.Unprocessable("Subscription.channel.type", outcome.CodeNotSupported, "a subscription on the channel websocket has no endpoint to test")
 	}
 	id := uuid.NewString()
-	body, sentType := s.statusBody(c, id, "heartbeat", sub.Status.Text, row.Events)
+	body, sentType := s.messages.ComposeStatus(c, id, "heartbeat", sub.Status.Text, row.Events)
 	result, answer := s.exchangeMessage(r.Context(), c, s.sender.FindKeys(row.Secret, row.PreviousSecret, row.SecretChanged.Time), id, sentType, body)
 	type parameter map[string]any
 	out := []parameter{
@@ -258,7 +260,7 @@ func (s *Service) NotifyUsers(ctx context.Context, typ, id string, recipients []
 	}
 	notice = uuid.NewString()
 	body, err := json.Marshal(map[string]string{
-		"id": notice, "timestamp": rfc3339(time.Now()), "event": "notify", "resourceType": typ, "resourceId": id, "message": message,
+		"id": notice, "timestamp": matching.FormatInstant(time.Now()), "event": "notify", "resourceType": typ, "resourceId": id, "message": message,
 	})
 	if err != nil {
 		return "", 0, err
@@ -279,27 +281,27 @@ func (s *Service) NotifyUsers(ctx context.Context, typ, id string, recipients []
 
 // deliveryJSON is a delivery as administrators see it.
 type deliveryJSON struct {
-	ID             string    `json:"id"`
-	Subscription   string    `json:"subscription"`
-	NotificationID string    `json:"notificationId"`
-	Event          string    `json:"event"`
-	ResourceType   string    `json:"resourceType"`
-	ResourceID     string    `json:"resourceId"`
-	VersionID      string    `json:"versionId"`
-	Status         string    `json:"status"`
-	Attempts       []attempt `json:"attempts"`
-	NextAttemptAt  *string   `json:"nextAttemptAt"`
+	ID             string          `json:"id"`
+	Subscription   string          `json:"subscription"`
+	NotificationID string          `json:"notificationId"`
+	Event          string          `json:"event"`
+	ResourceType   string          `json:"resourceType"`
+	ResourceID     string          `json:"resourceId"`
+	VersionID      string          `json:"versionId"`
+	Status         string          `json:"status"`
+	Attempts       []queue.Attempt `json:"attempts"`
+	NextAttemptAt  *string         `json:"nextAttemptAt"`
 }
 
 func deliveryOf(r db.DeliveryRow) deliveryJSON {
 	id := uuid.UUID(r.ID.Bytes).String()
 	d := deliveryJSON{
 		ID: id, Subscription: r.Subscriber, NotificationID: id, Event: matching.Kind(r.Event).String(), ResourceType: r.ResourceType,
-		ResourceID: r.ResourceID, VersionID: strconv.Itoa(int(r.Version)), Status: deliveryStatus(r.Status).String(), Attempts: []attempt{},
+		ResourceID: r.ResourceID, VersionID: strconv.Itoa(int(r.Version)), Status: queue.Status(r.Status).String(), Attempts: []queue.Attempt{},
 	}
 	_ = json.Unmarshal(r.Log, &d.Attempts) // written by json
-	if deliveryStatus(r.Status) == deliveryPending {
-		at := rfc3339(r.NextAttempt)
+	if queue.Status(r.Status) == queue.Pending {
+		at := matching.FormatInstant(r.NextAttempt)
 		d.NextAttemptAt = &at
 	}
 	return d
@@ -329,14 +331,14 @@ func (s *Service) deliveries(w http.ResponseWriter, r *http.Request) error {
 		BeforeID: pgtype.UUID{Valid: true}, Count: int32(count) + 1,
 	}
 	if name := values.Get("status"); name != "" {
-		status, ok := deliveryStatuses[name]
+		status, ok := queue.Statuses[name]
 		if !ok {
 			return outcome.Invalid("status is %q: expected pending, processing, delivered or failed", outcome.Clip(name))
 		}
-		p.Status = status.letter()
+		p.Status = status.Letter()
 	}
 	if text := values.Get("_since"); text != "" {
-		at, err := parseInstant(text)
+		at, err := matching.ParseInstant(text)
 		if err != nil {
 			return outcome.Invalid("_since is %q: expected an instant", outcome.Clip(text))
 		}
@@ -425,10 +427,10 @@ func (s *Service) redeliver(w http.ResponseWriter, r *http.Request) error {
 		if err != nil {
 			return err
 		}
-		if deliveryStatus(row.Status) != deliveryProcessing {
+		if queue.Status(row.Status) != queue.Processing {
 			return outcome.New(outcome.CodeConflict, "%s is deleted: the delivery has no recipient", row.Subscriber)
 		}
-		return outcome.New(outcome.CodeConflict, "the delivery is %s just now", deliveryStatus(row.Status))
+		return outcome.New(outcome.CodeConflict, "the delivery is %s just now", queue.Status(row.Status))
 	}
 	if err := s.makeDue(r.Context(), subscribers); err != nil {
 		return err
@@ -446,7 +448,7 @@ func (s *Service) makeDue(ctx context.Context, subscribers []string) error {
 			return err
 		}
 	}
-	s.queue.wakeUp()
+	s.queue.WakeUp()
 	return nil
 }
 

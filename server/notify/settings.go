@@ -28,7 +28,7 @@ func (s *Service) Reconfigured() {
 	}
 	s.watch.AnnounceChange()
 	s.sender.CloseIdleConnections()
-	s.queue.wakeUp()
+	s.queue.WakeUp()
 	s.life.wakeUp()
 }
 

@@ -3,7 +3,6 @@ package notify
 import (
 	"context"
 	"errors"
-	"strings"
 	"time"
 
 	"kiln/server/notify/matching"
@@ -31,7 +30,7 @@ func (s *Service) parseSince(ctx context.Context, text string) (since, error) {
 		at, err := s.Store.ChangeSnapshot(ctx)
 		return since{position: at.Last(), snapshot: at}, err
 	}
-	at, err := parseInstant(text)
+	at, err := matching.ParseInstant(text)
 	if err != nil {
 		p, err := matching.ParseCursor(text)
 		var ahead bool
@@ -59,15 +58,4 @@ func gone(err error) error {
 			trimmed.Next().Format(time.RFC3339Nano))
 	}
 	return err
-}
-
-// parseInstant reads a dateTime of FHIR; a date is its first instant in UTC.
-func parseInstant(text string) (time.Time, error) {
-	for _, layout := range []string{time.RFC3339Nano, time.DateOnly} {
-		if t, err := time.Parse(layout, text); err == nil {
-			return t, nil
-		}
-	}
-	// A + in a query string is a blank.
-	return time.Parse(time.RFC3339Nano, strings.Replace(text, " ", "+", 1))
 }

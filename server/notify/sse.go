@@ -12,6 +12,7 @@ import (
 	"kiln/server/access"
 	"kiln/server/interaction"
 	"kiln/server/notify/matching"
+	"kiln/server/notify/message"
 	"kiln/server/outcome"
 	"kiln/server/web"
 )
@@ -221,7 +222,7 @@ func (st *stream) run(ctx context.Context, s *Service) {
 			page = st.client.nextMessages()
 		case page = <-st.client.replay:
 		case <-beat.C:
-			st.add(addressed{message: &message{name: "heartbeat", data: heartbeatStatus(st.client.events.Load())}})
+			st.add(addressed{notification: &notification{name: "heartbeat", data: message.FormatHeartbeat(st.client.events.Load())}})
 		case <-expired:
 			return
 		case <-st.client.ended:

@@ -7,6 +7,7 @@ import (
 	"kiln/gen/db"
 	"kiln/server/access"
 	"kiln/server/notify/owner"
+	"kiln/server/store"
 )
 
 // The times between two looks at whether access was revoked: of connections, and of the
@@ -22,7 +23,7 @@ func (h *hub) watchConnections(ctx context.Context) {
 	if h.s.Rights == nil {
 		return
 	}
-	for sleepFor(ctx, connectionInterval) {
+	for store.SleepFor(ctx, connectionInterval) {
 		h.mu.Lock()
 		owners := make(map[owner.AccessKey][]*client)
 		of := make(map[owner.AccessKey]owner.Owner)
@@ -63,7 +64,7 @@ func (l *life) watchOwners(ctx context.Context) {
 	if s.Rights == nil {
 		return
 	}
-	for wait := ownerInterval; sleepFor(ctx, wait); {
+	for wait := ownerInterval; store.SleepFor(ctx, wait); {
 		start := time.Now()
 		owners, err := s.db().DistinctOwners(ctx)
 		if err != nil {

@@ -18,6 +18,7 @@ import (
 	"kiln/server/access"
 	"kiln/server/interaction"
 	"kiln/server/notify/matching"
+	"kiln/server/notify/message"
 	"kiln/server/notify/subscription"
 	"kiln/server/outcome"
 	"kiln/server/web"
@@ -472,7 +473,7 @@ func (k *socket) write() {
 			err = k.conn.WriteControl(websocket.PingMessage, nil, time.Now().Add(writeWait))
 		case <-beat.C:
 			if !k.onlyBound { // heartbeats of the Backport IG are by Subscription
-				err = k.writeText(heartbeatStatus(k.client.events.Load()))
+				err = k.writeText(message.FormatHeartbeat(k.client.events.Load()))
 			}
 			if err == nil {
 				err = k.conn.WriteControl(websocket.PingMessage, nil, time.Now().Add(writeWait))

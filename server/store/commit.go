@@ -82,7 +82,7 @@ func (s *Store) endStandbyWait(backend int32, ended <-chan struct{}) {
 		if err != nil {
 			s.log.Warn("end the wait for a synchronous standby", "error", err)
 		}
-		if !sleepFor(ctx, signEvery) {
+		if !SleepFor(ctx, signEvery) {
 			return
 		}
 	}
@@ -110,7 +110,7 @@ func (s *Store) findCommit(lost *lostCommitError, v madeVersion) (committed, kno
 		if known && err == nil {
 			return committed, true
 		}
-		if !sleepFor(ctx, lookAgain) {
+		if !SleepFor(ctx, lookAgain) {
 			return false, false
 		}
 	}

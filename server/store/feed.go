@@ -129,11 +129,11 @@ func (f *Feed) notify(ctx context.Context) {
 			f.log.Warn("other servers are not notified of changes and find them by polling", "error", err)
 			closeQuietly(conn)
 			conn = nil
-			if !sleepFor(ctx, time.Second) {
+			if !SleepFor(ctx, time.Second) {
 				return
 			}
 		}
-		if !sleepFor(ctx, notifyInterval) {
+		if !SleepFor(ctx, notifyInterval) {
 			return
 		}
 	}
@@ -156,7 +156,7 @@ func (f *Feed) listen(ctx context.Context) {
 		if ctx.Err() == nil {
 			f.log.Warn("wake-ups by NOTIFY are interrupted; changes are found by polling", "error", err)
 		}
-		if !sleepFor(ctx, time.Second) {
+		if !SleepFor(ctx, time.Second) {
 			return
 		}
 	}
@@ -190,8 +190,8 @@ func closeQuietly(conn *pgx.Conn) {
 	}
 }
 
-// sleepFor returns false when ctx ended first.
-func sleepFor(ctx context.Context, d time.Duration) bool {
+// SleepFor returns false when ctx ended first.
+func SleepFor(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
@@ -242,7 +242,7 @@ func (r *Follower) Next(ctx context.Context, count int, wait time.Duration) ([]C
 		end = t.C
 	}
 	for {
-		if early := r.interval() - time.Since(r.looked); early > 0 && !sleepFor(ctx, early) {
+		if early := r.interval() - time.Since(r.looked); early > 0 && !SleepFor(ctx, early) {
 			return nil, ctx.Err()
 		}
 		r.looked = time.Now()
@@ -423,7 +423,7 @@ func (f *Feed) Run(ctx context.Context, name string, h Handler) error {
 			}
 			r.release()
 		}
-		sleepFor(ctx, readerLease/10)
+		SleepFor(ctx, readerLease/10)
 	}
 	return ctx.Err()
 }
@@ -466,7 +466,7 @@ func (r *namedReader) work(ctx context.Context, from ChangePosition) error {
 	defer renewing.Wait()
 	defer cancel(nil)
 	renewing.Go(func() {
-		for lastSeen := time.Now(); sleepFor(ctx, readerLease/4); {
+		for lastSeen := time.Now(); SleepFor(ctx, readerLease/4); {
 			_, ok, err := r.lease(ctx)
 			switch {
 			case ok:

@@ -246,7 +246,7 @@ func (w *hostWatch) start(s *Store, url string) {
 		return
 	}
 	w.done.Go(func() {
-		for sleepFor(ctx, hostsEvery) {
+		for SleepFor(ctx, hostsEvery) {
 			if list, err := ReadHosts(ctx, url); err == nil && ctx.Err() == nil {
 				w.look(s, list)
 			}

@@ -116,7 +116,7 @@ func (s *Store) raiseMoment(ctx context.Context, least, end time.Time) (moment, 
 		if time.Now().After(end) {
 			return moment, torn, ErrMomentWait
 		}
-		if !sleepFor(ctx, momentPoll) {
+		if !SleepFor(ctx, momentPoll) {
 			return moment, torn, ctx.Err()
 		}
 	}

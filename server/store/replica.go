@@ -347,7 +347,7 @@ func (r *replicas) watchPrimary(ctx context.Context, s *Store, first chan<- stru
 			close(first)
 			first = nil
 		}
-		if !sleepFor(ctx, watchEvery) {
+		if !SleepFor(ctx, watchEvery) {
 			return
 		}
 	}
@@ -461,7 +461,7 @@ func (rep *replica) watch(ctx context.Context, looked chan<- struct{}) {
 			close(looked)
 			looked = nil
 		}
-		if !sleepFor(ctx, watchEvery) {
+		if !SleepFor(ctx, watchEvery) {
 			return
 		}
 	}
@@ -780,7 +780,7 @@ func (r *replicas) choose(ctx context.Context, place uint64, failed []*replica) 
 				return rep, ""
 			}
 		}
-		if !sleepFor(wait, pause) { // nothing tells of a replay
+		if !SleepFor(wait, pause) { // nothing tells of a replay
 			return nil, fellForPosition
 		}
 	}
@@ -912,7 +912,7 @@ func (s *Store) AwaitOnPrimary(ctx context.Context, need Position) error {
 		switch {
 		case len(waited) == 0 || s.Epoch() != epoch:
 			return nil
-		case !sleepFor(ctx, pause):
+		case !SleepFor(ctx, pause):
 			return unavailableError("the primary does not show a commit yet that a replica has shown")
 		}
 	}

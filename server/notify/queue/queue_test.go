@@ -1,4 +1,4 @@
-package notify
+package queue
 
 import (
 	"context"
@@ -7,11 +7,11 @@ import (
 	"os"
 	"slices"
 	"strconv"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"kiln/gen/db"
 	"kiln/server/fhir"
@@ -22,22 +22,40 @@ import (
 	"kiln/server/store/storetest"
 )
 
-// queueOn is a Service with a database and a queue, without work under way.
-func queueOn(t testing.TB, url string) *Service {
+// second is Receivers without any: an attempt may take a second.
+type second struct{}
+
+func (second) FindReceiver(context.Context, string) (*Receiver, error) { return nil, ErrNoReceiver }
+func (second) MaxTimeout() time.Duration                               { return time.Second }
+func (second) AreOn() bool                                             { return true }
+
+// queueOn is a Queue on a database, without work under way.
+func queueOn(t testing.TB, url string) *Queue {
 	t.Helper()
 	data, err := store.Open(t.Context(), store.Config{URL: url})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(data.Close)
-	s := New(Parts{Store: data, Log: slog.New(slog.DiscardHandler), Settings: func() *config.Config {
+	settings := &config.Watch{Current: func() *config.Config {
 		return &config.Config{Enabled: true, Webhook: config.WebhookConfig{Enabled: true, Timeout: time.Second}}
-	}})
-	return s
+	}}
+	return New(Parts{Store: data, Settings: settings, Receivers: second{}, ReadVersions: data.ChangedVersions, Log: slog.New(slog.DiscardHandler)})
+}
+
+func (q *Queue) db() *db.Queries { return db.New(q.Store.Pool()) }
+
+// addMessage stores a message to a user.
+func (q *Queue) addMessage(t *testing.T, text string) {
+	t.Helper()
+	err := q.db().AddMessages(t.Context(), db.AddMessagesParams{Ids: []pgtype.UUID{{Bytes: uuid.New(), Valid: true}}, Recipients: []string{"anna"}, Bodies: []string{text}})
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // enqueue queues n events for each of some subscribers, in one transaction.
-func (s *Service) enqueueEvents(t testing.TB, from, n, subscribers int) {
+func (s *Queue) enqueueEvents(t testing.TB, from, n, subscribers int) {
 	t.Helper()
 	for i := range subscribers {
 		exec(t, s, fmt.Sprintf(`INSERT INTO notification_subscription (id, status, owner, started) VALUES ('%d', 'active', '{}', true) ON CONFLICT DO NOTHING`, i))
@@ -49,18 +67,18 @@ func (s *Service) enqueueEvents(t testing.TB, from, n, subscribers int) {
 			Position: store.ChangePosition{XID: int64(i), RID: int64(i), Version: 1}}
 		hits = append(hits, matching.Hit{Subscriber: &matching.Subscriber{ID: fmt.Sprint("Subscription/", i%subscribers), Queued: true}, Event: e})
 	}
-	err := s.Store.InTx(t.Context(), func(tx *store.Tx) error { return s.queue.addDeliveries(t.Context(), tx.Conn(), hits) })
+	err := s.Store.InTx(t.Context(), func(tx *store.Tx) error { return AddDeliveries(t.Context(), tx.Conn(), hits) })
 	if err != nil {
 		t.Fatal(err)
 	}
 }
 
 // work takes the due deliveries, and finishes them with a status.
-func (s *Service) work(t testing.TB, status byte) (done int) {
+func (s *Queue) work(t testing.TB, status byte) (done int) {
 	t.Helper()
 	for {
 		claimed, err := s.db().ClaimSubscribers(t.Context(), db.ClaimSubscribersParams{
-			Count: 100, Unproven: 100, Late: 100, Holder: s.queue.holder, LeaseMs: 60_000, Webhooks: true,
+			Count: 100, Unproven: 100, Late: 100, Holder: s.recorder.holder, LeaseMs: 60_000, Webhooks: true,
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -72,7 +90,7 @@ func (s *Service) work(t testing.TB, status byte) (done int) {
 		if len(ids) == 0 {
 			return done
 		}
-		rows, err := s.db().ClaimDeliveries(t.Context(), db.ClaimDeliveriesParams{Count: perClaim, Subscribers: ids, Holder: s.queue.holder})
+		rows, err := s.db().ClaimDeliveries(t.Context(), db.ClaimDeliveriesParams{Count: perClaim, Subscribers: ids, Holder: s.recorder.holder})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -81,7 +99,7 @@ func (s *Service) work(t testing.TB, status byte) (done int) {
 			p.Ids, p.Statuses, p.Tried = append(p.Ids, r.ID), append(p.Statuses, string(rune(status))), append(p.Tried, 1)
 			p.RetryMs, p.Logs = append(p.RetryMs, 0), append(p.Logs, `[{"at": "2026-01-01T00:00:00Z", "status": 200, "durationMs": 1, "error": null}]`)
 		}
-		back := db.ReleaseSubscribersParams{Ids: ids, Sents: make([]bool, len(ids)), Answers: make([]string, len(ids)), Holder: s.queue.holder}
+		back := db.ReleaseSubscribersParams{Ids: ids, Sents: make([]bool, len(ids)), Answers: make([]string, len(ids)), Holder: s.recorder.holder}
 		err = s.Store.InTx(t.Context(), func(tx *store.Tx) error {
 			d := db.New(tx.Conn())
 			if err := d.FinishDeliveries(t.Context(), p); err != nil {
@@ -112,16 +130,12 @@ func TestRetain(t *testing.T) {
 	s.enqueueEvents(t, n, n, 3)
 	s.work(t, 'f')
 	s.enqueueEvents(t, 2*n, n, 3) // these stay pending
-	if _, _, err := s.NotifyUsers(t.Context(), "Basic", "b1", []string{"anna"}, "old"); err != nil {
-		t.Fatal(err)
-	}
+	s.addMessage(t, "old")
 	exec(t, s, `UPDATE notification_delivery SET queued = queued - interval '31 days'`)
 	exec(t, s, `UPDATE notification_message SET created = created - interval '31 days'`)
 	s.enqueueEvents(t, 3*n, 1, 1)
-	if _, _, err := s.NotifyUsers(t.Context(), "Basic", "b1", []string{"anna"}, "new"); err != nil {
-		t.Fatal(err)
-	}
-	removed, err := s.Retain(t.Context(), time.Now().Add(-30*24*time.Hour))
+	s.addMessage(t, "new")
+	removed, err := Retain(t.Context(), s.Store, time.Now().Add(-30*24*time.Hour))
 	if err != nil || removed != 2*n {
 		t.Errorf("%d removed, %v; want %d", removed, err, 2*n)
 	}
@@ -156,7 +170,7 @@ func TestQueueDoesNotBloat(t *testing.T) {
 			s.work(t, 'd')
 		}
 		if hour > 0 {
-			if _, err := s.Retain(t.Context(), hours[hour]); err != nil {
+			if _, err := Retain(t.Context(), s.Store, hours[hour]); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -182,57 +196,6 @@ func TestQueueDoesNotBloat(t *testing.T) {
 	}
 }
 
-// Contract, Notifications 4: heartbeats are at most 100 a second in all, however many servers there
-// are.
-func TestHeartbeatsOfAllServersKeepToOneRate(t *testing.T) {
-	t.Parallel()
-	url := storetest.New(t)
-	servers := []*Service{queueOn(t, url), queueOn(t, url), queueOn(t, url)}
-	const due = 500
-	exec(t, servers[0], fmt.Sprintf(`INSERT INTO notification_subscription (id, status, owner, due)
-		SELECT 's' || n, CASE WHEN n %% 2 = 0 THEN 'active' ELSE 'error' END, '{}', now() - interval '1 minute' FROM generate_series(1, %d) n`, due))
-	exec(t, servers[0], `INSERT INTO notification_subscription (id, status, owner, due)
-		SELECT 'r' || n, 'requested', '{}', now() - interval '1 minute' FROM generate_series(1, 40) n`)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-	defer cancel()
-	start := time.Now()
-	var mu sync.Mutex
-	heartbeats, handshakes := make(map[string]int), make(map[string]int)
-	var working sync.WaitGroup
-	for _, s := range servers {
-		working.Go(func() {
-			for ctx.Err() == nil {
-				rows, err := s.life.due(ctx)
-				if err != nil {
-					return // the end of the second
-				}
-				mu.Lock()
-				for _, r := range rows {
-					if r.ID[0] == 'r' {
-						handshakes[r.ID]++
-					} else {
-						heartbeats[r.ID]++
-					}
-				}
-				mu.Unlock()
-			}
-		})
-	}
-	working.Wait()
-	// One batch may be taken before its time is counted.
-	if most := int(time.Since(start).Seconds()*heartbeatRate) + parallelHandshakes/2; len(heartbeats) > most || len(heartbeats) == 0 {
-		t.Errorf("%d heartbeats in %s, want at most %d", len(heartbeats), time.Since(start), most)
-	}
-	for id, n := range heartbeats {
-		if n != 1 {
-			t.Errorf("%s was taken %d times", id, n)
-		}
-	}
-	if len(handshakes) != 40 {
-		t.Errorf("%d handshakes of 40: they do not wait for heartbeats", len(handshakes))
-	}
-}
-
 // Contract, Notifications 1: another server takes over the deliveries of a dead server when
 // their lease has run out, and not before; until then they are pending or processing.
 func TestLeasesRunOut(t *testing.T) {
@@ -240,12 +203,12 @@ func TestLeasesRunOut(t *testing.T) {
 	url := storetest.New(t)
 	dead, living := queueOn(t, url), queueOn(t, url)
 	dead.enqueueEvents(t, 0, 5, 1)
-	claimed, err := dead.db().ClaimSubscribers(t.Context(), db.ClaimSubscribersParams{Count: 10, Unproven: 10, Late: 10, Holder: dead.queue.holder, LeaseMs: time.Hour.Milliseconds(), Webhooks: true})
+	claimed, err := dead.db().ClaimSubscribers(t.Context(), db.ClaimSubscribersParams{Count: 10, Unproven: 10, Late: 10, Holder: dead.recorder.holder, LeaseMs: time.Hour.Milliseconds(), Webhooks: true})
 	if err != nil || len(claimed) != 1 {
 		t.Fatalf("%v %v", claimed, err)
 	}
 	ids := []string{claimed[0].ID}
-	taken, err := dead.db().ClaimDeliveries(t.Context(), db.ClaimDeliveriesParams{Count: perClaim, Subscribers: ids, Holder: dead.queue.holder})
+	taken, err := dead.db().ClaimDeliveries(t.Context(), db.ClaimDeliveriesParams{Count: perClaim, Subscribers: ids, Holder: dead.recorder.holder})
 	if err != nil || len(taken) != 5 {
 		t.Fatalf("%d deliveries, %v", len(taken), err)
 	}
@@ -257,7 +220,7 @@ func TestLeasesRunOut(t *testing.T) {
 		t.Errorf("%d deliveries were taken over, want 5", n)
 	}
 	// The server that was thought dead may not give back deliveries that it has lost.
-	if err := dead.db().ReleaseSubscribers(t.Context(), db.ReleaseSubscribersParams{Ids: ids, Sents: []bool{true}, Holder: dead.queue.holder}); err != nil {
+	if err := dead.db().ReleaseSubscribers(t.Context(), db.ReleaseSubscribersParams{Ids: ids, Sents: []bool{true}, Holder: dead.recorder.holder}); err != nil {
 		t.Fatal(err)
 	}
 	if n := count(t, living, `SELECT count(*) FROM notification_delivery WHERE status = 'd'`); n != 5 {
@@ -280,7 +243,7 @@ func TestRetriesHoldTheirPlace(t *testing.T) {
 	}
 	next := func(want ...int64) {
 		t.Helper()
-		subscribers, lists, err := s.queue.claimDeliveries(t.Context(), freePlaces{1, 1, 1})
+		subscribers, lists, err := s.claimDeliveries(t.Context(), freePlaces{1, 1, 1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -298,7 +261,7 @@ func TestRetriesHoldTheirPlace(t *testing.T) {
 		for _, sub := range subscribers {
 			back = append(back, finished{subscriber: sub.ID})
 		}
-		if err := s.queue.flush(t.Context(), back); err != nil {
+		if err := s.recorder.flush(t.Context(), back); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -340,7 +303,7 @@ func TestPlacesForThoseThatAnswer(t *testing.T) {
 	if !ok || f != (freePlaces{16, 12, 8}) {
 		t.Fatalf("free places %+v", f)
 	}
-	subscribers, _, err := s.queue.claimDeliveries(t.Context(), f)
+	subscribers, _, err := s.claimDeliveries(t.Context(), f)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -354,7 +317,7 @@ func TestPlacesForThoseThatAnswer(t *testing.T) {
 		}
 	}
 	f, _ = p.takePlaces(t.Context(), limit)
-	subscribers, _, err = s.queue.claimDeliveries(t.Context(), f)
+	subscribers, _, err = s.claimDeliveries(t.Context(), f)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -369,17 +332,17 @@ func TestPlacesForThoseThatAnswer(t *testing.T) {
 func TestFaultsOfOursAreNoAttempt(t *testing.T) {
 	t.Parallel()
 	s := queueOn(t, storetest.New(t))
-	f, stop := s.queue.settle(&receiver{policy: webhook.Policy{MaxAttempts: 1}}, &Delivery{}, webhook.Result{Ours: errNoReceiver})
+	f, stop := s.sender.settle(&Receiver{Policy: webhook.Policy{MaxAttempts: 1}}, &Delivery{}, webhook.Result{Ours: ErrNoReceiver})
 	if f.status != 'p' || f.tried || f.retry == 0 || !stop {
 		t.Errorf("%+v, stop %v: want pending, without an attempt", f, stop)
 	}
 	s.enqueueEvents(t, 0, 2, 1)
-	subscribers, lists, err := s.queue.claimDeliveries(t.Context(), freePlaces{1, 1, 1})
+	subscribers, lists, err := s.claimDeliveries(t.Context(), freePlaces{1, 1, 1})
 	if err != nil || len(subscribers) != 1 {
 		t.Fatalf("%v %v", subscribers, err)
 	}
 	f.delivery = lists["Subscription/0"][0]
-	if err := s.queue.flush(t.Context(), []finished{f, {subscriber: "Subscription/0"}}); err != nil {
+	if err := s.recorder.flush(t.Context(), []finished{f, {subscriber: "Subscription/0"}}); err != nil {
 		t.Fatal(err)
 	}
 	if n := count(t, s, `SELECT count(*) FROM notification_delivery WHERE attempts = 0 AND log = '[]' AND next_attempt > now() AND number = 1`); n != 1 {
@@ -407,7 +370,7 @@ func TestQueuedAfterOff(t *testing.T) {
 		hits = append(hits, matching.Hit{Subscriber: &matching.Subscriber{ID: fmt.Sprint("Subscription/", i), Queued: true}, Event: e})
 	}
 	hits = append(hits, matching.Hit{Subscriber: &matching.Subscriber{ID: "App/1/x", Queued: true}, Event: e})
-	if err := s.Store.InTx(t.Context(), func(tx *store.Tx) error { return s.queue.addDeliveries(t.Context(), tx.Conn(), hits) }); err != nil {
+	if err := s.Store.InTx(t.Context(), func(tx *store.Tx) error { return AddDeliveries(t.Context(), tx.Conn(), hits) }); err != nil {
 		t.Fatal(err)
 	}
 	if n := count(t, s, `SELECT count(*) FROM notification_delivery WHERE resource_id = 'late' AND subscriber IN ('Subscription/0', 'App/1/x')`); n != 2 {
@@ -421,36 +384,17 @@ func TestQueuedAfterOff(t *testing.T) {
 	}
 }
 
-func exec(t testing.TB, s *Service, statement string) {
+func exec(t testing.TB, s *Queue, statement string) {
 	t.Helper()
 	if _, err := s.Store.Pool().Exec(t.Context(), statement); err != nil {
 		t.Fatalf("%s: %v", statement, err)
 	}
 }
 
-func count(t testing.TB, s *Service, query string) (n int) {
+func count(t testing.TB, s *Queue, query string) (n int) {
 	t.Helper()
 	if err := s.Store.Pool().QueryRow(t.Context(), query).Scan(&n); err != nil {
 		t.Fatalf("%s: %v", query, err)
 	}
 	return n
-}
-
-// Contract, Notifications 7: an event that is delivered twice has one id, made of the event and the
-// subscriber.
-func TestNotificationIDs(t *testing.T) {
-	t.Parallel()
-	one := matching.NotificationID("Subscription/1", "Patient", "p", 1, matching.Create)
-	if one != matching.NotificationID("Subscription/1", "Patient", "p", 1, matching.Create) || one.Version() != 5 || one.Variant() != uuid.RFC4122 {
-		t.Errorf("%s is not the same each time, or no UUIDv5", one)
-	}
-	for _, other := range []uuid.UUID{
-		matching.NotificationID("Subscription/2", "Patient", "p", 1, matching.Create), matching.NotificationID("Subscription/1", "Patient", "p", 2, matching.Create),
-		matching.NotificationID("Subscription/1", "Patient", "q", 1, matching.Create), matching.NotificationID("Subscription/1", "Group", "p", 1, matching.Create),
-		matching.NotificationID("Subscription/1", "Patient", "p", 1, matching.VRead),
-	} {
-		if other == one {
-			t.Error("another event or subscriber has the same id")
-		}
-	}
 }

@@ -1,8 +1,9 @@
-package notify
+// Package message has the messages about events and Subscriptions: the bodies of webhooks, of WebSockets and of
+// server-sent events.
+package message
 
 import (
 	"strconv"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -11,12 +12,9 @@ import (
 	"kiln/server/notify/subscription"
 )
 
-// instant is the format of timestamps.
-const instant = "2006-01-02T15:04:05.000000Z07:00"
-
-// appendMessage appends a Notification message. subscription is "Subscription/<id>" or "",
+// AppendEvent appends a Notification message. subscription is "Subscription/<id>" or "",
 // cursor may be "". The resource is left out of a deletion, and where resource is false.
-func appendMessage(dst []byte, e *matching.Event, id uuid.UUID, subscription, cursor string, resource bool) []byte {
+func AppendEvent(dst []byte, e *matching.Event, id uuid.UUID, subscription, cursor string, resource bool) []byte {
 	at := e.Version.LastUpdated
 	if e.Kind == matching.VRead {
 		at = e.Written
@@ -24,7 +22,7 @@ func appendMessage(dst []byte, e *matching.Event, id uuid.UUID, subscription, cu
 	dst = append(dst, `{"id":"`...)
 	dst = append(dst, id.String()...)
 	dst = append(dst, `","timestamp":"`...)
-	dst = at.UTC().AppendFormat(dst, instant)
+	dst = at.UTC().AppendFormat(dst, matching.InstantFormat)
 	dst = append(dst, `","event":"`...)
 	dst = append(dst, e.Kind.String()...)
 	dst = append(dst, `","resourceType":`...)
@@ -49,8 +47,8 @@ func appendMessage(dst []byte, e *matching.Event, id uuid.UUID, subscription, cu
 	return append(dst, '}')
 }
 
-// status is a SubscriptionStatus.
-type status struct {
+// A Status is a SubscriptionStatus.
+type Status struct {
 	Type         string // heartbeat, handshake, query-status
 	Subscription string // "Subscription/<id>"
 	Status       string
@@ -62,8 +60,8 @@ type status struct {
 	Topic    string
 }
 
-// append appends the SubscriptionStatus as JSON.
-func (s status) append(dst []byte) []byte {
+// Append appends the SubscriptionStatus as JSON.
+func (s Status) Append(dst []byte) []byte {
 	dst = append(dst, `{"resourceType":"SubscriptionStatus"`...)
 	if s.Subscription != "" {
 		dst = append(dst, `,"subscription":`...)
@@ -83,9 +81,7 @@ func (s status) append(dst []byte) []byte {
 	return append(dst, `,"notificationEvent":[]}`...)
 }
 
-// heartbeatStatus is a message of a connection that has no Subscription.
-func heartbeatStatus(events int64) []byte {
-	return status{Type: "heartbeat", Status: subscription.Active, Events: events}.append(nil)
+// FormatHeartbeat returns the heartbeat of a connection that has no Subscription.
+func FormatHeartbeat(events int64) []byte {
+	return Status{Type: "heartbeat", Status: subscription.Active, Events: events}.Append(nil)
 }
-
-func rfc3339(t time.Time) string { return t.UTC().Format(instant) }

@@ -1,11 +1,11 @@
-package notify
+package queue
 
 import (
 	"context"
 	"strings"
-	"time"
 
 	"kiln/server/fhir"
+	"kiln/server/notify/matching"
 	"kiln/server/outcome"
 	"kiln/server/store"
 )
@@ -25,13 +25,13 @@ func auditEvent(f finished) []byte {
 	code, text := "0", "delivered"
 	if !f.result.OK() {
 		code, text = "4", f.result.Err // minor: it is tried again
-		if f.status == deliveryFailed {
+		if f.status == Failed {
 			code = "8"
 		}
 	}
 	b := []byte(`{"resourceType":"AuditEvent","type":{"system":"http://terminology.hl7.org/CodeSystem/audit-event-type","code":"rest","display":"RESTful Operation"},` +
 		`"subtype":[{"code":"notification","display":"Notification"}],"action":"R","recorded":`)
-	b = fhir.AppendString(b, rfc3339(f.result.At))
+	b = fhir.AppendString(b, matching.FormatInstant(f.result.At))
 	b = append(b, `,"outcome":"`+code+`","outcomeDesc":`...)
 	b = fhir.AppendString(b, strings.ToValidUTF8(outcome.Clip(text), "?"))
 	b = append(b, `,"agent":[{"type":{"coding":[{"system":"http://dicom.nema.org/resources/ontology/DCM","code":"110153","display":"Source Role ID"}]},`+
@@ -48,6 +48,3 @@ func referenceOf(subscriber string) string {
 	id, _, _ := strings.Cut(rest, "/")
 	return typ + "/" + id
 }
-
-// latencySince is the time from the commit to now, as far as clocks agree.
-func latencySince(written time.Time) time.Duration { return max(0, time.Since(written)) }
