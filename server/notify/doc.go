@@ -5,17 +5,30 @@
 // else:
 //
 //	change log ──> matchers of all Subscriptions ──> queue ──> webhook ──> AuditEvent
-//	 (enqueue.go)        (package matching)      (queue.go) (webhook.go)  (audit.go)
+//	 (enqueue.go)            (matching)              (queue)  (webhook)     (queue)
 //	change log ──> matchers of this server's connections ──> WebSocket, server-sent events
-//	 (each server)           (hub.go)                   (websocket.go, sse.go)
+//	 (each server)                                (live)
+//
+// The packages below it lean one way:
+//
+//	notify ──> live ──> message ──> queue ──> webhook ──> config
+//	                       └──> subscription ──> owner ──> matching
+//
+//	matching      finds the subscribers of an event; HandleChanges is the loop of readers and lanes
+//	owner         the owner of a Subscription and its rights
+//	subscription  reads Subscriptions and topics
+//	webhook       signs and sends a message, and says when one that failed is tried again
+//	queue         adds deliveries, leases them and sends them by Receivers
+//	message       makes the bodies
+//	live          WebSockets and server-sent events
 //
 // Two named readers of the log match events with the active Subscriptions, one with those that
 // index entries decide about and one with those that need the database, and put deliveries into
 // the queue in the transaction that moves the reader: each event is queued once, whatever dies.
-// Connections have two lanes in the same way (hub.go). Any server takes deliveries from the
+// Connections have two lanes in the same way (package live). Any server takes deliveries from the
 // queue, by a lease on their subscriber, and sends them in order. A delivery whose result could
 // not be written is sent again under its id, which is made of the event and the subscriber;
-// when one that failed is tried again, retry.go says.
+// webhook.Policy says when one that failed is tried again.
 //
 // An event finds rules by its resource type and one term that a matching resource must
 // have. Chains and _has need more than the index entries of the resource: they are decided
@@ -27,5 +40,5 @@
 // (write.go). life.go sends handshakes and heartbeats and changes the status by their
 // results. Each change of status is a version of the resource.
 //
-// The package owns the tables notification_*, which it reads and writes through gen/db.
+// The packages own the tables notification_*, which they read and write through gen/db.
 package notify

@@ -67,7 +67,7 @@ func (r *reader) run(ctx context.Context) {
 // wakeUp makes the queue and the bound WebSockets look for new deliveries.
 func (s *Service) wakeUp() {
 	s.queue.WakeUp()
-	s.bindings.wakeUp()
+	s.hub.WakeBindings()
 }
 
 // idle reports that there is nobody for whom to look at changes.
@@ -428,10 +428,5 @@ func (s *Service) endCostly(ctx context.Context, subscriber string) error {
 	if !ok {
 		return nil
 	}
-	return s.changeStatus(ctx, id, []string{subscription.Active, subscription.Error, subscription.Requested}, subscription.Off, errCostly(s.questionTimeout).Error())
-}
-
-// errCostly refuses criteria that cost too much.
-func errCostly(limit time.Duration) error {
-	return outcome.New(outcome.CodeTooCostly, "the criteria took more than %s to match an event: make them narrower, or about fewer other resources", limit)
+	return s.changeStatus(ctx, id, []string{subscription.Active, subscription.Error, subscription.Requested}, subscription.Off, s.evaluator().RefuseCostly().Error())
 }

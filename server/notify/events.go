@@ -8,10 +8,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"kiln/gen/db"
 	"kiln/server/access"
 	"kiln/server/interaction"
-	"kiln/server/notify/matching"
 	"kiln/server/notify/queue"
 	"kiln/server/notify/subscription"
 	"kiln/server/operation"
@@ -62,13 +60,13 @@ func (s *Service) pastEventsOf(ctx context.Context, p operation.Request, in *ope
 			return interaction.Response{}, outcome.Invalid("%s is %q: expected the number of an event", name, outcome.Clip(text))
 		}
 	}
-	list, err := s.eventsByNumber(ctx, p.ID, first, last, maxPastEvents)
+	list, err := queue.FindEvents(ctx, s.Store, s.subscriptions.ReadVersions, p.ID, first, last, maxPastEvents)
 	if err != nil {
 		return interaction.Response{}, err
 	}
 	seen := list[:0]
 	for _, d := range list {
-		may, err := s.maySee(ctx, access.PrincipalFrom(ctx), d.Event)
+		may, err := s.evaluator().PrincipalSees(ctx, access.PrincipalFrom(ctx), d.Event)
 		if err != nil {
 			return interaction.Response{}, err
 		}
@@ -78,29 +76,4 @@ func (s *Service) pastEventsOf(ctx context.Context, p operation.Request, in *ope
 	}
 	body := s.messages.ComposeBundle(ctx, c, uuid.NewString(), "query-event", r.Status.Text, row.Events, seen)
 	return interaction.Response{Status: http.StatusOK, Body: body}, nil
-}
-
-// eventsByNumber returns the events of a Subscription from one number up to another, in order.
-func (s *Service) eventsByNumber(ctx context.Context, id string, first, last int64, count int32) ([]*queue.Delivery, error) {
-	rows, err := s.db().EventsOfSubscription(ctx, db.EventsOfSubscriptionParams{Subscription: id, First: first, Last: last, Count: count})
-	if err != nil {
-		return nil, err
-	}
-	claimed := make([]db.ClaimDeliveriesRow, len(rows))
-	for i, r := range rows {
-		claimed[i] = db.ClaimDeliveriesRow(r)
-		claimed[i].Attempts = 0 // read sorts by number
-	}
-	lists, err := queue.ReadDeliveries(ctx, s.subscriptions.ReadVersions, claimed)
-	return lists["Subscription/"+id], err
-}
-
-// maySee reports whether a principal may read the resource of an event now; of a deletion, the version
-// before.
-func (s *Service) maySee(ctx context.Context, p *access.Principal, e *matching.Event) (bool, error) {
-	if s.Rights == nil || p == nil || p.IsOpen() {
-		return true, nil
-	}
-	v, x := s.evaluator().IndexedVersion(e, e.Kind == matching.Delete)
-	return s.Rights.Sees(ctx, p, v, x)
 }

@@ -24,7 +24,7 @@ const maxHistoryScan = 5000
 // as a Bundle of type history in which an entry's id is the notification's.
 func (s *Service) eventsHistory(w http.ResponseWriter, r *http.Request, typ string) error {
 	ctx := r.Context()
-	if err := s.checkServed(ctx, ""); err != nil {
+	if err := s.watch.CheckServed(ctx, ""); err != nil {
 		return err
 	}
 	for _, i := range []access.Interaction{access.Search, access.Read} {
@@ -89,7 +89,7 @@ func (s *Service) readHistoryQuery(ctx context.Context, typ string, values url.V
 // historyRule returns the rule of the events that the other parameters select.
 func (s *Service) historyRule(ctx context.Context, typ string, values url.Values) (rule matching.Rule, err error) {
 	rule.ResourceType = typ
-	if rule.Kinds, err = matching.ParseKinds(listOf(values, "events")); err != nil || len(values) == 0 {
+	if rule.Kinds, err = matching.ParseKinds(matching.TakeList(values, "events")); err != nil || len(values) == 0 {
 		return rule, err
 	}
 	criteria, err := s.evaluator().CompileCriteria(ctx, typ, values)
@@ -140,7 +140,7 @@ func (s *Service) matchPastEvents(r *http.Request, one *matching.Matcher, versio
 	}
 	hits, costly, err := s.evaluator().MatchEvents(r.Context(), one, events)
 	if err == nil && len(costly) > 0 {
-		err = errCostly(s.questionTimeout)
+		err = s.evaluator().RefuseCostly()
 	}
 	matched := make([]*matching.Event, len(hits))
 	for i, h := range hits {

@@ -3,13 +3,14 @@ package notify
 import (
 	"context"
 	"fmt"
+	"sync"
+	"testing"
+	"time"
+
 	"kiln/gen/r4"
 	"kiln/server/notify/config"
 	"kiln/server/store"
 	"kiln/server/store/storetest"
-	"sync"
-	"testing"
-	"time"
 )
 
 // Contract, Notifications 4: heartbeats are spread evenly: Subscriptions that become active at one time

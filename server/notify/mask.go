@@ -2,6 +2,7 @@ package notify
 
 import (
 	"context"
+
 	"kiln/server/access"
 	"kiln/server/fhir"
 	"kiln/server/notify/owner"

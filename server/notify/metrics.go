@@ -44,8 +44,8 @@ func (m *metrics) register(r prometheus.Registerer) {
 		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value))
 	}
 	r.MustRegister(m.sent, m.failed, m.latency, queueCollector{s})
-	gauge("service_notifications_websocket_connections", "WebSockets that are open.", func() float64 { return float64(s.hub.sockets.Load()) })
-	gauge("service_notifications_sse_connections", "Streams of server-sent events that are open.", func() float64 { return float64(s.hub.streams.Load()) })
+	gauge("service_notifications_websocket_connections", "WebSockets that are open.", func() float64 { n, _ := s.hub.CountConnections(); return float64(n) })
+	gauge("service_notifications_sse_connections", "Streams of server-sent events that are open.", func() float64 { _, n := s.hub.CountConnections(); return float64(n) })
 }
 
 // countDelivery counts an attempt.

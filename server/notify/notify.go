@@ -17,6 +17,7 @@ import (
 	"kiln/server/access"
 	"kiln/server/interaction"
 	"kiln/server/notify/config"
+	"kiln/server/notify/live"
 	"kiln/server/notify/matching"
 	"kiln/server/notify/message"
 	"kiln/server/notify/owner"
@@ -28,7 +29,7 @@ import (
 	"kiln/server/web"
 )
 
-// Parts are what a Service needs of the server.
+// Parts are the parts of the server that a Service uses.
 type Parts struct {
 	// Settings are those in force; Reconfigured tells of new ones.
 	Settings func() *config.Config
@@ -65,7 +66,7 @@ type Service struct {
 	subscriptions *subscription.Reader
 	messages      *message.Composer
 	queue         *queue.Queue
-	hub           *hub
+	hub           *live.Hub
 	sender        *webhook.Sender
 	life          *life
 	kinds         []SubscriberKind
@@ -74,7 +75,6 @@ type Service struct {
 	stop            context.CancelFunc
 	done            sync.WaitGroup
 	room            room
-	bindings        *bindings
 	// sending and heartbeat are the settings at the last look.
 	sending   atomic.Bool
 	heartbeat atomic.Int64
@@ -106,7 +106,7 @@ func New(p Parts) *Service {
 	if p.Log == nil {
 		p.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Service{Parts: p, watch: &config.Watch{Current: p.Settings}, questionTimeout: matching.DefaultQuestionTimeout}
+	s := &Service{Parts: p, watch: &config.Watch{Current: p.Settings, Flag: p.Flag}, questionTimeout: matching.DefaultQuestionTimeout}
 	s.sender = webhook.NewSender(p.Settings, p.Tracing)
 	s.subscriptions = &subscription.Reader{
 		Store: p.Store, Interactions: p.Service, Rights: p.Rights, Log: p.Log, CheckEndpoint: s.sender.CheckEndpoint,
@@ -120,9 +120,14 @@ func New(p Parts) *Service {
 	s.queue = queue.New(queue.Parts{
 		Store: p.Store, Settings: s.watch, Receivers: receivers{s}, ReadVersions: s.subscriptions.ReadVersions, Audit: p.Audit, Log: p.Log,
 	})
-	s.hub = newHub(s)
+	s.hub = live.New(live.Parts{
+		Store: p.Store, Interactions: p.Service, Evaluator: s.subscriptions.Evaluator, Rights: p.Rights, Settings: s.watch, Streams: p.Streams,
+		Subscriptions: s.subscriptions, Messages: s.messages, Refresh: s.refreshSearchParameters, Log: p.Log,
+		CountDelivery: func(channel string, written time.Time) {
+			s.metrics.countDelivery(channel, "", webhook.Result{}, written)
+		},
+	})
 	s.life = newLife(s)
-	s.bindings = newBindings()
 	return s
 }
 
@@ -180,8 +185,7 @@ func (s *Service) Start() error {
 		}
 	}
 	s.done.Go(func() { s.queue.Run(ctx) })
-	s.done.Go(func() { s.hub.run(ctx) })
-	s.done.Go(func() { s.bindings.run(ctx, s) })
+	s.done.Go(func() { s.hub.Run(ctx, s.feed) })
 	s.done.Go(func() { s.life.run(ctx) })
 	s.done.Go(func() { s.life.watchOwners(ctx) })
 	s.done.Go(func() { s.retain(ctx) })

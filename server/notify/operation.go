@@ -9,6 +9,7 @@ import (
 
 	"kiln/server/access"
 	"kiln/server/interaction"
+	"kiln/server/notify/matching"
 	"kiln/server/notify/message"
 	"kiln/server/operation"
 	"kiln/server/outcome"
@@ -73,7 +74,7 @@ func (s *Service) status(ctx context.Context, p operation.Request, in *operation
 		return interaction.Response{}, err
 	}
 	given := in.Values()
-	ids, states := listOf(given, "id"), listOf(given, "status")
+	ids, states := matching.TakeList(given, "id"), matching.TakeList(given, "status")
 	if len(ids) == 0 {
 		var err error
 		if ids, err = s.allSubscriptions(ctx); err != nil {

@@ -2,9 +2,10 @@ package notify
 
 import (
 	"context"
+	"net/http"
+
 	"kiln/server/notify/subscription"
 	"kiln/server/notify/webhook"
-	"net/http"
 )
 
 // postMessage sends one message. id is the notification's.

@@ -2,6 +2,9 @@ package notify
 
 import (
 	"context"
+	"strings"
+	"time"
+
 	"kiln/server/access"
 	"kiln/server/notify/matching"
 	"kiln/server/notify/message"
@@ -9,8 +12,6 @@ import (
 	"kiln/server/notify/queue"
 	"kiln/server/notify/subscription"
 	"kiln/server/notify/webhook"
-	"strings"
-	"time"
 )
 
 // receivers find out how subscribers are sent to: queue.Receivers.
@@ -128,6 +129,5 @@ func (s *Service) mayStillSee(ctx context.Context, id string, o owner.Owner, e *
 		}
 		return false, err
 	}
-	v, x := s.evaluator().IndexedVersion(e, e.Kind == matching.Delete)
-	return s.Rights.Sees(ctx, p, v, x)
+	return s.evaluator().PrincipalSees(ctx, p, e)
 }

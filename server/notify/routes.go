@@ -32,9 +32,9 @@ import (
 // Mount registers the service's paths on the root mux. Operations on resource types have a
 // path for each type: a pattern with a wildcard would conflict with other patterns.
 func (s *Service) Mount(m *web.Mux) {
-	m.HandleFunc(web.Streams, "GET /notifications/ws", s.webSocket)
-	m.HandleFunc(web.Public, "GET /notifications/bind", s.boundSocket)
-	m.HandleFunc(web.Streams, "GET /notifications/events", s.eventStream(""))
+	m.HandleFunc(web.Streams, "GET /notifications/ws", s.hub.ServeWebSocket)
+	m.HandleFunc(web.Public, "GET /notifications/bind", s.hub.ServeBound)
+	m.HandleFunc(web.Streams, "GET /notifications/events", s.hub.ServeEvents(""))
 	admin := func(id string, f func(w http.ResponseWriter, r *http.Request) error) {
 		m.HandleFunc(web.Admin, id, answering(f))
 	}
@@ -42,7 +42,7 @@ func (s *Service) Mount(m *web.Mux) {
 		m.HandleFunc(web.FHIR, id, answering(f))
 	}
 	for typ := range s.Service.Model.Resources {
-		m.HandleFunc(web.Streams, "GET /"+typ+"/$events", s.eventStream(typ))
+		m.HandleFunc(web.Streams, "GET /"+typ+"/$events", s.hub.ServeEvents(typ))
 		open("GET /"+typ+"/$events-history", func(w http.ResponseWriter, r *http.Request) error { return s.eventsHistory(w, r, typ) })
 		admin("POST /"+typ+"/{id}/$notify", func(w http.ResponseWriter, r *http.Request) error { return s.notifyUsers(w, r, typ) })
 	}
@@ -227,7 +227,7 @@ func (s *Service) notifyUsers(w http.ResponseWriter, r *http.Request, typ string
 		Recipients []string `json:"recipients"`
 		Message    string   `json:"message"`
 	}
-	if err := s.checkServed(r.Context(), ""); err != nil {
+	if err := s.watch.CheckServed(r.Context(), ""); err != nil {
 		return err
 	}
 	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 1<<20))

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"time"
-
-	"kiln/server/outcome"
 )
 
 // Reconfigured makes the settings that are in force now take effect: on connections
@@ -30,31 +28,4 @@ func (s *Service) Reconfigured() {
 	s.sender.CloseIdleConnections()
 	s.queue.WakeUp()
 	s.life.wakeUp()
-}
-
-// The features that a connection needs.
-const (
-	featureWebSocket = "websocket"
-	featureSSE       = "sse"
-)
-
-// featureEnabled reports whether a feature is on for the client of ctx.
-func (s *Service) featureEnabled(ctx context.Context, feature string) bool {
-	c := s.Settings()
-	is := c.WebSocket.Enabled
-	if feature == featureSSE {
-		is = c.SSE.Enabled
-	}
-	return c.Enabled && is && (s.Flag == nil || s.Flag(ctx, feature))
-}
-
-// checkServed refuses a request for a feature that is off.
-func (s *Service) checkServed(ctx context.Context, feature string) error {
-	switch {
-	case !s.Settings().Enabled:
-		return outcome.NotSupported("notifications are switched off on this server (notifications.enabled)")
-	case feature != "" && !s.featureEnabled(ctx, feature):
-		return outcome.NotSupported("%s notifications are switched off on this server (notifications.%s.enabled)", feature, feature)
-	}
-	return nil
 }

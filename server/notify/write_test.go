@@ -1,12 +1,8 @@
 package notify
 
 import (
-	"slices"
 	"testing"
 	"time"
-
-	"kiln/server/access"
-	"kiln/server/notify/owner"
 )
 
 // The last ones of notifications.max_subscriptions are counted one by one, those before in
@@ -41,28 +37,5 @@ func TestRoomIsCountedSeldom(t *testing.T) {
 	r.until = time.Now().Add(-time.Millisecond)
 	if r.takeRoom(most) {
 		t.Error("an old count was taken")
-	}
-}
-
-// Somebody at a trusted issuer has the name of a user here: neither its Subscriptions nor
-// its messages are theirs. OpenID Connect Core §5.7: sub is unique beside iss.
-func TestNamesElsewhereAreNobodyHere(t *testing.T) {
-	t.Parallel()
-	here := &access.Principal{Subject: "nora", ClientID: "ward", FHIRUser: "Practitioner/dr"}
-	elsewhere := &access.Principal{Subject: "nora", Issuer: "https://id.example.org", ClientID: "ward", FHIRUser: "Practitioner/dr"}
-	if o := owner.Decode(owner.FromPrincipal(here).Encode()); !o.IsPrincipal(here) || o.IsPrincipal(elsewhere) {
-		t.Errorf("the owner %+v is %t here, %t elsewhere", o, o.IsPrincipal(here), o.IsPrincipal(elsewhere))
-	}
-	if o := owner.Decode(owner.FromPrincipal(elsewhere).Encode()); o.IsPrincipal(here) || !o.IsPrincipal(elsewhere) {
-		t.Errorf("the owner %+v is %t here, %t elsewhere", o, o.IsPrincipal(here), o.IsPrincipal(elsewhere))
-	}
-	if p, err := (owner.Decided{}).Principal(t.Context(), owner.FromPrincipal(elsewhere)); err != nil || p.Issuer != elsewhere.Issuer {
-		t.Errorf("the principal of the owner elsewhere: %+v %v", p, err)
-	}
-	if got := names(here); !slices.Equal(got, []string{"nora", "Practitioner/dr"}) {
-		t.Errorf("names here %q", got)
-	}
-	if got := names(elsewhere); !slices.Equal(got, []string{"Practitioner/dr"}) {
-		t.Errorf("names elsewhere %q", got)
 	}
 }

@@ -9,6 +9,8 @@ import (
 type Watch struct {
 	// Current returns the settings in force.
 	Current func() *Config
+	// Flag reports whether a feature is on for the client of a request; with nil the settings decide.
+	Flag func(ctx context.Context, feature string) bool
 
 	mu   sync.Mutex
 	next chan struct{} // closed by the next change

@@ -173,3 +173,17 @@ func SplitCriteria(text string) (typ, query string) {
 	typ, query, _ = strings.Cut(strings.TrimPrefix(text, "/"), "?")
 	return typ, query
 }
+
+// TakeList reads a parameter that is given by commas or by repetition, and takes it out.
+func TakeList(values url.Values, name string) []string {
+	var out []string
+	for _, v := range values[name] {
+		for _, part := range strings.Split(v, ",") {
+			if part = strings.TrimSpace(part); part != "" {
+				out = append(out, part)
+			}
+		}
+	}
+	values.Del(name)
+	return out
+}

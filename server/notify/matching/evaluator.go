@@ -46,6 +46,20 @@ func (s *Evaluator) DecodeVersions(e *Event) (current, previous fhir.Resource) {
 // NewSights returns Sights for some events.
 func (s *Evaluator) NewSights(ctx context.Context) Sights { return Sights{s: s, ctx: ctx} }
 
+// PrincipalSees reports whether a principal may read the resource of an event now; of a deletion, the version before.
+func (s *Evaluator) PrincipalSees(ctx context.Context, p *access.Principal, e *Event) (bool, error) {
+	if s.Rights == nil || p == nil || p.IsOpen() {
+		return true, nil
+	}
+	v, x := s.IndexedVersion(e, e.Kind == Delete)
+	return s.Rights.Sees(ctx, p, v, x)
+}
+
+// RefuseCostly returns the error for criteria that cost too much.
+func (s *Evaluator) RefuseCostly() error {
+	return outcome.New(outcome.CodeTooCostly, "the criteria took more than %s to match an event: make them narrower, or about fewer other resources", s.QuestionTimeout)
+}
+
 // A Hit is an event and a subscriber that receives it.
 type Hit struct {
 	Subscriber *Subscriber

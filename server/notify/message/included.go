@@ -2,6 +2,11 @@ package message
 
 import (
 	"context"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
 	"kiln/gen/db"
 	"kiln/server/access"
 	"kiln/server/fhir"
@@ -10,10 +15,6 @@ import (
 	"kiln/server/search"
 	"kiln/server/search/match"
 	"kiln/server/store"
-	"net/url"
-	"slices"
-	"strings"
-	"time"
 )
 
 // shaped are the resources that the topic's notification shape adds, as far as the principal

@@ -1,11 +1,12 @@
 package message
 
 import (
+	"strconv"
+	"time"
+
 	"kiln/server/fhir"
 	"kiln/server/notify/matching"
 	"kiln/server/notify/subscription"
-	"strconv"
-	"time"
 )
 
 // StatusParameters is the SubscriptionStatus of the Backport IG.

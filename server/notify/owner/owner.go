@@ -4,6 +4,7 @@ package owner
 
 import (
 	"encoding/json"
+
 	"kiln/server/access"
 )
 

@@ -2,14 +2,15 @@ package queue
 
 import (
 	"context"
-	"kiln/gen/db"
-	"kiln/server/notify/matching"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
+
+	"kiln/gen/db"
+	"kiln/server/notify/matching"
 )
 
 // AddDeliveries counts hits and queues deliveries of them. It leaves out Subscriptions that are off or deleted

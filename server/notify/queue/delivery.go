@@ -3,15 +3,16 @@ package queue
 import (
 	"cmp"
 	"context"
-	"kiln/gen/db"
-	"kiln/server/fhir"
-	"kiln/server/notify/matching"
-	"kiln/server/store"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/google/uuid"
+
+	"kiln/gen/db"
+	"kiln/server/fhir"
+	"kiln/server/notify/matching"
+	"kiln/server/store"
 )
 
 // A Delivery is an event on its way to a subscriber.
@@ -65,4 +66,19 @@ func ReadDeliveries(ctx context.Context, read VersionReader, rows []db.ClaimDeli
 		})
 	}
 	return lists, nil
+}
+
+// FindEvents returns the events of a Subscription from one number up to another, in order.
+func FindEvents(ctx context.Context, data *store.Store, read VersionReader, id string, first, last int64, count int32) ([]*Delivery, error) {
+	rows, err := db.New(data.Pool()).EventsOfSubscription(ctx, db.EventsOfSubscriptionParams{Subscription: id, First: first, Last: last, Count: count})
+	if err != nil {
+		return nil, err
+	}
+	claimed := make([]db.ClaimDeliveriesRow, len(rows))
+	for i, r := range rows {
+		claimed[i] = db.ClaimDeliveriesRow(r)
+		claimed[i].Attempts = 0 // ReadDeliveries sorts by number
+	}
+	lists, err := ReadDeliveries(ctx, read, claimed)
+	return lists["Subscription/"+id], err
 }

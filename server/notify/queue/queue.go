@@ -17,7 +17,7 @@ import (
 	"kiln/server/store"
 )
 
-// Parts are what a Queue needs of the service.
+// Parts are the parts of the service that a Queue uses.
 type Parts struct {
 	Store        *store.Store
 	Settings     *config.Watch

@@ -3,14 +3,15 @@ package queue
 import (
 	"context"
 	"encoding/json"
-	"kiln/gen/db"
-	"kiln/server/notify/matching"
-	"kiln/server/notify/webhook"
-	"kiln/server/store"
 	"log/slog"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
+
+	"kiln/gen/db"
+	"kiln/server/notify/matching"
+	"kiln/server/notify/webhook"
+	"kiln/server/store"
 )
 
 // finished is what came of a delivery, or of the work on a subscriber.

@@ -2,9 +2,10 @@ package queue
 
 import (
 	"context"
+	"time"
+
 	"kiln/gen/db"
 	"kiln/server/store"
-	"time"
 )
 
 // Retain deletes the log of deliveries, and the messages to users, from before an instant.

@@ -3,12 +3,13 @@ package queue
 import (
 	"context"
 	"errors"
-	"kiln/server/notify/config"
-	"kiln/server/notify/webhook"
-	"kiln/server/telemetry"
 	"log/slog"
 	"sync"
 	"time"
+
+	"kiln/server/notify/config"
+	"kiln/server/notify/webhook"
+	"kiln/server/telemetry"
 )
 
 // A Receiver is how a subscriber is sent to.

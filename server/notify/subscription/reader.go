@@ -4,6 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"net/url"
+
+	"github.com/jackc/pgx/v5"
+
 	"kiln/gen/db"
 	"kiln/gen/r4"
 	"kiln/server/access"
@@ -13,10 +18,6 @@ import (
 	"kiln/server/notify/owner"
 	"kiln/server/outcome"
 	"kiln/server/store"
-	"log/slog"
-	"net/url"
-
-	"github.com/jackc/pgx/v5"
 )
 
 // A Reader reads Subscriptions and their topics. Its fields are set before its first use.

@@ -1,4 +1,4 @@
-package notify
+package live
 
 import (
 	"bytes"
@@ -13,11 +13,15 @@ import (
 	"kiln/server/store"
 )
 
+// newHub is a Hub without a store.
+func newHub() *Hub {
+	return New(Parts{Settings: &config.Watch{Current: func() *config.Config { return new(config.Config) }}})
+}
+
 // Contract, Notifications 5: a client that reads too slowly is closed with a cursor, and nothing is
 // missing when it goes on from there; the same holds of the cursor of each message. Listeners whose
 // criteria need the database hear of events later than others of the same connection.
 func TestCursorIsGoodForEveryListener(t *testing.T) {
-	s := New(Parts{Settings: func() *config.Config { return &config.Config{} }})
 	position := func(i int) store.ChangePosition {
 		return store.ChangePosition{XID: int64(i), RID: int64(i), Version: 1}
 	}
@@ -25,8 +29,8 @@ func TestCursorIsGoodForEveryListener(t *testing.T) {
 		return &matching.Event{Kind: matching.Create, Version: fhir.Version{ResourceType: "Basic", ID: "b", VersionID: 1}, Written: time.Now(), Position: position(i)}
 	}
 	// connect makes a connection with a listener in each of some lanes of a hub.
-	connect := func(lanes ...int) (*hub, *client, map[string]*listener) {
-		h := newHub(s)
+	connect := func(lanes ...int) (*Hub, *client, map[string]*listener) {
+		h := newHub()
 		c, _ := h.joinClient(nil, "websocket")
 		listeners := make(map[string]*listener)
 		for _, n := range lanes {
@@ -41,7 +45,7 @@ func TestCursorIsGoodForEveryListener(t *testing.T) {
 		return h, c, listeners
 	}
 	// pass passes an event on in a lane.
-	pass := func(h *hub, l *listener, i int) {
+	pass := func(h *Hub, l *listener, i int) {
 		l.lane.mu.Lock()
 		defer l.lane.mu.Unlock()
 		h.deliver(t.Context(), []matching.Hit{{Subscriber: l.subscriber, Event: event(i)}})
@@ -143,7 +147,7 @@ func TestCursorIsGoodForEveryListener(t *testing.T) {
 // A connection that comes before the hub knows its position in the change log waits for it:
 // otherwise writes in between would never reach the connection.
 func TestNobodyListensBeforeTheHubBegins(t *testing.T) {
-	h := newHub(New(Parts{Settings: func() *config.Config { return &config.Config{} }}))
+	h := newHub()
 	c, _ := h.joinClient(nil, "sse")
 	early := newListener(c, since{position: store.ChangePosition{XID: 10, RID: 10, Version: 1}})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -164,7 +168,7 @@ func TestNobodyListensBeforeTheHubBegins(t *testing.T) {
 // transaction brings many events at once.
 func TestBurstIsNotSlow(t *testing.T) {
 	connect := func() *client {
-		c, _ := newHub(New(Parts{Settings: func() *config.Config { return new(config.Config) }})).joinClient(nil, "websocket")
+		c, _ := newHub().joinClient(nil, "websocket")
 		return c
 	}
 	slow := func(c *client) bool {
@@ -228,7 +232,7 @@ func TestBurstIsNotSlow(t *testing.T) {
 // else of the user has got it.
 func TestConnectionsAwaitMessages(t *testing.T) {
 	t.Parallel()
-	h := newHub(New(Parts{Settings: func() *config.Config { return new(config.Config) }}))
+	h := newHub()
 	ended, end := context.WithCancel(t.Context())
 	end()
 	if err := h.awaitBegun(ended); !errors.Is(err, context.Canceled) {

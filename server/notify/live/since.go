@@ -1,4 +1,4 @@
-package notify
+package live
 
 import (
 	"context"
@@ -25,9 +25,9 @@ func (s since) includesPosition(p store.ChangePosition) bool {
 
 // parseSince reads a cursor or an instant; "" is now. A position before the start of the log is
 // 410.
-func (s *Service) parseSince(ctx context.Context, text string) (since, error) {
+func parseSince(ctx context.Context, data *store.Store, text string) (since, error) {
 	if text == "" {
-		at, err := s.Store.ChangeSnapshot(ctx)
+		at, err := data.ChangeSnapshot(ctx)
 		return since{position: at.Last(), snapshot: at}, err
 	}
 	at, err := matching.ParseInstant(text)
@@ -35,14 +35,14 @@ func (s *Service) parseSince(ctx context.Context, text string) (since, error) {
 		p, err := matching.ParseCursor(text)
 		var ahead bool
 		if err == nil {
-			ahead, err = s.Store.FindCursor(ctx, p)
+			ahead, err = data.FindCursor(ctx, p)
 		}
 		if ahead { // it would wait for events that have long been
 			err = outcome.Invalid("%q is a cursor of events that have not been: this server has not given it out", outcome.Clip(text))
 		}
 		return since{position: p}, gone(err)
 	}
-	p, err := s.Store.ChangesSince(ctx, at)
+	p, err := data.ChangesSince(ctx, at)
 	return since{position: p, instant: at}, gone(err)
 }
 

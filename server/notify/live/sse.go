@@ -1,16 +1,15 @@
-package notify
+package live
 
 import (
 	"bytes"
 	"context"
 	"net/http"
-	"net/url"
-	"strings"
 	"sync"
 	"time"
 
 	"kiln/server/access"
 	"kiln/server/interaction"
+	"kiln/server/notify/config"
 	"kiln/server/notify/matching"
 	"kiln/server/notify/message"
 	"kiln/server/outcome"
@@ -20,9 +19,9 @@ import (
 // reconnect is how soon a client comes back that lost its stream.
 const reconnect = "retry: 2000\n"
 
-// events answers /notifications/events and /{Type}/$events; typ is "" for the former.
+// ServeEvents answers /notifications/events and /{Type}/$events; typ is "" for the former.
 // Spec: https://html.spec.whatwg.org/multipage/server-sent-events.html.
-func (s *Service) eventStream(typ string) http.HandlerFunc {
+func (s *Hub) ServeEvents(typ string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if err := s.serveEvents(w, r, typ); err != nil {
 			web.ExchangeOf(w).Fail(r, err)
@@ -31,8 +30,8 @@ func (s *Service) eventStream(typ string) http.HandlerFunc {
 }
 
 // serveEvents returns an error only before it has answered.
-func (s *Service) serveEvents(w http.ResponseWriter, r *http.Request, typ string) error {
-	if err := s.checkServed(r.Context(), featureSSE); err != nil {
+func (s *Hub) serveEvents(w http.ResponseWriter, r *http.Request, typ string) error {
+	if err := s.Settings.CheckServed(r.Context(), config.SSEFeature); err != nil {
 		return err
 	}
 	p := access.PrincipalFrom(r.Context())
@@ -40,22 +39,22 @@ func (s *Service) serveEvents(w http.ResponseWriter, r *http.Request, typ string
 	if err != nil {
 		return err
 	}
-	c := s.Settings().SSE
-	if n := s.hub.streams.Add(1); n > int64(c.MaxConnections) {
-		s.hub.streams.Add(-1)
+	c := s.Settings.Current().SSE
+	if n := s.streams.Add(1); n > int64(c.MaxConnections) {
+		s.streams.Add(-1)
 		w.Header().Set("Retry-After", "5")
 		return tooMany("event streams", c.MaxConnections)
 	}
-	defer s.hub.streams.Add(-1)
+	defer s.streams.Add(-1)
 	ctx, done, err := s.Streams.Open(w, r)
 	if err != nil {
 		return err
 	}
 	defer done()
-	if err := s.hub.awaitBegun(ctx); err != nil {
+	if err := s.awaitBegun(ctx); err != nil {
 		return err
 	}
-	cl, leave := s.hub.joinClient(p, "sse")
+	cl, leave := s.joinClient(p, "sse")
 	defer leave()
 	h := w.Header()
 	h.Set("Content-Type", "text/event-stream; charset=utf-8")
@@ -83,8 +82,8 @@ func (s *Service) serveEvents(w http.ResponseWriter, r *http.Request, typ string
 	defer cancel()
 	l.refused = func(error) { cancel() } // it comes back with its cursor, and is refused by itself
 	working.Go(func() {
-		s.hub.sendStoredMessages(ctx, cl)
-		if err := s.hub.listen(ctx, l, nil); err != nil && ctx.Err() == nil {
+		s.sendStoredMessages(ctx, cl)
+		if err := s.listen(ctx, l, nil); err != nil && ctx.Err() == nil {
 			s.Log.Warn("replay events", "error", err)
 			cancel() // the client comes back with its cursor
 		}
@@ -94,7 +93,7 @@ func (s *Service) serveEvents(w http.ResponseWriter, r *http.Request, typ string
 }
 
 // streamWish reads the filter of a stream.
-func (s *Service) streamWish(r *http.Request, p *access.Principal, typ string) (all wish, from since, err error) {
+func (s *Hub) streamWish(r *http.Request, p *access.Principal, typ string) (all wish, from since, err error) {
 	values, err := interaction.ParseQuery(r.URL.RawQuery)
 	if err != nil {
 		return all, from, err
@@ -103,29 +102,29 @@ func (s *Service) streamWish(r *http.Request, p *access.Principal, typ string) (
 	if text == "" {
 		text = values.Get("_since")
 	}
-	if from, err = s.parseSince(r.Context(), text); err != nil {
+	if from, err = parseSince(r.Context(), s.Store, text); err != nil {
 		return all, from, err
 	}
 	values.Del("_since")
 	values.Del("token")
 	values.Del("lastEventId")
-	events := listOf(values, "events")
+	events := matching.TakeList(values, "events")
 	if typ != "" {
-		w, err := s.hub.parseWish(r.Context(), p, typ, events, "")
+		w, err := s.parseWish(r.Context(), p, typ, events, "")
 		if err == nil && len(values) > 0 {
-			w.criteria, err = s.evaluator().CompileCriteria(r.Context(), typ, values)
+			w.criteria, err = s.Evaluator.CompileCriteria(r.Context(), typ, values)
 		}
 		return w, from, err
 	}
-	types := listOf(values, "resourceType")
+	types := matching.TakeList(values, "resourceType")
 	for name := range values {
 		return all, from, outcome.Invalid("/notifications/events has no parameter %q: expected resourceType, events and _since", outcome.Clip(name))
 	}
 	if len(types) == 0 {
 		types = []string{""}
 	}
-	if len(types) > maxListeners {
-		return all, from, outcome.New(outcome.CodeTooCostly, "a stream has at most %d resource types", maxListeners)
+	if len(types) > MaxListeners {
+		return all, from, outcome.New(outcome.CodeTooCostly, "a stream has at most %d resource types", MaxListeners)
 	}
 	// One listener hears all, so that a replay is in the order of the log.
 	seen := make(map[string]bool)
@@ -134,7 +133,7 @@ func (s *Service) streamWish(r *http.Request, p *access.Principal, typ string) (
 			continue
 		}
 		seen[t] = true
-		w, err := s.hub.parseWish(r.Context(), p, t, events, "")
+		w, err := s.parseWish(r.Context(), p, t, events, "")
 		if err != nil {
 			return all, from, err
 		}
@@ -145,20 +144,6 @@ func (s *Service) streamWish(r *http.Request, p *access.Principal, typ string) (
 		all.types = append(all.types, w.typ)
 	}
 	return all, from, nil
-}
-
-// listOf reads a parameter that is given by commas or by repetition, and takes it out.
-func listOf(values url.Values, name string) []string {
-	var out []string
-	for _, v := range values[name] {
-		for _, part := range strings.Split(v, ",") {
-			if part = strings.TrimSpace(part); part != "" {
-				out = append(out, part)
-			}
-		}
-	}
-	values.Del(name)
-	return out
 }
 
 // stream writes one stream of server-sent events.
@@ -199,9 +184,9 @@ func (st *stream) flush() error {
 }
 
 // run writes events until the client goes, reads too slowly, or may no longer.
-func (st *stream) run(ctx context.Context, s *Service) {
-	changed := s.watch.NextChange()
-	beat := time.NewTicker(max(s.Settings().SSE.Heartbeat, time.Second))
+func (st *stream) run(ctx context.Context, s *Hub) {
+	changed := s.Settings.NextChange()
+	beat := time.NewTicker(max(s.Settings.Current().SSE.Heartbeat, time.Second))
 	defer beat.Stop()
 	expired, stop := untilExpiry(st.client.principal)
 	defer stop()
@@ -213,11 +198,11 @@ func (st *stream) run(ctx context.Context, s *Service) {
 		case <-st.client.slow:
 			return // it comes back with its cursor
 		case <-changed:
-			changed = s.watch.NextChange()
-			if !s.featureEnabled(access.WithPrincipal(ctx, st.client.principal), featureSSE) {
+			changed = s.Settings.NextChange()
+			if !s.Settings.FeatureEnabled(access.WithPrincipal(ctx, st.client.principal), config.SSEFeature) {
 				return
 			}
-			beat.Reset(max(s.Settings().SSE.Heartbeat, time.Second))
+			beat.Reset(max(s.Settings.Current().SSE.Heartbeat, time.Second))
 		case <-st.client.queue.ready:
 			page = st.client.nextMessages()
 		case page = <-st.client.replay:

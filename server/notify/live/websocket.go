@@ -1,4 +1,4 @@
-package notify
+package live
 
 import (
 	"context"
@@ -17,6 +17,7 @@ import (
 
 	"kiln/server/access"
 	"kiln/server/interaction"
+	"kiln/server/notify/config"
 	"kiln/server/notify/matching"
 	"kiln/server/notify/message"
 	"kiln/server/notify/subscription"
@@ -37,15 +38,15 @@ const (
 
 var writeBuffers sync.Pool
 
-// webSocket answers /notifications/ws.
-func (s *Service) webSocket(w http.ResponseWriter, r *http.Request) { s.serveSocket(w, r, false) }
+// ServeWebSocket answers /notifications/ws.
+func (s *Hub) ServeWebSocket(w http.ResponseWriter, r *http.Request) { s.serveSocket(w, r, false) }
 
 // serveSocket serves a WebSocket with the rights of the request's principal. onlyBound says that the
 // client may do nothing but bind it with tokens.
-func (s *Service) serveSocket(w http.ResponseWriter, r *http.Request, onlyBound bool) {
+func (s *Hub) serveSocket(w http.ResponseWriter, r *http.Request, onlyBound bool) {
 	x := web.ExchangeOf(w)
-	c := s.Settings().WebSocket
-	if err := s.checkServed(r.Context(), featureWebSocket); err != nil {
+	c := s.Settings.Current().WebSocket
+	if err := s.Settings.CheckServed(r.Context(), config.WebSocketFeature); err != nil {
 		x.Fail(r, err)
 		return
 	}
@@ -58,19 +59,19 @@ func (s *Service) serveSocket(w http.ResponseWriter, r *http.Request, onlyBound 
 		x.Fail(r, outcome.New(outcome.CodeForbidden, "the origin %q may not call this server (server.allowed_origins)", outcome.Clip(r.Header.Get("Origin"))))
 		return
 	}
-	if n := s.hub.sockets.Add(1); n > int64(c.MaxConnections) {
-		s.hub.sockets.Add(-1)
+	if n := s.sockets.Add(1); n > int64(c.MaxConnections) {
+		s.sockets.Add(-1)
 		x.Fail(r, tooMany("WebSockets", c.MaxConnections))
 		return
 	}
-	defer s.hub.sockets.Add(-1)
+	defer s.sockets.Add(-1)
 	ctx, done, err := s.Streams.Open(w, r)
 	if err != nil {
 		x.Fail(r, err)
 		return
 	}
 	defer done()
-	if err := s.hub.awaitBegun(ctx); err != nil {
+	if err := s.awaitBegun(ctx); err != nil {
 		x.Fail(r, err)
 		return
 	}
@@ -79,7 +80,7 @@ func (s *Service) serveSocket(w http.ResponseWriter, r *http.Request, onlyBound 
 		CheckOrigin: func(*http.Request) bool { return true }, // above
 	}
 	// Messages to the user are for this connection from before it is answered.
-	cl, leave := s.hub.joinClient(access.PrincipalFrom(r.Context()), "websocket")
+	cl, leave := s.joinClient(access.PrincipalFrom(r.Context()), "websocket")
 	defer leave()
 	conn, err := upgrader.Upgrade(w, r, nil)
 	if err != nil {
@@ -94,7 +95,7 @@ func (s *Service) serveSocket(w http.ResponseWriter, r *http.Request, onlyBound 
 		bindings: make(map[string]*binding), onlyBound: onlyBound}
 	var writing sync.WaitGroup
 	writing.Go(k.write)
-	k.working.Go(func() { s.hub.sendStoredMessages(ctx, cl) })
+	k.working.Go(func() { s.sendStoredMessages(ctx, cl) })
 	k.read()
 	cancel(errClientGone)
 	k.working.Wait()
@@ -120,7 +121,7 @@ func originAllowed(r *http.Request, allowed []string) bool {
 
 // socket is one WebSocket. One goroutine reads it and one writes it.
 type socket struct {
-	s       *Service
+	s       *Hub
 	conn    *websocket.Conn
 	client  *client
 	ctx     context.Context
@@ -147,10 +148,10 @@ func (c closing) Error() string { return c.reason }
 
 // read receives messages until the client leaves or sends one that ends the connection.
 func (k *socket) read() {
-	k.conn.SetReadLimit(k.s.Settings().WebSocket.MaxMessageBytes)
+	k.conn.SetReadLimit(k.s.Settings.Current().WebSocket.MaxMessageBytes)
 	// A client that neither sends nor answers pings has gone.
 	alive := func() {
-		_ = k.conn.SetReadDeadline(time.Now().Add(2*k.s.Settings().WebSocket.Heartbeat + 10*time.Second))
+		_ = k.conn.SetReadDeadline(time.Now().Add(2*k.s.Settings.Current().WebSocket.Heartbeat + 10*time.Second))
 	}
 	alive()
 	k.conn.SetPongHandler(func(string) error { alive(); return nil })
@@ -169,7 +170,7 @@ func (k *socket) read() {
 			return
 		}
 		alive()
-		k.conn.SetReadLimit(k.s.Settings().WebSocket.MaxMessageBytes)
+		k.conn.SetReadLimit(k.s.Settings.Current().WebSocket.MaxMessageBytes)
 		if kind == websocket.TextMessage && !utf8.Valid(data) {
 			k.fail(websocket.CloseInvalidFramePayloadData, "a text frame is UTF-8")
 			return
@@ -278,10 +279,10 @@ func (k *socket) subscribe(r request) {
 		k.sendError(string(r.Ref), outcome.New(outcome.CodeRequired, "subscribe needs a resourceType"))
 		return
 	}
-	w, err := k.s.hub.parseWish(k.ctx, k.client.principal, r.ResourceType, r.Events, r.Criteria)
+	w, err := k.s.parseWish(k.ctx, k.client.principal, r.ResourceType, r.Events, r.Criteria)
 	var from since
 	if err == nil {
-		from, err = k.s.parseSince(k.ctx, r.Since)
+		from, err = parseSince(k.ctx, k.s.Store, r.Since)
 	}
 	if err != nil {
 		k.sendError(string(r.Ref), err)
@@ -301,17 +302,17 @@ func (k *socket) subscribe(r request) {
 func (k *socket) claim(key string, l *listener, ref string) bool {
 	k.mu.Lock()
 	before := k.listeners[key]
-	full := before == nil && len(k.listeners) >= maxListeners
+	full := before == nil && len(k.listeners) >= MaxListeners
 	if !full {
 		k.listeners[key] = l
 	}
 	k.mu.Unlock()
 	if full {
-		k.sendError(ref, outcome.New(outcome.CodeTooCostly, "a connection has at most %d subscriptions", maxListeners))
+		k.sendError(ref, outcome.New(outcome.CodeTooCostly, "a connection has at most %d subscriptions", MaxListeners))
 		return false
 	}
 	if before != nil {
-		k.s.hub.removeListener(before)
+		k.s.removeListener(before)
 	}
 	return true
 }
@@ -325,7 +326,7 @@ func (k *socket) start(l *listener, rules []matching.Rule, ref string) {
 		}()
 	}
 	k.working.Go(func() {
-		err := k.s.hub.listen(k.ctx, l, rules)
+		err := k.s.listen(k.ctx, l, rules)
 		if err != nil && k.ctx.Err() == nil {
 			k.sendError(ref, err)
 		}
@@ -339,7 +340,7 @@ func (k *socket) start(l *listener, rules []matching.Rule, ref string) {
 		}
 		k.mu.Unlock()
 		if gone { // unsubscribed during the replay
-			k.s.hub.removeListener(l)
+			k.s.removeListener(l)
 		}
 	})
 }
@@ -373,7 +374,7 @@ func (k *socket) unsubscribe(r request) {
 		return
 	}
 	for _, l := range ended {
-		k.s.hub.removeListener(l)
+		k.s.removeListener(l)
 	}
 	m := map[string]any{"type": "unsubscribed", "ref": r.Ref}
 	if r.SubscriptionID != "" {
@@ -389,24 +390,24 @@ func (k *socket) unsubscribe(r request) {
 // of its events. Spec: https://hl7.org/fhir/R4/subscription.html#channels.
 func (k *socket) bind(id string) {
 	ctx := access.WithPrincipal(k.ctx, k.client.principal)
-	err := k.s.Service.CheckAllowed(ctx, access.Read, "Subscription", id)
+	err := k.s.Interactions.CheckAllowed(ctx, access.Read, "Subscription", id)
 	var from interaction.Reader
 	if err == nil {
-		from, err = k.s.Service.VisibleReader(ctx, k.s.Store)
+		from, err = k.s.Interactions.VisibleReader(ctx, k.s.Store)
 	}
 	if err == nil {
 		_, err = from.Read(ctx, "Subscription", id) // what may not be read is absent
 	}
 	var c *subscription.Subscription
 	if err == nil {
-		c, err = k.s.subscriptions.Read(ctx, id)
+		c, err = k.s.Subscriptions.Read(ctx, id)
 	}
 	if err == nil && (!c.WebSocket || c.Status == subscription.Off) {
 		err = outcome.Invalid("Subscription/%s is not active on the channel websocket", id)
 	}
 	var now since
 	if err == nil {
-		now, err = k.s.parseSince(k.ctx, "")
+		now, err = parseSince(k.ctx, k.s.Store, "")
 	}
 	if err != nil {
 		k.sendError("", err)
@@ -423,8 +424,8 @@ func (k *socket) bind(id string) {
 
 // write sends messages until the connection ends, and then the reason.
 func (k *socket) write() {
-	changed := k.s.watch.NextChange()
-	beat := time.NewTicker(max(k.s.Settings().WebSocket.Heartbeat, time.Second))
+	changed := k.s.Settings.NextChange()
+	beat := time.NewTicker(max(k.s.Settings.Current().WebSocket.Heartbeat, time.Second))
 	defer beat.Stop()
 	expired, stop := untilExpiry(k.client.principal)
 	defer stop()
@@ -462,13 +463,13 @@ func (k *socket) write() {
 		case b := <-k.answers:
 			err = k.writeText(b)
 		case <-changed:
-			changed = k.s.watch.NextChange()
-			if !k.s.featureEnabled(access.WithPrincipal(k.ctx, k.client.principal), featureWebSocket) {
+			changed = k.s.Settings.NextChange()
+			if !k.s.Settings.FeatureEnabled(access.WithPrincipal(k.ctx, k.client.principal), config.WebSocketFeature) {
 				k.cancel(closing{websocket.CloseGoingAway, "off"})
 				end(websocket.CloseGoingAway, "notifications by WebSocket are switched off")
 				return
 			}
-			beat.Reset(max(k.s.Settings().WebSocket.Heartbeat, time.Second))
+			beat.Reset(max(k.s.Settings.Current().WebSocket.Heartbeat, time.Second))
 			// The answer makes the reader wait as long as the new heartbeats need.
 			err = k.conn.WriteControl(websocket.PingMessage, nil, time.Now().Add(writeWait))
 		case <-beat.C:
