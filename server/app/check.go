@@ -13,6 +13,7 @@ import (
 
 	"kiln/gen/db"
 	"kiln/gen/r4"
+	"kiln/server/app/eventfilter"
 	"kiln/server/app/sandbox"
 	"kiln/server/fhir"
 	"kiln/server/outcome"
@@ -275,7 +276,7 @@ func (p *Platform) checkSubscription(ctx context.Context, at string, active bool
 	if _, err := kindsOf(s.Events); err != nil {
 		return unprocessable(at+".events", "%v", err)
 	}
-	if _, err := compileFilter(p.Service.Model, typ, s.Filter.Text); err != nil {
+	if _, err := eventfilter.CompileFilter(p.Service.Model, typ, s.Filter.Text); err != nil {
 		return unprocessable(at+".filter", "%v", err)
 	}
 	if s.Handler == nil {

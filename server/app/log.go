@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"encoding/json"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"slices"
@@ -15,6 +16,7 @@ import (
 
 	"kiln/gen/db"
 	"kiln/server/access"
+	"kiln/server/app/journal"
 	"kiln/server/app/sandbox"
 	"kiln/server/fhir"
 	"kiln/server/interaction"
@@ -78,8 +80,8 @@ func (p *Platform) log(ctx context.Context, q interaction.OperationParams) (inte
 			}
 			params.Since = time.UnixMicro(low)
 		case "level":
-			if params.Level = levelNumber(text); params.Level == 0 {
-				return interaction.Response{}, outcome.Invalid("level is %q: expected %s", clip(text), strings.Join(levels, ", "))
+			if params.Level = journal.NumberOfLevel(text); params.Level == 0 {
+				return interaction.Response{}, outcome.Invalid("level is %q: expected %s", clip(text), strings.Join(journal.Levels, ", "))
 			}
 		case "_cursor":
 			at, id, ok := strings.Cut(text, "_")
@@ -126,3 +128,37 @@ func (p *Platform) log(ctx context.Context, q interaction.OperationParams) (inte
 	body, err := json.Marshal(out)
 	return interaction.Response{Status: http.StatusOK, Body: body, ContentType: "application/json"}, err
 }
+
+// keptInvocations bounds the log of one App.
+const keptInvocations = 100_000
+
+// deleteOldLogs deletes records older than their retention, until ctx ends.
+func (p *Platform) deleteOldLogs(ctx context.Context) {
+	tick := time.NewTicker(10 * time.Minute)
+	defer tick.Stop()
+	for {
+		if err := p.Retain(ctx); err != nil && ctx.Err() == nil {
+			p.Logger.Warn("delete the old log of Apps", slog.Any("error", err))
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// Retain deletes log entries from before Config.LogRetention, entries of an App beyond 100,000, and the authors of
+// versions that are no longer events.
+func (p *Platform) Retain(ctx context.Context) error {
+	q := db.New(p.Store.Pool())
+	if _, err := q.TrimAppInvocations(ctx, db.TrimAppInvocationsParams{Before: p.Now().Add(-p.Config().LogRetention), Keep: keptInvocations}); err != nil {
+		return err
+	}
+	_, err := q.TrimAppChains(ctx, p.Now().Add(-chainRetention))
+	return err
+}
+
+// chainRetention is how long it is known who wrote a version: longer than an event waits
+// to be matched.
+const chainRetention = 30 * 24 * time.Hour

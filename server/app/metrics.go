@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"kiln/gen/db"
+	"kiln/server/app/journal"
 )
 
 // runMetrics count the runs of handlers.
@@ -30,12 +31,12 @@ func newRunMetrics(p *Platform, r prometheus.Registerer) *runMetrics {
 }
 
 // countRun counts a run that has ended.
-func (m *runMetrics) countRun(v *invocation) {
-	if v.outcome == "" { // a message about a handler that did not run
+func (m *runMetrics) countRun(v *journal.Invocation) {
+	if v.Outcome == "" { // a message about a handler that did not run
 		return
 	}
-	m.runs.WithLabelValues(v.app, v.outcome).Inc()
-	m.took.WithLabelValues(v.app).Observe(v.took.Seconds())
+	m.runs.WithLabelValues(v.App, v.Outcome).Inc()
+	m.took.WithLabelValues(v.App).Observe(v.Took.Seconds())
 }
 
 // appQueueCollector asks the database for the waiting events of Apps, when metrics are read.

@@ -15,6 +15,7 @@ import (
 	"github.com/google/uuid"
 
 	"kiln/server/access"
+	"kiln/server/app/journal"
 	"kiln/server/app/sandbox"
 	"kiln/server/fhir"
 	"kiln/server/interaction"
@@ -69,7 +70,7 @@ func (p *Platform) operate(c *call) (interaction.Response, error) {
 	resp, err := p.invoke(ctx, &c.invoking)
 	p.endInvocation(c.log, resp, err)
 	// An operation that changes data waits until it is recorded.
-	failed := p.journal.addRecord(&record{audit: p.audit(ctx, e, q, resp.Status, err), invocation: c.log}, e.affects)
+	failed := p.journal.AddRecord(&journal.Record{Audit: p.auditRun(ctx, e, q, resp.Status, err), Invocation: c.log}, e.affects)
 	if failed != nil {
 		p.Logger.Error("record an App's operation", "app", e.app, "operation", e.name, "error", failed)
 		if err == nil {
@@ -80,35 +81,35 @@ func (p *Platform) operate(c *call) (interaction.Response, error) {
 }
 
 // beginInvocation begins the log of a run of a handler.
-func (p *Platform) beginInvocation(e *entry, hc *handlerContext) *invocation {
-	return &invocation{id: uuid.Must(uuid.NewV7()), app: e.app, operation: strings.TrimPrefix(e.name, "$"), subscription: e.subscription,
-		resourceType: e.typ, resourceID: hc.ResourceID, requestID: hc.RequestID, at: p.Now()}
+func (p *Platform) beginInvocation(e *entry, hc *handlerContext) *journal.Invocation {
+	return &journal.Invocation{ID: uuid.Must(uuid.NewV7()), App: e.app, Operation: strings.TrimPrefix(e.name, "$"), Subscription: e.subscription,
+		ResourceType: e.typ, ResourceID: hc.ResourceID, RequestID: hc.RequestID, At: p.Now()}
 }
 
 // endInvocation says in the log how a run came to its end.
-func (p *Platform) endInvocation(v *invocation, resp interaction.Response, err error) {
-	v.took, v.outcome, v.status = p.Now().Sub(v.at), "ok", resp.Status
+func (p *Platform) endInvocation(v *journal.Invocation, resp interaction.Response, err error) {
+	v.Took, v.Outcome, v.Status = p.Now().Sub(v.At), "ok", resp.Status
 	if err == nil && resp.Status < 400 {
 		return
 	}
-	v.outcome = "error"
+	v.Outcome = "error"
 	if err == nil {
-		v.addMessage("error", diagnostics(resp.Body), p.Now())
+		v.AddMessage("error", diagnostics(resp.Body), p.Now())
 		return
 	}
 	o, ok := outcome.From(err)
 	if !ok {
 		o = outcome.New(outcome.CodeException, "internal error")
 	}
-	v.status = o.HTTPStatus()
+	v.Status = o.HTTPStatus()
 	var f *sandbox.Failure
 	switch {
 	case outcome.IsGatewayTimeout(o), errors.As(err, &f) && f.Kind == sandbox.KindTime:
-		v.outcome = "timeout"
+		v.Outcome = "timeout"
 	case errors.As(err, &f) && f.Kind == sandbox.KindMemory:
-		v.outcome = "memory"
+		v.Outcome = "memory"
 	}
-	v.addMessage("error", o.Error(), p.Now())
+	v.AddMessage("error", o.Error(), p.Now())
 }
 
 // invoking is one run of a handler.
@@ -116,7 +117,7 @@ type invoking struct {
 	*entry
 	context *handlerContext
 	raw     json.RawMessage // the parameters as they came
-	log     *invocation
+	log     *journal.Invocation
 	params  interaction.OperationParams
 }
 
@@ -168,7 +169,7 @@ func (p *Platform) invoke(ctx context.Context, i *invoking) (interaction.Respons
 			value, err := p.callHost(ctx, e, function, args)
 			return value, failureOf(err)
 		},
-		Log: i.log.addLine,
+		Log: i.log.AddLine,
 	})
 	if err != nil {
 		return interaction.Response{}, p.failed(e, err)
@@ -422,71 +423,15 @@ func plainObject(list []parameters.Parameter) map[string]any {
 }
 
 // audit is the AuditEvent of an operation. docs/contract.md, specification, AuditEvent.
-func (p *Platform) audit(ctx context.Context, e *entry, q interaction.OperationParams, status int, failed error) *auditEvent {
-	result := "0"
-	if outcome.Theirs(failed) || failed == nil && status >= 400 {
-		result = "4"
-	} else if failed != nil {
-		result = "8"
-	}
-	event := &auditEvent{ResourceType: "AuditEvent", Recorded: p.Now().UTC(), Action: "E", Outcome: result,
-		Type:    coding{System: "http://terminology.hl7.org/CodeSystem/audit-event-type", Code: "rest"},
-		Subtype: []coding{{System: "http://hl7.org/fhir/restful-interaction", Code: "operation", Display: e.name}},
-		Agent:   []auditAgent{{Who: whoAsks(access.PrincipalFrom(ctx)), Requestor: true}, {Who: reference{Reference: "App/" + e.app}}},
-		Source:  auditSource{Observer: reference{Display: "Kiln"}},
-	}
+
+// auditRun returns the AuditEvent of a run.
+func (p *Platform) auditRun(ctx context.Context, e *entry, q interaction.OperationParams, status int, failed error) *journal.AuditEvent {
+	on := ""
 	if q.ID != "" {
-		event.Entity = []auditEntity{{What: reference{Reference: e.typ + "/" + q.ID}, Role: coding{System: "http://terminology.hl7.org/CodeSystem/object-role", Code: "4"}}}
+		on = e.typ + "/" + q.ID
 	}
-	return event
+	return journal.NewAuditEvent(e.app, e.name, on, access.PrincipalFrom(ctx), p.Now(), status, failed)
 }
-
-// whoAsks names a caller in an AuditEvent.
-func whoAsks(c *access.Principal) reference {
-	switch {
-	case c != nil && c.FHIRUser != "":
-		return reference{Reference: c.FHIRUser}
-	case c != nil && c.Subject != "":
-		return reference{Display: c.Subject}
-	}
-	return reference{Display: "anonymous"}
-}
-
-// auditEvent is the input of an operation's AuditEvent.
-type auditEvent struct {
-	ResourceType string        `json:"resourceType"`
-	Type         coding        `json:"type"`
-	Subtype      []coding      `json:"subtype"`
-	Action       string        `json:"action"`
-	Recorded     time.Time     `json:"recorded"`
-	Outcome      string        `json:"outcome"`
-	Agent        []auditAgent  `json:"agent"`
-	Source       auditSource   `json:"source"`
-	Entity       []auditEntity `json:"entity,omitempty"`
-}
-
-type (
-	coding struct {
-		System  string `json:"system"`
-		Code    string `json:"code"`
-		Display string `json:"display,omitempty"`
-	}
-	reference struct {
-		Reference string `json:"reference,omitempty"`
-		Display   string `json:"display,omitempty"`
-	}
-	auditAgent struct {
-		Who       reference `json:"who"`
-		Requestor bool      `json:"requestor"`
-	}
-	auditSource struct {
-		Observer reference `json:"observer"`
-	}
-	auditEntity struct {
-		What reference `json:"what"`
-		Role coding    `json:"role"`
-	}
-)
 
 // operationPath reads "Type/id/$name?query" of fhir.operation.
 func operationPath(path string) (q interaction.OperationParams, err error) {

@@ -16,6 +16,8 @@ import (
 	"kiln/gen/db"
 	"kiln/gen/r4"
 	"kiln/server/access"
+	"kiln/server/app/eventfilter"
+	"kiln/server/app/journal"
 	"kiln/server/app/sandbox"
 	"kiln/server/fhir"
 	"kiln/server/interaction"
@@ -75,7 +77,7 @@ type Platform struct {
 
 	runs    *runMetrics
 	http    *http.Client // of http handlers
-	journal *journal
+	journal *journal.Journal
 	work    context.CancelFunc
 	done    sync.WaitGroup
 
@@ -92,9 +94,9 @@ const (
 // Start begins to keep what handlers did. Close ends it.
 func (p *Platform) Start() {
 	p.http = outbound.Client(p.Outbound)
-	p.journal = newJournal(p.Store, p.Audit, p.Logger)
+	p.journal = journal.New(p.Store, p.Audit, p.Logger)
 	p.runs = newRunMetrics(p, p.Metrics)
-	p.journal.ended = p.runs.countRun
+	p.journal.Ended = p.runs.countRun
 	ctx, cancel := context.WithCancel(context.Background())
 	p.work = cancel
 	p.done.Go(func() { p.deleteOldLogs(ctx) })
@@ -107,7 +109,7 @@ func (p *Platform) Reconfigured() { p.http.CloseIdleConnections() }
 func (p *Platform) Close() {
 	p.work()
 	p.done.Wait()
-	p.journal.close()
+	p.journal.Close()
 	p.http.CloseIdleConnections()
 }
 
@@ -140,7 +142,7 @@ type entry struct {
 	broken    error          // why it cannot be called
 
 	events matching.Kinds
-	filter filter
+	filter eventfilter.Filter
 	policy webhook.Policy
 }
 
@@ -242,7 +244,7 @@ func (p *Platform) entries(a *r4.App, secrets map[string]string, known []identit
 		p.handle(e, handlerOf(s.Handler), secrets)
 		e.auth = "app"
 		var err error
-		e.filter, err = compileFilter(p.Service.Model, e.typ, s.Filter.Text)
+		e.filter, err = eventfilter.CompileFilter(p.Service.Model, e.typ, s.Filter.Text)
 		if err == nil {
 			e.events, err = kindsOf(s.Events)
 		}

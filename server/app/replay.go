@@ -185,7 +185,7 @@ func (p *Platform) past(ctx context.Context, e *entry, since time.Time, count in
 			if event.Kind == matching.Update || event.Kind == matching.Delete {
 				event.Previous = versions[c.Previous()]
 			}
-			if !e.events.Has(event.Kind) || !e.filter.matchesResource(subjectVersion(event).Body) {
+			if !e.events.Has(event.Kind) || !e.filter.MatchesResource(subjectVersion(event).Body) {
 				continue
 			}
 			if events = append(events, event); len(events) == count {
@@ -214,15 +214,15 @@ func (p *Platform) replayOne(ctx context.Context, e *entry, caller *access.Princ
 		if err == nil {
 			dry.writes = append(dry.writes, dryWrite{"post", text})
 		}
-		log.outcome, log.status = "ok", http.StatusOK
+		log.Outcome, log.Status = "ok", http.StatusOK
 	default:
 		resp, err := p.invoke(context.WithValue(ctx, dryKey{}, dry), &invoking{entry: e, context: hc, log: log,
 			params: interaction.OperationParams{ResourceType: e.typ, ID: hc.ResourceID}})
 		resp.Release()
 		p.endInvocation(log, resp, err)
 	}
-	out.Outcome, out.Status, out.DurationMS = log.outcome, log.status, log.took.Milliseconds()
-	out.Lines = append(out.Lines, log.lines...)
+	out.Outcome, out.Status, out.DurationMS = log.Outcome, log.Status, log.Took.Milliseconds()
+	out.Lines = append(out.Lines, log.Lines...)
 	out.Writes = append(out.Writes, dry.writes...)
 	for i := range out.Writes {
 		if strings.TrimSpace(string(out.Writes[i].Args)) == "" {

@@ -15,6 +15,7 @@ import (
 	"kiln/gen/db"
 	"kiln/gen/r4"
 	"kiln/server/access"
+	"kiln/server/app/journal"
 	"kiln/server/app/sandbox"
 	"kiln/server/fhir"
 	"kiln/server/interaction"
@@ -163,7 +164,7 @@ func subjectVersion(e *matching.Event) fhir.Version {
 // wanted reports whether an event passes the filter, and is neither the App's own doing
 // nor at the end of too long a chain.
 func (p *Platform) wanted(ctx context.Context, e *entry, event *matching.Event) bool {
-	if !e.filter.matchesResource(subjectVersion(event).Body) {
+	if !e.filter.MatchesResource(subjectVersion(event).Body) {
 		return false
 	}
 	if event.Kind == matching.VRead {
@@ -186,11 +187,11 @@ func (p *Platform) wanted(ctx context.Context, e *entry, event *matching.Event) 
 // cut tells in the log that a chain of Apps has come to its end.
 func (p *Platform) cut(e *entry, event *matching.Event, chain []string) {
 	v := p.beginInvocation(e, &handlerContext{ResourceID: event.Version.ID})
-	v.outcome, v.status = "error", http.StatusUnprocessableEntity
-	v.addMessage("error", fmt.Sprintf("the %s of %s/%s is not handed over: it was written at depth %d of a chain of Apps, %s, and a chain is cut there",
+	v.Outcome, v.Status = "error", http.StatusUnprocessableEntity
+	v.AddMessage("error", fmt.Sprintf("the %s of %s/%s is not handed over: it was written at depth %d of a chain of Apps, %s, and a chain is cut there",
 		event.Kind, event.Version.ResourceType, event.Version.ID, maxDepth, strings.Join(chain, " > ")), p.Now())
 	p.Logger.Warn("a chain of Apps is cut", "app", e.app, "subscription", e.subscription, "chain", chain)
-	_ = p.journal.addRecord(&record{invocation: v}, false)
+	_ = p.journal.AddRecord(&journal.Record{Invocation: v}, false)
 }
 
 // Policy implements notify.SubscriberKind. It fails where the database does not say which
@@ -276,24 +277,24 @@ func (s Subscribers) Deliver(ctx context.Context, subscriber string, d *queue.De
 	hc := p.eventContext(e, caller, d.Event, d.ID)
 	log := p.beginInvocation(e, hc)
 	result = p.deliver(ctx, e, d, body, hc, log)
-	_ = p.journal.addRecord(&record{invocation: log}, false)
-	d.Run = log.id
+	_ = p.journal.AddRecord(&journal.Record{Invocation: log}, false)
+	d.Run = log.ID
 	return result
 }
 
 // deliver hands an event over to the handler.
-func (p *Platform) deliver(ctx context.Context, e *entry, d *queue.Delivery, body []byte, hc *handlerContext, log *invocation) webhook.Result {
+func (p *Platform) deliver(ctx context.Context, e *entry, d *queue.Delivery, body []byte, hc *handlerContext, log *journal.Invocation) webhook.Result {
 	if e.remote != nil && e.broken == nil {
 		r := p.post(ctx, e, d.ID, body)
-		log.took, log.status, log.outcome = r.Duration, r.Status, "ok"
+		log.Took, log.Status, log.Outcome = r.Duration, r.Status, "ok"
 		switch {
 		case r.TimedOut:
-			log.outcome, log.status = "timeout", http.StatusGatewayTimeout
+			log.Outcome, log.Status = "timeout", http.StatusGatewayTimeout
 		case !r.OK():
-			log.outcome = "error"
+			log.Outcome = "error"
 		}
 		if !r.OK() {
-			log.addMessage("error", r.Err, p.Now())
+			log.AddMessage("error", r.Err, p.Now())
 		}
 		return r
 	}
@@ -302,9 +303,9 @@ func (p *Platform) deliver(ctx context.Context, e *entry, d *queue.Delivery, bod
 		params: interaction.OperationParams{ResourceType: e.typ, ID: hc.ResourceID, Values: url.Values{}}})
 	resp.Release()
 	p.endInvocation(log, resp, err)
-	result.Duration, result.Status = time.Since(result.At), log.status
+	result.Duration, result.Status = time.Since(result.At), log.Status
 	if err != nil {
-		result.Err, result.TimedOut = "internal error", log.outcome == "timeout"
+		result.Err, result.TimedOut = "internal error", log.Outcome == "timeout"
 		if o, ok := outcome.From(err); ok {
 			result.Err = o.Error()
 		}
@@ -371,7 +372,7 @@ func (s Subscribers) DeadLetter(ctx context.Context, subscriber string, d *queue
 	const level = "error"
 	text := fmt.Sprintf("given up after %d attempts, a dead letter now: %s", d.Attempts+1, reason)
 	if d.Run != uuid.Nil {
-		_ = p.journal.addRecord(&record{line: &addedLine{d.Run, sandbox.Line{Level: level, At: p.Now().UTC(), Text: cleanText(text)}}}, false)
+		_ = p.journal.AddRecord(&journal.Record{Line: &journal.AddedLine{ID: d.Run, Line: sandbox.Line{Level: level, At: p.Now().UTC(), Text: journal.CleanText(text)}}}, false)
 		return
 	}
 	e := p.latestSnapshot().subscriptions[subscriber]
@@ -379,7 +380,7 @@ func (s Subscribers) DeadLetter(ctx context.Context, subscriber string, d *queue
 		return
 	}
 	v := p.beginInvocation(e, &handlerContext{ResourceID: d.Event.Version.ID, RequestID: d.ID.String()})
-	v.outcome, v.status = "error", http.StatusUnprocessableEntity
-	v.addMessage(level, text, p.Now())
-	_ = p.journal.addRecord(&record{invocation: v}, false)
+	v.Outcome, v.Status = "error", http.StatusUnprocessableEntity
+	v.AddMessage(level, text, p.Now())
+	_ = p.journal.AddRecord(&journal.Record{Invocation: v}, false)
 }

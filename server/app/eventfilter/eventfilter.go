@@ -1,4 +1,5 @@
-package app
+// Package eventfilter compiles the filters of the subscriptions of Apps, and tests resources by them.
+package eventfilter
 
 import (
 	"bytes"
@@ -14,12 +15,13 @@ import (
 	"unicode/utf8"
 
 	"kiln/server/fhir"
+	"kiln/server/outcome"
 	"kiln/server/ucum"
 )
 
-// filter is the filter of an App's subscription: every condition holds of a resource that
+// A Filter is the filter of an App's subscription: every condition holds of a resource that
 // passes. docs/contract.md, Apps, section 5.
-type filter []condition
+type Filter []condition
 
 // condition compares what lies under a path. Of several values one is enough; ne asks
 // that none is equal.
@@ -51,14 +53,14 @@ const (
 
 var comparators = []string{"contains", "eq", "exists", "ge", "gt", "in", "le", "lt", "ne", "startsWith"}
 
-// compileFilter reads a filter of resources of a type. An empty text is no filter.
-func compileFilter(model *fhir.Model, typ, text string) (filter, error) {
+// CompileFilter reads a filter of resources of a type. An empty text is no filter.
+func CompileFilter(model *fhir.Model, typ, text string) (Filter, error) {
 	if text == "" {
 		return nil, nil
 	}
 	root := model.Resources[typ]
 	if root == nil {
-		return nil, fmt.Errorf("%q is no resource type", clip(typ))
+		return nil, fmt.Errorf("%q is no resource type", outcome.Clip(typ))
 	}
 	var conditions map[string]json.RawMessage
 	if err := json.Unmarshal([]byte(text), &conditions); err != nil {
@@ -67,7 +69,7 @@ func compileFilter(model *fhir.Model, typ, text string) (filter, error) {
 	if len(conditions) > maxConditions {
 		return nil, fmt.Errorf("the filter has %d paths: at most %d", len(conditions), maxConditions)
 	}
-	var out filter
+	var out Filter
 	for _, path := range slices.Sorted(maps.Keys(conditions)) {
 		steps, leaves, err := compilePath(model, root.Type(), typ, path)
 		if err != nil {
@@ -81,12 +83,12 @@ func compileFilter(model *fhir.Model, typ, text string) (filter, error) {
 		if _, quantity := tests["value"]; !ok || quantity {
 			tests = map[string]any{"eq": operand}
 		} else if len(tests) == 0 {
-			return nil, fmt.Errorf("%s: the object has no comparator: expected one of %s", clip(path), strings.Join(comparators, ", "))
+			return nil, fmt.Errorf("%s: the object has no comparator: expected one of %s", outcome.Clip(path), strings.Join(comparators, ", "))
 		}
 		for _, name := range slices.Sorted(maps.Keys(tests)) {
 			c, err := compileComparator(leaves, name, tests[name])
 			if err != nil {
-				return nil, fmt.Errorf("%s: %w", clip(path), err)
+				return nil, fmt.Errorf("%s: %w", outcome.Clip(path), err)
 			}
 			c.path = steps
 			out = append(out, c)
@@ -112,7 +114,7 @@ func compilePath(model *fhir.Model, root *fhir.Type, typ, path string) (steps []
 	for i, part := range strings.Split(path, ".") {
 		name, index, err := splitIndex(part)
 		if err != nil {
-			return nil, nil, fmt.Errorf("%s: %w", clip(path), err)
+			return nil, nil, fmt.Errorf("%s: %w", outcome.Clip(path), err)
 		}
 		if i == 0 && name == typ && index < 0 && strings.Contains(path, ".") {
 			continue
@@ -127,7 +129,7 @@ func compilePath(model *fhir.Model, root *fhir.Type, typ, path string) (steps []
 			}
 		}
 		if len(s.keys) == 0 {
-			return nil, nil, fmt.Errorf("%s: %s has no element %q", clip(path), types[0].Name, clip(name))
+			return nil, nil, fmt.Errorf("%s: %s has no element %q", outcome.Clip(path), types[0].Name, outcome.Clip(name))
 		}
 		steps, types = append(steps, s), next
 	}
@@ -142,7 +144,7 @@ func splitIndex(part string) (name string, index int, err error) {
 	}
 	index, err = strconv.Atoi(strings.TrimSuffix(rest, "]"))
 	if err != nil || index < 0 || !strings.HasSuffix(rest, "]") {
-		return "", 0, fmt.Errorf("%q is no element: expected a name, and a number in brackets", clip(part))
+		return "", 0, fmt.Errorf("%q is no element: expected a name, and a number in brackets", outcome.Clip(part))
 	}
 	return name, index, nil
 }
@@ -236,7 +238,7 @@ func compileComparator(leaves []*fhir.Type, name string, operand any) (condition
 		c.test = test
 		return c, err
 	}
-	return c, fmt.Errorf("%q is no comparator: expected one of %s", clip(name), strings.Join(comparators, ", "))
+	return c, fmt.Errorf("%q is no comparator: expected one of %s", outcome.Clip(name), strings.Join(comparators, ", "))
 }
 
 // comparison compares with an operand. It fails where none of the types can be compared
@@ -355,7 +357,7 @@ func dateComparison(t *fhir.Type, op string, operand any) (func(any) bool, error
 	}
 	low, high, err := fhir.ParseDate(text)
 	if err != nil {
-		return nil, fmt.Errorf("%q is no date: %w", clip(text), err)
+		return nil, fmt.Errorf("%q is no date: %w", outcome.Clip(text), err)
 	}
 	return func(v any) bool {
 		l, h, ok := span(v)
@@ -411,7 +413,7 @@ func quantityComparison(t *fhir.Type, op string, operand any) (func(any) bool, e
 	if o, ok := operand.(map[string]any); ok {
 		for name := range o {
 			if name != "value" && name != "code" && name != "system" && name != "unit" {
-				return nil, fmt.Errorf("a quantity is {value, code}, without %q", clip(name))
+				return nil, fmt.Errorf("a quantity is {value, code}, without %q", outcome.Clip(name))
 			}
 		}
 		want, err = rational(o["value"])
@@ -422,7 +424,7 @@ func quantityComparison(t *fhir.Type, op string, operand any) (func(any) bool, e
 		if code != "" {
 			u, failed := ucum.Parse(code)
 			if failed != nil {
-				return nil, fmt.Errorf("%q is no unit of UCUM: %w", clip(code), failed)
+				return nil, fmt.Errorf("%q is no unit of UCUM: %w", outcome.Clip(code), failed)
 			}
 			unit = &u
 		}
@@ -455,8 +457,8 @@ func quantityComparison(t *fhir.Type, op string, operand any) (func(any) bool, e
 	}, nil
 }
 
-// matchesResource reports whether every condition holds of a resource.
-func (f filter) matchesResource(resource []byte) bool {
+// MatchesResource reports whether every condition holds of a resource.
+func (f Filter) MatchesResource(resource []byte) bool {
 	if len(f) == 0 {
 		return true
 	}

@@ -1,4 +1,4 @@
-package app
+package eventfilter
 
 import (
 	"strings"
@@ -69,11 +69,11 @@ func TestFilter(t *testing.T) {
 		{"an instant in another zone", `{"issued":{"eq":"2024-03-05T11:00:00.5+01:00"}}`, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			f, err := compileFilter(r4.Model, "Observation", c.filter)
+			f, err := CompileFilter(r4.Model, "Observation", c.filter)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := f.matchesResource([]byte(filtered)); got != c.want {
+			if got := f.MatchesResource([]byte(filtered)); got != c.want {
 				t.Errorf("%s: %t", c.filter, got)
 			}
 		})
@@ -89,7 +89,7 @@ func TestFilterThatDoesNotCompile(t *testing.T) {
 		{`{"code.coding[x].code":"a"}`, "coding[x]"}, {`{"status":null}`, "text"}, {`{"valueQuantity.value":"5"}`, "number"},
 		{`{"valueQuantity.value":1e999999}`, "number"}, {`{"valueQuantity":{"contains":"x"}}`, "texts"}, {`{"":"x"}`, "no element"}, {`{"status..x":"x"}`, "no element"},
 	} {
-		if _, err := compileFilter(r4.Model, "Observation", c.filter); err == nil || !strings.Contains(err.Error(), c.word) {
+		if _, err := CompileFilter(r4.Model, "Observation", c.filter); err == nil || !strings.Contains(err.Error(), c.word) {
 			t.Errorf("%s: %v", c.filter, err)
 		}
 	}
@@ -98,8 +98,8 @@ func TestFilterThatDoesNotCompile(t *testing.T) {
 func FuzzFilter(f *testing.F) {
 	f.Add(`{"value":{"gt":120},"code.coding[1].code":{"in":["a"]}}`, filtered)
 	f.Fuzz(func(_ *testing.T, text, resource string) {
-		if compiled, err := compileFilter(r4.Model, "Observation", text); err == nil {
-			compiled.matchesResource([]byte(resource))
+		if compiled, err := CompileFilter(r4.Model, "Observation", text); err == nil {
+			compiled.MatchesResource([]byte(resource))
 		}
 	})
 }
