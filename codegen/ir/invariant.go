@@ -526,67 +526,75 @@ func (c *conditions) sum(n fhirpath.Node, this operand) ([]*Select, bool) {
 }
 
 func (c *conditions) call(n *fhirpath.Call, this operand, form certainty) (Condition, error) {
+	switch n.Name {
+	case "startsWith", "endsWith", "contains", "matches":
+		return c.predicate(n, this, form)
+	}
+	if n.Left == nil {
+		return nil, notCompiled(n)
+	}
 	found := func(operand) (Condition, error) { return Constant(true), nil }
-	switch {
-	case n.Name == "not" && n.Left != nil:
-		x, err := c.condition(n.Left, this, !form)
-		if err != nil {
-			return nil, err
-		}
-		return not(x), nil
-	case n.Name == "trace" && n.Left != nil:
+	switch n.Name {
+	case "not":
+		return negate(c.condition(n.Left, this, !form))
+	case "trace":
 		return c.condition(n.Left, this, form)
-	case n.Name == "empty" && len(n.Args) == 0 && n.Left != nil:
-		x, err := c.each(n.Left, this, found)
-		if err != nil {
-			return nil, err
+	case "empty":
+		if len(n.Args) == 0 {
+			return negate(c.each(n.Left, this, found))
 		}
-		return not(x), nil
-	case n.Name == "exists" && len(n.Args) == 0 && n.Left != nil:
-		return c.each(n.Left, this, found)
-	case n.Name == "exists" && n.Left != nil:
+	case "exists":
+		if len(n.Args) == 0 {
+			return c.each(n.Left, this, found)
+		}
 		return c.each(n.Left, this, func(v operand) (Condition, error) { return c.condition(n.Args[0], v, certain) })
-	case n.Name == "all" && n.Left != nil:
-		x, err := c.each(n.Left, this, func(v operand) (Condition, error) {
-			x, err := c.condition(n.Args[0], v, certain)
-			if err != nil {
-				return nil, err
-			}
-			return not(x), nil
-		})
-		if err != nil {
-			return nil, err
-		}
-		return not(x), nil
-	case n.Name == "hasValue" && n.Left != nil:
-		if err := c.single(n.Left, this); err != nil {
-			return nil, err
-		}
-		return c.each(n.Left, this, func(v operand) (Condition, error) {
-			if !v.ref.Primitive {
-				return nil, notCompiled(n)
-			}
-			return &HasText{v.value}, nil
-		})
-	case n.Name == "isDistinct" && n.Left != nil:
-		x, err := c.each(n.Left, this, func(v operand) (Condition, error) {
-			if !v.text && !isTextual(v.ref) {
-				return nil, notCompiled(n)
-			}
-			return &Again{v.value}, nil
-		})
-		if err != nil {
-			return nil, err
-		}
-		return &Distinct{x}, nil
-	case n.Name == "is" && n.Left != nil:
+	case "all":
+		return negate(c.each(n.Left, this, func(v operand) (Condition, error) { return negate(c.condition(n.Args[0], v, certain)) }))
+	case "hasValue":
+		return c.hasValue(n, this)
+	case "isDistinct":
+		return c.isDistinct(n, this)
+	case "is":
 		if m, ok := n.Args[0].(*fhirpath.Member); ok && m.Left == nil {
 			return c.isType(n, n.Left, fhirpath.TypeName{Name: m.Name}, this, form)
 		}
-	case n.Name == "startsWith", n.Name == "endsWith", n.Name == "contains", n.Name == "matches":
-		return c.predicate(n, this, form)
 	}
 	return nil, notCompiled(n)
+}
+
+// negate negates a condition that compiled.
+func negate(x Condition, err error) (Condition, error) {
+	if err != nil {
+		return nil, err
+	}
+	return not(x), nil
+}
+
+// hasValue compiles x.hasValue().
+func (c *conditions) hasValue(n *fhirpath.Call, this operand) (Condition, error) {
+	if err := c.single(n.Left, this); err != nil {
+		return nil, err
+	}
+	return c.each(n.Left, this, func(v operand) (Condition, error) {
+		if !v.ref.Primitive {
+			return nil, notCompiled(n)
+		}
+		return &HasText{v.value}, nil
+	})
+}
+
+// isDistinct compiles x.isDistinct().
+func (c *conditions) isDistinct(n *fhirpath.Call, this operand) (Condition, error) {
+	x, err := c.each(n.Left, this, func(v operand) (Condition, error) {
+		if !v.text && !isTextual(v.ref) {
+			return nil, notCompiled(n)
+		}
+		return &Again{v.value}, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &Distinct{x}, nil
 }
 
 // predicate compiles a function of two strings.

@@ -386,41 +386,22 @@ func (w *process) do(ctx context.Context, t *turn, f *frame, c *Call, limits Lim
 			w.broken = true // the interrupt may come to the next call
 		}
 	}()
-	var large *frameSizeError
-	switch err := send(w.in, f); {
-	case errors.As(err, &large):
-		w.broken = false
-		return nil, true, large.failure("what the script is called with")
-	case err != nil && ctx.Err() != nil:
-		return nil, true, ctx.Err()
-	case err != nil:
-		return nil, false, fmt.Errorf("%w: it had ended: %w", ErrNoWorker, err)
+	if sent, err := w.sendCall(ctx, f); err != nil {
+		return nil, sent, err
 	}
 	left := limits.Execution + killGrace
 	waiting := 0 // answers owed
 	got := false
 	for began := time.Now(); ; {
-		if err := w.out.SetReadDeadline(began.Add(left)); err != nil {
-			return nil, true, err
-		}
-		if ctx.Err() != nil { // its deadline may be the one that was just replaced
-			return nil, true, ctx.Err()
-		}
-		r, err := receive(w.frames, maxFrame)
-		switch {
-		case err == nil:
-		case ctx.Err() != nil:
-			return nil, true, ctx.Err()
-		case errors.Is(err, os.ErrDeadlineExceeded):
-			w.demoted = true
-			return nil, true, timeFailure(limits)
-		default:
-			w.end()
-			<-w.dead
+		r, err := w.receiveFrame(ctx, began.Add(left), limits)
+		if errors.Is(err, errEnded) {
 			if !got && w.stderr.String() == "" && f.Kind == frameCheck { // a check does nothing that may not be done again
 				return nil, false, fmt.Errorf("%w: it has ended", ErrNoWorker)
 			}
 			return nil, true, w.death(limits)
+		}
+		if err != nil {
+			return nil, true, err
 		}
 		got = true
 		w.demoted = r.Demoted
@@ -432,15 +413,7 @@ func (w *process) do(ctx context.Context, t *turn, f *frame, c *Call, limits Lim
 		case frameHost:
 			waiting++
 			hosts.Go(func() {
-				a := &frame{Kind: frameAnswer, ID: r.ID}
-				if c.Host == nil {
-					a.Failure = &Failure{Kind: KindOutcome, Status: 404, Code: "not-supported", Message: "there is no host"}
-				} else {
-					a.Value, a.Failure = c.Host(ctx, string(r.Function), r.Args)
-				}
-				if size := len(a.Value); size > maxAnswer {
-					a.Value, a.Failure = nil, (&frameSizeError{size, maxAnswer}).failure("the answer of "+cutText(string(r.Function), 20))
-				}
+				a := c.answerHost(ctx, r)
 				t.addBytes(len(a.Value))
 				answers <- a
 			})
@@ -456,21 +429,82 @@ func (w *process) do(ctx context.Context, t *turn, f *frame, c *Call, limits Lim
 				return nil, true, ctx.Err()
 			}
 		case frameResult:
-			if r.Failure != nil {
-				w.broken = r.Failure.isBreach() || r.Demoted
-				return nil, true, r.Failure
-			}
-			if len(r.Value) > 0 && !json.Valid(r.Value) {
-				return nil, true, &Failure{Kind: KindWorker, Message: "the process that the script ran in answered no JSON"}
-			}
-			// It would take a late answer for another's.
-			w.broken = waiting > 0 || r.Demoted
-			if len(r.Value) == 0 {
-				return nil, true, nil
-			}
-			return r.Value, true, nil
+			value, err = w.readResult(r, waiting)
+			return value, true, err
 		}
 	}
+}
+
+// errEnded says that a worker has ended in the middle of a call.
+var errEnded = errors.New("the worker has ended")
+
+// sendCall sends a request. sent is false where the worker was dead before.
+func (w *process) sendCall(ctx context.Context, f *frame) (sent bool, err error) {
+	var large *frameSizeError
+	switch err := send(w.in, f); {
+	case errors.As(err, &large):
+		w.broken = false
+		return true, large.failure("what the script is called with")
+	case err != nil && ctx.Err() != nil:
+		return true, ctx.Err()
+	case err != nil:
+		return false, fmt.Errorf("%w: it had ended: %w", ErrNoWorker, err)
+	}
+	return true, nil
+}
+
+// receiveFrame receives the next frame before an instant. It fails with errEnded where the worker has ended.
+func (w *process) receiveFrame(ctx context.Context, until time.Time, limits Limits) (*frame, error) {
+	if err := w.out.SetReadDeadline(until); err != nil {
+		return nil, err
+	}
+	if ctx.Err() != nil { // its deadline may be the one that was just replaced
+		return nil, ctx.Err()
+	}
+	r, err := receive(w.frames, maxFrame)
+	switch {
+	case err == nil:
+		return r, nil
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		w.demoted = true
+		return nil, timeFailure(limits)
+	}
+	w.end()
+	<-w.dead
+	return nil, errEnded
+}
+
+// answerHost calls the host function that a frame names, and returns the frame of the answer.
+func (c *Call) answerHost(ctx context.Context, r *frame) *frame {
+	a := &frame{Kind: frameAnswer, ID: r.ID}
+	if c.Host == nil {
+		a.Failure = &Failure{Kind: KindOutcome, Status: 404, Code: "not-supported", Message: "there is no host"}
+	} else {
+		a.Value, a.Failure = c.Host(ctx, string(r.Function), r.Args)
+	}
+	if size := len(a.Value); size > maxAnswer {
+		a.Value, a.Failure = nil, (&frameSizeError{size, maxAnswer}).failure("the answer of "+cutText(string(r.Function), 20))
+	}
+	return a
+}
+
+// readResult reads the frame that ends a call. waiting is the number of answers that the worker has not received.
+func (w *process) readResult(r *frame, waiting int) (json.RawMessage, error) {
+	if r.Failure != nil {
+		w.broken = r.Failure.isBreach() || r.Demoted
+		return nil, r.Failure
+	}
+	if len(r.Value) > 0 && !json.Valid(r.Value) {
+		return nil, &Failure{Kind: KindWorker, Message: "the process that the script ran in answered no JSON"}
+	}
+	// It would take a late answer for another's.
+	w.broken = waiting > 0 || r.Demoted
+	if len(r.Value) == 0 {
+		return nil, nil
+	}
+	return r.Value, nil
 }
 
 // death is why a worker has ended in the middle of a call.

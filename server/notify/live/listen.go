@@ -119,44 +119,11 @@ func (h *Hub) listen(ctx context.Context, l *listener, rules []matching.Rule) er
 		l.lane.mu.Unlock()
 
 		// 2. A page of it.
-		changes, err := h.Store.Changes(ctx, at, replayPage)
+		page, next, err := h.replay(ctx, l, own, at, end)
 		if err != nil {
 			return err
 		}
-		full := len(changes) == replayPage
-		for len(changes) > 0 && changes[len(changes)-1].Position.Compare(end) > 0 {
-			changes, full = changes[:len(changes)-1], false
-		}
-		if len(changes) > 0 {
-			at = changes[len(changes)-1].Position
-		}
-		if !full {
-			at = end
-		}
-		changes = slices.DeleteFunc(changes, func(c store.Change) bool {
-			return !own.WantsType(c.ResourceType) || !l.from.includesPosition(c.Position) || !l.kinds.Has(matching.KindOf(c.Method)) && l.kinds != 0
-		})
-		if len(changes) == 0 {
-			continue
-		}
-		events, err := h.Evaluator.ReadEvents(ctx, changes, own.NeedsPrevious(l.typ))
-		if err != nil {
-			return err
-		}
-		events = slices.DeleteFunc(events, func(e *matching.Event) bool { return e.Version.LastUpdated.Before(l.from.instant) })
-		hits, costly, err := h.Evaluator.MatchEvents(ctx, own, events)
-		if err == nil && len(costly) > 0 {
-			err = h.Evaluator.RefuseCostly()
-		}
-		if err != nil {
-			return err
-		}
-		page := make([]addressed, 0, len(hits))
-		for _, hit := range hits {
-			m := addressed{l.newNotification(hit.Event), l}
-			m.leaves()
-			page = append(page, m)
-		}
+		at = next
 		if len(page) == 0 {
 			continue
 		}
@@ -166,6 +133,50 @@ func (h *Hub) listen(ctx context.Context, l *listener, rules []matching.Rule) er
 			return ctx.Err()
 		}
 	}
+}
+
+// replay returns the messages of a listener about a page of the changes after one position and up to another, and the
+// position up to which it has read.
+func (h *Hub) replay(ctx context.Context, l *listener, own *matching.Matcher, at, end store.ChangePosition) ([]addressed, store.ChangePosition, error) {
+	changes, err := h.Store.Changes(ctx, at, replayPage)
+	if err != nil {
+		return nil, at, err
+	}
+	full := len(changes) == replayPage
+	for len(changes) > 0 && changes[len(changes)-1].Position.Compare(end) > 0 {
+		changes, full = changes[:len(changes)-1], false
+	}
+	if len(changes) > 0 {
+		at = changes[len(changes)-1].Position
+	}
+	if !full {
+		at = end
+	}
+	changes = slices.DeleteFunc(changes, func(c store.Change) bool {
+		return !own.WantsType(c.ResourceType) || !l.from.includesPosition(c.Position) || !l.kinds.Has(matching.KindOf(c.Method)) && l.kinds != 0
+	})
+	if len(changes) == 0 {
+		return nil, at, nil
+	}
+	events, err := h.Evaluator.ReadEvents(ctx, changes, own.NeedsPrevious(l.typ))
+	if err != nil {
+		return nil, at, err
+	}
+	events = slices.DeleteFunc(events, func(e *matching.Event) bool { return e.Version.LastUpdated.Before(l.from.instant) })
+	hits, costly, err := h.Evaluator.MatchEvents(ctx, own, events)
+	if err == nil && len(costly) > 0 {
+		err = h.Evaluator.RefuseCostly()
+	}
+	if err != nil {
+		return nil, at, err
+	}
+	page := make([]addressed, 0, len(hits))
+	for _, hit := range hits {
+		m := addressed{l.newNotification(hit.Event), l}
+		m.leaves()
+		page = append(page, m)
+	}
+	return page, at, nil
 }
 
 // addListener registers a listener for new events; the caller holds the mu of its lane.

@@ -147,6 +147,22 @@ func (s *Reader) compileChannel(c *Subscription, ch *r4.SubscriptionChannel) err
 		return Unprocessable("Subscription.channel.payload", outcome.CodeNotSupported,
 			"channel.payload %q is not supported: expected application/fhir+json or application/json", outcome.Clip(c.Payload))
 	}
+	if err := c.readHeaders(ch); err != nil {
+		return err
+	}
+	for _, x := range ch.Extension {
+		switch x.URL.Text {
+		case HeartbeatExtension:
+			c.Heartbeat = ParseDuration(x.Value)
+		case backportTimeout:
+			c.Timeout = ParseDuration(x.Value)
+		}
+	}
+	return c.readContent(ch)
+}
+
+// readHeaders reads the headers that messages have.
+func (c *Subscription) readHeaders(ch *r4.SubscriptionChannel) error {
 	if len(ch.Header) > maxHeaders {
 		return Unprocessable("Subscription.channel.header", outcome.CodeTooLong, "%d headers: at most %d", len(ch.Header), maxHeaders)
 	}
@@ -158,14 +174,11 @@ func (s *Reader) compileChannel(c *Subscription, ch *r4.SubscriptionChannel) err
 		}
 		c.Headers.Add(name, value)
 	}
-	for _, x := range ch.Extension {
-		switch x.URL.Text {
-		case HeartbeatExtension:
-			c.Heartbeat = ParseDuration(x.Value)
-		case backportTimeout:
-			c.Timeout = ParseDuration(x.Value)
-		}
-	}
+	return nil
+}
+
+// readContent reads the extension about the resources in messages.
+func (c *Subscription) readContent(ch *r4.SubscriptionChannel) error {
 	if x := ch.Payload.Extra; x != nil {
 		for _, e := range x.Extension {
 			if e.URL.Text != backportContent {
@@ -333,18 +346,8 @@ func CheckForm(r *r4.Subscription) error {
 		return Unprocessable("Subscription.modifierExtension", outcome.CodeNotSupported, "the modifier extension %q is not known", outcome.Clip(r.ModifierExtension[0].URL.Text))
 	}
 	backport := IsBackport(r)
-	if x := r.Criteria.Extra; x != nil {
-		for _, e := range x.Extension {
-			text, ok := e.Value.(*fhir.String)
-			switch {
-			case e.URL.Text != backportFilter:
-				return Unprocessable("Subscription.criteria.extension", outcome.CodeNotSupported, "the extension %q on criteria is not known: expected %s", outcome.Clip(e.URL.Text), backportFilter)
-			case !backport:
-				return Unprocessable("Subscription.criteria.extension", outcome.CodeInvalid, "filters belong to criteria that name a topic")
-			case !ok || text.Text == "":
-				return Unprocessable("Subscription.criteria.extension", outcome.CodeValue, "a filter is a valueString: parameter=value")
-			}
-		}
+	if err := checkFilters(r, backport); err != nil {
+		return err
 	}
 	ch := r.Channel
 	if x := ch.Type_.Extra; x != nil {
@@ -370,6 +373,24 @@ func CheckForm(r *r4.Subscription) error {
 	}
 	if x := ch.Payload.Extra; x == nil || !slices.ContainsFunc(x.Extension, func(e fhir.Extension) bool { return e.URL.Text == backportContent }) {
 		return Unprocessable("Subscription.channel.payload.extension", outcome.CodeRequired, "a subscription to a topic needs the extension backport-payload-content: empty, id-only or full-resource")
+	}
+	return nil
+}
+
+// checkFilters refuses filters that are not in the form of the Backport IG.
+func checkFilters(r *r4.Subscription, backport bool) error {
+	if x := r.Criteria.Extra; x != nil {
+		for _, e := range x.Extension {
+			text, ok := e.Value.(*fhir.String)
+			switch {
+			case e.URL.Text != backportFilter:
+				return Unprocessable("Subscription.criteria.extension", outcome.CodeNotSupported, "the extension %q on criteria is not known: expected %s", outcome.Clip(e.URL.Text), backportFilter)
+			case !backport:
+				return Unprocessable("Subscription.criteria.extension", outcome.CodeInvalid, "filters belong to criteria that name a topic")
+			case !ok || text.Text == "":
+				return Unprocessable("Subscription.criteria.extension", outcome.CodeValue, "a filter is a valueString: parameter=value")
+			}
+		}
 	}
 	return nil
 }
