@@ -207,29 +207,19 @@ func runExport(ctx context.Context, c *cobra.Command, o *exportOptions, dir stri
 	if st.Done == nil {
 		st.Done = make(map[string]bool)
 	}
-	var result bulkResult
-	for _, list := range []struct {
-		folder string
-		files  []exportManifestFile
-		lines  *int64
-	}{{"", m.Output, &result.Resources}, {"deleted", m.Deleted, nil}, {"error", m.Error, &result.Errors}} {
-		numbers := make(map[string]int)
-		for _, f := range list.files {
-			if f.Type == "" || f.Type != filepath.Base(f.Type) || strings.HasPrefix(f.Type, ".") {
-				return fmt.Errorf("the manifest names the type %q", f.Type)
-			}
-			numbers[f.Type]++
-			name := filepath.Join(list.folder, fmt.Sprintf("%s.%03d.ndjson", f.Type, numbers[f.Type]))
-			if o.gzip {
-				name += ".gz"
-			}
-			if err := o.fetch(ctx, dir, name, f, st.Done[name], bar, list.lines, &result.Bytes); err != nil {
-				return fmt.Errorf("%s: %w", name, err)
-			}
-			if st.Done[name] = true; keep() != nil {
-				return keep()
-			}
+	result := bulkResult{}
+	err = m.eachFile(func(name string, f exportManifestFile, lines *int64) error {
+		if o.gzip {
+			name += ".gz"
 		}
+		if err := o.fetch(ctx, dir, name, f, st.Done[name], bar, lines, &result.Bytes); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		st.Done[name] = true
+		return keep()
+	}, &result)
+	if err != nil {
+		return err
 	}
 
 	// 3. The end.
@@ -248,6 +238,29 @@ func runExport(ctx context.Context, c *cobra.Command, o *exportOptions, dir stri
 	}
 	if result.Errors > 0 {
 		return fmt.Errorf("%d errors: see %s", result.Errors, filepath.Join(dir, "error"))
+	}
+	return nil
+}
+
+// eachFile calls each with the files of the manifest, their names in the folder without .gz, and the number of result
+// that counts their lines; nil counts none.
+func (m *exportManifest) eachFile(each func(name string, f exportManifestFile, lines *int64) error, result *bulkResult) error {
+	for _, list := range []struct {
+		folder string
+		files  []exportManifestFile
+		lines  *int64
+	}{{"", m.Output, &result.Resources}, {"deleted", m.Deleted, nil}, {"error", m.Error, &result.Errors}} {
+		numbers := make(map[string]int)
+		for _, f := range list.files {
+			if f.Type == "" || f.Type != filepath.Base(f.Type) || strings.HasPrefix(f.Type, ".") {
+				return fmt.Errorf("the manifest names the type %q", f.Type)
+			}
+			numbers[f.Type]++
+			name := filepath.Join(list.folder, fmt.Sprintf("%s.%03d.ndjson", f.Type, numbers[f.Type]))
+			if err := each(name, f, list.lines); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package bulk
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"mime"
@@ -155,30 +156,11 @@ func (p *exportReader) read(values url.Values) error {
 		case "_until":
 			p.spec.Until, err = readInstant(name, list)
 		case "_type":
-			for _, typ := range splitList(list) {
-				if p.s.Model.Resources[typ] == nil {
-					return outcome.Invalid("_type names %q, which is no resource type%s", outcome.Clip(typ), reg.NearestType(typ))
-				}
-				if !slices.Contains(p.spec.Types, typ) {
-					p.spec.Types = append(p.spec.Types, typ)
-				}
-			}
-			if len(p.spec.Types) == 0 {
-				err = outcome.Invalid("_type is empty: expected resource types between commas")
-			}
+			err = p.readTypes(reg, splitList(list))
 		case "_elements":
 			err = p.readElements(splitList(list))
 		case "includeAssociatedData":
-			for _, v := range splitList(list) {
-				switch v {
-				case "LatestProvenanceResources":
-					p.spec.Associated = cmpOr(p.spec.Associated, latestProvenance)
-				case "RelevantProvenanceResources":
-					p.spec.Associated = allProvenance
-				default:
-					err = p.ignore(outcome.RefusedParameter("includeAssociatedData is %q: expected LatestProvenanceResources or RelevantProvenanceResources", outcome.Clip(v)))
-				}
-			}
+			err = p.readAssociated(splitList(list))
 		case "organizeOutputBy":
 			err = p.ignore(outcome.RefusedParameter("organizeOutputBy is not served: files are by resource type"))
 		default:
@@ -200,11 +182,36 @@ func (p *exportReader) read(values url.Values) error {
 	return p.readPatients(values["patient"])
 }
 
-func cmpOr(a, b string) string {
-	if a != "" {
-		return a
+func (p *exportReader) readTypes(reg *search.Registry, list []string) error {
+	for _, typ := range list {
+		if p.s.Model.Resources[typ] == nil {
+			return outcome.Invalid("_type names %q, which is no resource type%s", outcome.Clip(typ), reg.NearestType(typ))
+		}
+		if !slices.Contains(p.spec.Types, typ) {
+			p.spec.Types = append(p.spec.Types, typ)
+		}
 	}
-	return b
+	if len(p.spec.Types) == 0 {
+		return outcome.Invalid("_type is empty: expected resource types between commas")
+	}
+	return nil
+}
+
+// readAssociated reads includeAssociatedData.
+func (p *exportReader) readAssociated(list []string) error {
+	for _, v := range list {
+		switch v {
+		case "LatestProvenanceResources":
+			p.spec.Associated = cmp.Or(p.spec.Associated, latestProvenance)
+		case "RelevantProvenanceResources":
+			p.spec.Associated = allProvenance
+		default:
+			if err := p.ignore(outcome.RefusedParameter("includeAssociatedData is %q: expected LatestProvenanceResources or RelevantProvenanceResources", outcome.Clip(v))); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // splitList reads a list: commas, repetition, or both.

@@ -85,7 +85,7 @@ type export struct {
 	pacer  *jobs.Pacer
 }
 
-// exportType is what an export knows of a resource type.
+// exportType is the rules of an export for a resource type.
 type exportType struct {
 	asked     bool
 	condition access.Condition
@@ -107,8 +107,8 @@ func (s *Service) newExport(ctx context.Context, spec *exportSpec, moment time.T
 	return &export{s: s, ctx: ctx, spec: spec, moment: moment, rights: rights, types: make(map[string]*exportType)}, nil
 }
 
-// of returns what the export knows of a type.
-func (e *export) of(typ string) (*exportType, error) {
+// typeRules returns the rules of the export for a type.
+func (e *export) typeRules(typ string) (*exportType, error) {
 	if t := e.types[typ]; t != nil {
 		return t, nil
 	}
@@ -293,7 +293,7 @@ func (t *exportType) passes(c *candidate) (yes, ask bool, err error) {
 
 // contains reports whether the export contains a version, but for _typeFilter where ask is true.
 func (e *export) contains(c *candidate, timed bool) (yes, ask bool, err error) {
-	t, err := e.of(c.ResourceType)
+	t, err := e.typeRules(c.ResourceType)
 	if err != nil || !t.asked {
 		return false, false, err
 	}
@@ -363,8 +363,8 @@ type patientSet struct {
 	patients, joined map[int64]bool
 }
 
-// of returns the set of a job.
-func (p *patientSets) of(job string) *patientSet {
+// setOfJob returns the patients of a job.
+func (p *patientSets) setOfJob(job string) *patientSet {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, s := range p.known {
@@ -385,7 +385,7 @@ func (e *export) loadPatients(ctx context.Context, job string) error {
 	if e.spec.Level == "system" {
 		return nil
 	}
-	set := e.s.sets.of(job)
+	set := e.s.sets.setOfJob(job)
 	set.once.Lock()
 	defer set.once.Unlock()
 	if set.patients == nil {
@@ -400,7 +400,7 @@ func (e *export) loadPatients(ctx context.Context, job string) error {
 }
 
 func (e *export) findPatients(ctx context.Context) (patients, joined map[int64]bool, err error) {
-	t, err := e.of("Patient")
+	t, err := e.typeRules("Patient")
 	if err != nil {
 		return nil, nil, err
 	}
@@ -419,17 +419,8 @@ func (e *export) findPatients(ctx context.Context) (patients, joined map[int64]b
 		if err != nil {
 			return nil, nil, err
 		}
-		for page := (store.MomentPage{ResourceType: "Patient", At: e.moment, Last: last}); page.After < last; {
-			page.Count = e.pacer.Size(pageResources)
-			err := e.pacer.Slice(ctx, page.Count, func() (err error) {
-				page.After, err = e.s.Store.VersionsAt(ctx, page, add)
-				return err
-			})
-			if err != nil {
-				return nil, nil, err
-			}
-		}
-		return patients, nil, nil
+		err = e.eachPage(ctx, store.MomentPage{ResourceType: "Patient", At: e.moment, Last: last}, add)
+		return patients, nil, err
 	}
 	ids := e.spec.Patients
 	if e.spec.Level == "Group" {
@@ -463,10 +454,38 @@ func (e *export) findPatients(ctx context.Context) (patients, joined map[int64]b
 	return patients, joined, err
 }
 
+// eachPage calls each with the resources from a page to page.Last, in pages, and gives way to requests.
+func (e *export) eachPage(ctx context.Context, page store.MomentPage, each func(*store.Stored) error) error {
+	for page.After < page.Last {
+		page.Count = e.pacer.Size(pageResources)
+		err := e.pacer.Slice(ctx, page.Count, func() (err error) {
+			page.After, err = e.s.Store.VersionsAt(ctx, page, each)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// inSlices calls read with all references, at most so many at a time, and gives way to requests.
+func (e *export) inSlices(ctx context.Context, refs []int64, most int, read func(some []int64) error) error {
+	for len(refs) > 0 {
+		n := min(e.pacer.Size(most), len(refs))
+		err := e.pacer.Slice(ctx, n, func() error { return read(refs[:n]) })
+		if err != nil {
+			return err
+		}
+		refs = refs[n:]
+	}
+	return nil
+}
+
 // members are the ids of the patients of the Group and of its member Groups at a moment. Groups
 // that the owner may not read have none.
 func (e *export) members(ctx context.Context, at time.Time) (map[string]bool, error) {
-	t, err := e.of("Group")
+	t, err := e.typeRules("Group")
 	if err != nil {
 		return nil, err
 	}
@@ -670,7 +689,7 @@ func (s *Service) writeWarnings(ctx context.Context, t *jobs.Task, warnings []js
 	out := s.newLines(ctx, t)
 	defer out.abort()
 	for _, line := range warnings {
-		if err := out.add(jobs.Errors, "OperationOutcome", line); err != nil {
+		if err := out.addLine(jobs.Errors, "OperationOutcome", line); err != nil {
 			return nil, err
 		}
 	}
@@ -692,7 +711,7 @@ func (e *export) planReads(ctx context.Context) (parts []jobs.Part, provenance b
 		if e.s.Model.Resources[typ] == nil {
 			continue
 		}
-		t, err := e.of(typ)
+		t, err := e.typeRules(typ)
 		if err != nil {
 			return nil, false, err
 		}
@@ -711,7 +730,7 @@ func (e *export) planReads(ctx context.Context) (parts []jobs.Part, provenance b
 			return nil, false, err
 		}
 		if high > 0 {
-			plan.add(exportSpan{typ, low - 1, high})
+			plan.addSpan(exportSpan{typ, low - 1, high})
 		}
 	}
 	plan.flush()
@@ -731,8 +750,8 @@ type spanPlan struct {
 	parts []jobs.Part
 }
 
-// add adds a span, in pieces where the parts read all of its surrogates.
-func (p *spanPlan) add(span exportSpan) {
+// addSpan adds a span, in pieces where the parts read all of its surrogates.
+func (p *spanPlan) addSpan(span exportSpan) {
 	if p.do == readMembers {
 		p.spans = append(p.spans, span)
 		return

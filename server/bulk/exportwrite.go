@@ -40,7 +40,7 @@ func (w *exportWriter) write(v fhir.Version) error {
 	if w.done%1000 == 0 {
 		w.task.Progress(w.done)
 	}
-	return w.out.add(jobs.Output, v.ResourceType, list[0].Body)
+	return w.out.addLine(jobs.Output, v.ResourceType, list[0].Body)
 }
 
 // offer writes a version of the level, if the export contains it, and notes what it refers to.
@@ -59,11 +59,11 @@ func (w *exportWriter) offer(v *store.Stored) error {
 	case !yes:
 		return nil
 	}
-	return w.take(c)
+	return w.writeNoted(c)
 }
 
-// take writes a version and notes what it refers to.
-func (w *exportWriter) take(c *candidate) error {
+// writeNoted writes a version and notes its references.
+func (w *exportWriter) writeNoted(c *candidate) error {
 	if w.spec.Level != "system" {
 		_, targets, err := c.terms()
 		if err != nil {
@@ -78,8 +78,8 @@ func (w *exportWriter) take(c *candidate) error {
 	return w.write(c.Version)
 }
 
-// settle asks the search engine of the resources that wait for it.
-func (w *exportWriter) settle(take func(*candidate) error) error {
+// askPending asks the search engine about the resources in w.asked, and writes those that pass.
+func (w *exportWriter) askPending(write func(*candidate) error) error {
 	byType := make(map[string][]int64)
 	for i := range w.asked {
 		v := &w.asked[i]
@@ -100,7 +100,7 @@ func (w *exportWriter) settle(take func(*candidate) error) error {
 			continue
 		}
 		c := &candidate{Stored: &w.asked[i], e: w.export}
-		err := take(c)
+		err := write(c)
 		c.release()
 		if err != nil {
 			return err
@@ -113,7 +113,7 @@ func (w *exportWriter) settle(take func(*candidate) error) error {
 // readSpans writes the resources of the level among some surrogates.
 func (w *exportWriter) readSpans(spans []exportSpan) error {
 	for _, span := range spans {
-		t, err := w.of(span.Type)
+		t, err := w.typeRules(span.Type)
 		if err != nil {
 			return err
 		}
@@ -144,7 +144,7 @@ func (w *exportWriter) readPage(page *store.MomentPage, offer func(*store.Stored
 	if page.After, err = w.s.Store.VersionsAt(w.ctx, *page, offer); err != nil {
 		return err
 	}
-	return w.settle(w.take)
+	return w.askPending(w.writeNoted)
 }
 
 // readMembers writes the resources of the level that refer to one of a few patients.
@@ -155,7 +155,7 @@ func (w *exportWriter) readMembers(spans []exportSpan) error {
 	}
 	slices.Sort(patients)
 	for _, span := range spans {
-		t, err := w.of(span.Type)
+		t, err := w.typeRules(span.Type)
 		if err != nil {
 			return err
 		}
@@ -172,7 +172,7 @@ func (w *exportWriter) readMembers(spans []exportSpan) error {
 				if err := w.s.Store.VersionsAtByRefs(w.ctx, some, w.moment, offer); err != nil {
 					return err
 				}
-				return w.settle(w.take)
+				return w.askPending(w.writeNoted)
 			})
 			if err != nil {
 				return err
@@ -206,19 +206,6 @@ func (w *exportWriter) readPatients(span exportSpan, t *exportType, patients []i
 	return nil
 }
 
-// inSlices calls read with all references, at most so many at a time, and gives way to requests.
-func (e *export) inSlices(ctx context.Context, refs []int64, most int, read func(some []int64) error) error {
-	for len(refs) > 0 {
-		n := min(e.pacer.Size(most), len(refs))
-		err := e.pacer.Slice(ctx, n, func() error { return read(refs[:n]) })
-		if err != nil {
-			return err
-		}
-		refs = refs[n:]
-	}
-	return nil
-}
-
 // readTargets writes what resources of the level refer to, unless it is in a patient's compartment.
 func (w *exportWriter) readTargets() error {
 	results, err := w.s.Jobs.Results(w.ctx, w.task.Job.ID)
@@ -246,7 +233,7 @@ func (w *exportWriter) readTargets() error {
 func (w *exportWriter) targetsOf(refs []int64) error {
 	var found []store.Stored
 	err := w.s.Store.VersionsAtByRefs(w.ctx, refs, w.moment, func(v *store.Stored) error {
-		t, err := w.of(v.ResourceType)
+		t, err := w.typeRules(v.ResourceType)
 		if err != nil || !t.asked || t.self || v.ResourceType == "Provenance" {
 			return err
 		}
@@ -279,14 +266,14 @@ func (w *exportWriter) targetsOf(refs []int64) error {
 			return err
 		}
 	}
-	return w.settle(func(c *candidate) error { return w.write(c.Version) })
+	return w.askPending(func(c *candidate) error { return w.write(c.Version) })
 }
 
 // ofPatients returns which of some versions are in the compartment of any patient.
 func (w *exportWriter) ofPatients(versions []store.Stored) (map[int64]bool, error) {
 	by := make(map[int64][]int64) // versions by what may be a patient
 	for i := range versions {
-		t, err := w.of(versions[i].ResourceType)
+		t, err := w.typeRules(versions[i].ResourceType)
 		if err != nil {
 			return nil, err
 		}
@@ -401,7 +388,7 @@ type newestProvenance struct {
 
 // provenance reads what a Provenance is about; ok is false for one that is hidden or filtered out.
 func (w *exportWriter) provenance(v *store.Stored) (p provenanceOf, ok bool, err error) {
-	t, err := w.of("Provenance")
+	t, err := w.typeRules("Provenance")
 	if err != nil {
 		return p, false, err
 	}
@@ -456,7 +443,7 @@ func (w *exportWriter) aboutExported(list []provenanceOf, exact bool) (map[int64
 			c := &candidate{Stored: v, e: w.export}
 			defer c.release()
 			if !exact {
-				t, err := w.of(v.ResourceType)
+				t, err := w.typeRules(v.ResourceType)
 				if err != nil {
 					return err
 				}
@@ -516,7 +503,7 @@ func (w *exportWriter) readDeletions() error {
 			line = append(line, `{"request":{"method":"DELETE","url":"`+ref+`"}}`...)
 		}
 		refs = refs[:0]
-		return w.out.add(jobs.Deleted, "Bundle", append(line, "]}"...))
+		return w.out.addLine(jobs.Deleted, "Bundle", append(line, "]}"...))
 	}
 	// Deleted patients come first: others were in their compartments.
 	slices.SortStableFunc(types, func(a, b string) int { return firstPatient(a) - firstPatient(b) })
@@ -525,7 +512,7 @@ func (w *exportWriter) readDeletions() error {
 		if w.s.Model.Resources[typ] == nil {
 			continue
 		}
-		t, err := w.of(typ)
+		t, err := w.typeRules(typ)
 		if err != nil {
 			return err
 		}

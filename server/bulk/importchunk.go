@@ -68,14 +68,9 @@ func (c *chunks) split(raw io.Reader) (err error) {
 		}
 	}()
 	counted := &countingReader{r: raw}
-	in := bufio.NewReaderSize(counted, lineChunk)
-	if head, _ := in.Peek(2); len(head) == 2 && head[0] == 0x1f && head[1] == 0x8b {
-		z, err := gzip.NewReader(in)
-		if err != nil {
-			return c.unreadable(counted, err)
-		}
-		defer z.Close()
-		in = bufio.NewReaderSize(z, lineChunk)
+	in, err := unpack(counted)
+	if err != nil {
+		return c.unreadable(counted, err)
 	}
 	bomb := cmp.Or(c.bomb, bombBytes)
 	var line []byte
@@ -101,20 +96,12 @@ func (c *chunks) split(raw io.Reader) (err error) {
 			return c.unreadable(counted, err)
 		}
 		number++
-		text := bytes.TrimSpace(line)
-		switch {
-		case length > int64(len(line))+3 || int64(len(text)) > c.maxLine: // 3: the mark of the byte order
+		stored, failed := c.addLine(number, line, length)
+		if failed != nil {
+			return failed
+		}
+		if blank += length; stored {
 			blank = 0
-			if err := c.add(number, nil, true); err != nil {
-				return err
-			}
-		case len(text) > 0:
-			blank = 0
-			if err := c.add(number, text, false); err != nil {
-				return err
-			}
-		default:
-			blank += length
 		}
 		if line, length = line[:0], 0; cap(line) > chunkBytes {
 			line = nil
@@ -126,6 +113,29 @@ func (c *chunks) split(raw io.Reader) (err error) {
 			return c.ctx.Err()
 		}
 	}
+}
+
+// unpack returns a reader of an input that may be gzip.
+func unpack(raw io.Reader) (*bufio.Reader, error) {
+	in := bufio.NewReaderSize(raw, lineChunk)
+	if head, _ := in.Peek(2); len(head) < 2 || head[0] != 0x1f || head[1] != 0x8b {
+		return in, nil
+	}
+	z, err := gzip.NewReader(in)
+	return bufio.NewReaderSize(z, lineChunk), err
+}
+
+// addLine stores a line, unless it is blank. length is the length of the whole line; of one that is too long, line may
+// be a part.
+func (c *chunks) addLine(number int64, line []byte, length int64) (stored bool, err error) {
+	text := bytes.TrimSpace(line)
+	switch {
+	case length > int64(len(line))+3 || int64(len(text)) > c.maxLine: // 3: the mark of the byte order
+		return true, c.addRecord(number, nil, true)
+	case len(text) > 0:
+		return true, c.addRecord(number, text, false)
+	}
+	return false, nil
 }
 
 // unreadable is the error of an input that could not be read to its end: its own, where the bytes came.
@@ -155,8 +165,8 @@ func (r *countingReader) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// add stores one line.
-func (c *chunks) add(number int64, text []byte, long bool) error {
+// addRecord stores one line.
+func (c *chunks) addRecord(number int64, text []byte, long bool) error {
 	size := int64(recordHead + len(text))
 	if c.bytes+size > c.check {
 		if c.room != nil {
@@ -217,8 +227,8 @@ func (c *chunks) finish() error {
 	return err
 }
 
-// parts are the parts that store the lines of the files.
-func (c *chunks) parts(input int) []jobs.Part {
+// lineParts are the parts that store the lines of the files.
+func (c *chunks) lineParts(input int) []jobs.Part {
 	var out []jobs.Part
 	for _, f := range c.files {
 		out = append(out, jobs.Part{Spec: importPart{Do: storeLines, Input: input, Path: f.Path}})

@@ -169,7 +169,7 @@ func (p *importReader) upload(ctx context.Context, x *web.Exchange, r *http.Requ
 	if j.Files = c.files; p.spec.Failure == "" {
 		j.Total = c.lines
 	}
-	return j, append(c.parts(0), jobs.Part{Stage: 1, Spec: importPart{Do: reportImport}}), nil
+	return j, append(c.lineParts(0), jobs.Part{Stage: 1, Spec: importPart{Do: reportImport}}), nil
 }
 
 // dropFiles removes the files of a job that was not added.
@@ -223,7 +223,7 @@ func (s *Service) fetchInput(ctx context.Context, t *jobs.Task, spec *importSpec
 	if err != nil {
 		return jobs.Result{}, err
 	}
-	return jobs.Result{Parts: c.parts(input), Files: c.files, Total: c.lines, Data: importData{Input: input}}, nil
+	return jobs.Result{Parts: c.lineParts(input), Files: c.files, Total: c.lines, Data: importData{Input: input}}, nil
 }
 
 // sourceClient is the HTTP client for the sources of imports.
@@ -523,7 +523,7 @@ func (s *Service) reportImport(ctx context.Context, t *jobs.Task, spec *importSp
 		out.prefix += "-" + name
 		out.max = 1 << 62 // the file is bounded by its lines
 		defer out.abort()
-		if err := each(func(line []byte) error { return out.add(jobs.Errors, "OperationOutcome", line) }); err != nil {
+		if err := each(func(line []byte) error { return out.addLine(jobs.Errors, "OperationOutcome", line) }); err != nil {
 			return err
 		}
 		made, err := out.close()

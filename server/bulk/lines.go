@@ -41,8 +41,8 @@ const (
 	checkEvery = 64 << 20 // bytes between two looks at the quota
 )
 
-// add writes a line: a resource, without a line feed.
-func (l *lines) add(kind, typ string, body []byte) error {
+// addLine writes a line: a resource, without a line feed.
+func (l *lines) addLine(kind, typ string, body []byte) error {
 	if bytes.IndexByte(body, '\n') >= 0 || bytes.IndexByte(body, '\r') >= 0 {
 		var compact bytes.Buffer
 		if err := json.Compact(&compact, body); err != nil {

