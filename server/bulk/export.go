@@ -22,7 +22,7 @@ import (
 	"kiln/server/smart"
 )
 
-// exportSpec is what an export contains, as the kick-off asks for it.
+// exportSpec is the parameters of an export.
 type exportSpec struct {
 	Level    string              `json:"level"` // system, Patient or Group
 	Group    string              `json:"group,omitempty"`
@@ -32,8 +32,7 @@ type exportSpec struct {
 	Filters  map[string][]string `json:"filters,omitempty"`  // of _typeFilter: queries by type, ORed
 	Elements map[string][]string `json:"elements,omitempty"` // of _elements, by type; "" is for every type
 	Patients []string            `json:"patients,omitempty"` // ids of patient
-	// Associated is which Provenance comes beside each exported resource: latest, all, or "" for
-	// what the level says.
+	// Associated selects the Provenance of each exported resource: latest, all, or "" for the rule of the level.
 	Associated string `json:"associated,omitempty"`
 	// Warnings are lines of errors: parameters that handling=lenient has ignored.
 	Warnings []json.RawMessage `json:"warnings,omitempty"`
@@ -136,7 +135,7 @@ type exportReader struct {
 	spec    exportSpec
 }
 
-// ignore is err, unless the client wants what is not served to be ignored.
+// ignore returns err, or nil with a warning where the client asked for lenient handling.
 func (p *exportReader) ignore(err error) error {
 	warnings, err := lenientWarnings(p.lenient, err)
 	p.spec.Warnings = append(p.spec.Warnings, warnings...)
@@ -336,7 +335,7 @@ func (p *exportReader) readFilters(list []string) error {
 	return nil
 }
 
-// badRequest is err with status 400: what is wrong in a filter is wrong in the request.
+// badRequest returns err with status 400: a fault of a filter is a fault of the request.
 func badRequest(err error) error {
 	if outcome.Is(err, outcome.CodeNotSupported) {
 		return outcome.RefusedParameter("%s", err)

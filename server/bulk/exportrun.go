@@ -32,12 +32,12 @@ type exportPart struct {
 	Spans []exportSpan `json:"spans,omitempty"`
 }
 
-// What a part does.
+// The kinds of parts, and the sizes of their work.
 const (
 	planExport       = "plan"
 	readSpans        = "read"       // the resources of the level
 	readMembers      = "members"    // the same, found by the references to a few patients
-	readTargets      = "targets"    // what resources of the level refer to
+	readTargets      = "targets"    // targets of the references of the level
 	readProvenance   = "provenance" // Provenance of exported resources
 	readDeletions    = "deletions"
 	partResources    = 250_000 // surrogates of a part
@@ -80,7 +80,7 @@ type export struct {
 	types  map[string]*exportType
 	// patients are the references of the patients of the level; nil at the level of the system.
 	patients map[int64]bool
-	// joined are those who are in the Group and were not at _since.
+	// joined are the patients who became members of the Group after _since.
 	joined map[int64]bool
 	pacer  *jobs.Pacer
 }
@@ -241,8 +241,8 @@ func (e *export) inLevel(t *exportType, c *candidate) (bool, error) {
 	return t.patientsOf(c, func(ref int64) bool { return e.patients[ref] })
 }
 
-// inTime reports whether a version is between _since and _until. That of a patient who joined the
-// Group since is in any case behind _since.
+// inTime reports whether a version is between _since and _until. If a patient became a member of the Group after
+// _since, the versions in the patient's compartment are in time whatever their age.
 func (e *export) inTime(t *exportType, c *candidate) (bool, error) {
 	if !e.spec.Until.IsZero() && !c.LastUpdated.Before(e.spec.Until) {
 		return false, nil
@@ -603,7 +603,7 @@ func (s *Service) runExport(ctx context.Context, t *jobs.Task) (jobs.Result, err
 	return jobs.Result{Files: files, Done: w.done, Data: partData{Targets: encodeRefs(w.targets)}}, nil
 }
 
-// partData is what a part leaves for later parts.
+// partData is the result of a part that later parts read.
 type partData struct {
 	Targets string `json:"targets,omitempty"` // references, 8 bytes each, as base64
 }

@@ -43,7 +43,7 @@ func (w *exportWriter) write(v fhir.Version) error {
 	return w.out.addLine(jobs.Output, v.ResourceType, list[0].Body)
 }
 
-// offer writes a version of the level, if the export contains it, and notes what it refers to.
+// offer writes a version of the level, if the export contains it, and notes its references.
 func (w *exportWriter) offer(v *store.Stored) error {
 	c := &candidate{Stored: v, e: w.export}
 	defer c.release()
@@ -308,7 +308,7 @@ func (w *exportWriter) ofPatients(versions []store.Stored) (map[int64]bool, erro
 	return inside, nil
 }
 
-// provenanceOf is what a Provenance is about.
+// provenanceOf is a Provenance with its targets.
 type provenanceOf struct {
 	store.Stored
 	recorded time.Time
@@ -327,7 +327,7 @@ func (w *exportWriter) readProvenance() error {
 	if associated == "" {
 		page.Since, page.Until = w.spec.Since, w.spec.Until
 	}
-	newest := make(map[int64]newestProvenance) // by what it is about
+	newest := make(map[int64]newestProvenance) // by target
 	read := func(each func(p *provenanceOf, about []int64) error) (err error) {
 		var list []provenanceOf
 		page.After, err = w.s.Store.VersionsAt(w.ctx, page, func(v *store.Stored) error {
@@ -386,7 +386,7 @@ type newestProvenance struct {
 	recorded time.Time
 }
 
-// provenance reads what a Provenance is about; ok is false for one that is hidden or filtered out.
+// provenance reads the targets of a Provenance; ok is false for a Provenance that is hidden or filtered out.
 func (w *exportWriter) provenance(v *store.Stored) (p provenanceOf, ok bool, err error) {
 	t, err := w.typeRules("Provenance")
 	if err != nil {

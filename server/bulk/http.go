@@ -234,11 +234,11 @@ type manifestFile struct {
 	Count    int64  `json:"count"`
 }
 
-// sharedState is what the parts of a job have found out for later ones.
+// sharedState is the results of parts that all later parts of the job need.
 type sharedState struct {
 	Moment time.Time `json:"moment"`
 	Since  bool      `json:"since"` // the manifest lists deletions
-	// Outputs are what an import made of its inputs.
+	// Outputs are the numbers of an import, by input.
 	Outputs []importOutput `json:"outputs,omitempty"`
 }
 
@@ -358,7 +358,7 @@ func (s *Service) download(w http.ResponseWriter, r *http.Request) {
 	h.Add("Vary", "Accept-Encoding")
 	if r.Header.Get("Range") == "" && web.WantsGzip(r) {
 		h.Set("Content-Encoding", "gzip")
-		h.Set("ETag", `"`+j.ID+"-"+f.Name+`.gz"`) // other bytes than those of a Range
+		h.Set("ETag", `"`+j.ID+"-"+f.Name+`.gz"`) // a Range counts the bytes without gzip
 		x.WriteHeader(http.StatusOK)
 		if r.Method == http.MethodHead {
 			return

@@ -53,7 +53,7 @@ func (s *Service) searchJob(ctx context.Context, k rest.KickOff) (*jobs.Job, []j
 	if k.Operation == "" {
 		_, err = s.CheckSearch(ctx, spec.search(nil))
 	} else {
-		_, err = s.everything(ctx, &spec, url.Values{"_count": {"1"}}) // what is wrong with the request
+		_, err = s.everything(ctx, &spec, url.Values{"_count": {"1"}}) // fails where the request has a fault
 	}
 	if err != nil {
 		return nil, nil, err
@@ -69,7 +69,7 @@ func (p *searchSpec) search(page url.Values) interaction.SearchParams {
 	return interaction.SearchParams{ResourceType: p.ResourceType, Compartment: p.Compartment, CompartmentID: p.InID, Values: merged(p.Values, page), Lenient: p.Lenient}
 }
 
-// merged are values with those of a page.
+// merged returns the values of a search with the values of a page.
 func merged(values, page url.Values) url.Values {
 	out := make(url.Values, len(values)+len(page))
 	for name, list := range values {

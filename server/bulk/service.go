@@ -53,7 +53,7 @@ type Service struct {
 	comparing sync.Mutex // held by compareStorage
 	mark      string     // of Storage; "" before the first comparison
 	compared  time.Time
-	shared    atomic.Bool // Storage is that of the other servers of the database
+	shared    atomic.Bool // the other servers of the database have the same Storage
 	polls     pollCounter
 	sets      patientSets
 	uploads   uploads
@@ -133,8 +133,8 @@ func (s *Service) RunsJobs() bool {
 // orphanAge is the age from which files of no job are removed: an upload is stored before its job is added.
 const orphanAge = 24 * time.Hour
 
-// Sweep removes the files of uploads that were broken off by the end of a server, and what a server has
-// written behind its lease.
+// Sweep removes files of no job: of uploads that the end of a server broke off, and files that a server wrote after
+// the end of its lease.
 func (s *Service) Sweep(ctx context.Context) error {
 	if !s.shared.Load() {
 		return nil
@@ -207,13 +207,13 @@ func (c *pollCounter) allow(job string, most int, now time.Time) (wait time.Dura
 	return 0
 }
 
-// auditJob records an export or import. what is kickoff, end, cancel or download.
-func (s *Service) auditJob(e audit.Event, job *jobs.Job, what string) {
+// auditJob records an event of an export or import; the event is kickoff, end, cancel or download.
+func (s *Service) auditJob(e audit.Event, job *jobs.Job, event string) {
 	if s.Audit == nil || s.Audit.Rest() == audit.Off || job.Type != "export" && job.Type != "import" {
 		return
 	}
-	e.Interaction, e.Action = job.Type+"-"+what, "E"
-	if what == "download" {
+	e.Interaction, e.Action = job.Type+"-"+event, "E"
+	if event == "download" {
 		e.Action = "R"
 	}
 	_, path, _ := strings.Cut(job.Request, "://")

@@ -31,7 +31,7 @@ type Storage interface {
 	RemoveJob(ctx context.Context, job string) error
 	// SignedURL is a URL from which anybody can read a file for a time, "" where there are none.
 	SignedURL(ctx context.Context, path, contentType string) (string, error)
-	// Mark returns what tells this storage from others; it makes it where there is none.
+	// Mark returns the random name of this storage. It makes one where there is none.
 	Mark(ctx context.Context) (string, error)
 }
 

@@ -1,5 +1,5 @@
 // Package retention removes old AuditEvents and old versions of resources, as jobs of the core of
-// package jobs. It decides what is old; the tables belong to package store.
+// package jobs. It decides which of them are old; the tables belong to package store.
 //
 //	Start ──> job ──> part "plan": counts, fixes the instants
 //	                    ├──> part "audit":   AuditEvents from before audit.retention_days
@@ -297,7 +297,7 @@ func (s *Service) jobEnded(ctx context.Context, j *jobs.Job) {
 	s.Audit(e)
 }
 
-// countRemoved says what the parts of a job have removed.
+// countRemoved describes the numbers of removed resources of a job.
 func (s *Service) countRemoved(ctx context.Context, job string) (string, error) {
 	results, err := s.Jobs.Results(ctx, job)
 	if err != nil {

@@ -85,11 +85,19 @@ func (s *Service) export(ctx context.Context, x *web.Exchange, r *http.Request, 
 	})
 }
 
+// namesRespondAsync reports whether a value of Prefer has respond-async.
+func namesRespondAsync(prefer string) bool {
+	for item := range strings.FieldsFuncSeq(prefer, func(c rune) bool { return c == ',' || c == ';' }) {
+		if strings.TrimSpace(item) == "respond-async" {
+			return true
+		}
+	}
+	return false
+}
+
 // readExport reads and checks a kick-off.
 func (s *Service) readExport(ctx context.Context, r *http.Request, k rest.KickOff) (*exportSpec, error) {
-	if !slices.ContainsFunc(r.Header.Values("Prefer"), func(v string) bool {
-		return slices.ContainsFunc(strings.FieldsFunc(v, func(c rune) bool { return c == ',' || c == ';' }), func(p string) bool { return strings.TrimSpace(p) == "respond-async" })
-	}) {
+	if !slices.ContainsFunc(r.Header.Values("Prefer"), namesRespondAsync) {
 		return nil, outcome.New(outcome.CodeRequired, "%s is asynchronous: expected the header Prefer: respond-async", k.Operation).At("Prefer")
 	}
 	list, err := s.readInputs(r, k.Operation)
@@ -137,29 +145,44 @@ func (s *Service) readExport(ctx context.Context, r *http.Request, k rest.KickOf
 	if len(spec.Outputs) == 0 {
 		return nil, outcome.New(outcome.CodeRequired, "%s is missing: the views to export", subjectName).At(subjectName)
 	}
-	spec.Format = "ndjson"
-	if q.format != "" {
-		typ, _, _ := strings.Cut(strings.ReplaceAll(q.format, " ", "+"), ";")
-		form, ok := format.Find(strings.TrimSpace(typ))
-		if !ok {
-			return nil, outcome.RefusedParameter("_format is %q: expected ndjson, csv, json or parquet", outcome.Clip(q.format)).At("_format")
-		}
-		spec.Format = form.Name
+	if spec.Format, err = exportFormat(q.format); err != nil {
+		return nil, err
 	}
 	spec.Header, spec.Patients, spec.Groups, spec.Since = q.header, q.patients, q.groups, q.since
-	names := make(map[string]bool)
-	for _, o := range spec.Outputs {
-		if names[o.Name] {
-			return nil, outcome.Invalid("two outputs have the name %s", outcome.Clip(o.Name)).At(subjectName)
-		}
-		names[o.Name] = true
-		if err := s.checkRights(ctx, o.Resource); err != nil {
-			return nil, err
-		}
+	if err := s.checkOutputs(ctx, spec.Outputs, subjectName); err != nil {
+		return nil, err
 	}
 	// Absent patients and Groups are an error of the request.
 	_, err = s.Bulk.NewReading(ctx, bulk.ReadingSpec{ResourceType: spec.Outputs[0].Resource, Patients: spec.Patients, Groups: spec.Groups}, s.Now().Add(time.Hour))
 	return spec, err
+}
+
+// exportFormat returns the name of the format of a _format.
+func exportFormat(text string) (string, error) {
+	if text == "" {
+		return "ndjson", nil
+	}
+	typ, _, _ := strings.Cut(strings.ReplaceAll(text, " ", "+"), ";")
+	form, ok := format.Find(strings.TrimSpace(typ))
+	if !ok {
+		return "", outcome.RefusedParameter("_format is %q: expected ndjson, csv, json or parquet", outcome.Clip(text)).At("_format")
+	}
+	return form.Name, nil
+}
+
+// checkOutputs fails where two outputs have one name, or the principal has no right to an output.
+func (s *Service) checkOutputs(ctx context.Context, outputs []exportOutput, subjectName string) error {
+	names := make(map[string]bool)
+	for _, o := range outputs {
+		if names[o.Name] {
+			return outcome.Invalid("two outputs have the name %s", outcome.Clip(o.Name)).At(subjectName)
+		}
+		names[o.Name] = true
+		if err := s.checkRights(ctx, o.Resource); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // readSubject reads one subject with its parts.
