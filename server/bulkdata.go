@@ -42,7 +42,7 @@ func (s *Server) bulkData() (*bulk.Service, error) {
 	}
 	b.Jobs = &jobs.Core{Pool: s.Store.Pool(), Settings: func() jobs.Settings { return s.derived.Load().jobs }, NewID: rand.Text, Logger: s.Logger,
 		Remove: func(ctx context.Context, job string) error { return b.Storage.RemoveJob(ctx, job) }, Sweep: b.Sweep, Authorization: s.Config.Auth.Enabled,
-		Requests: s.inFlight.Any}
+		Requests: s.inFlight.Total}
 	b.Jobs.Kinds = b.Kinds()
 	b.Jobs.Open(s.Metrics)
 	return b, nil

@@ -173,9 +173,9 @@ type Core struct {
 	Sweep func(ctx context.Context) error
 	// Authorization says that jobs have clients and users, which can be disabled.
 	Authorization bool
-	// Requests reports whether requests are in flight on this server or were within a time: the jobs give
-	// way to them (Pacer). nil has none.
-	Requests func(within time.Duration) bool
+	// Requests returns the time that requests have been in flight on this server so far, added up: the jobs give way
+	// to them (Pacer). nil has none.
+	Requests func() time.Duration
 
 	pace      *pace
 	holder    string

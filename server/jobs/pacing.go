@@ -16,15 +16,22 @@ import (
 const (
 	sliceTime    = 2 * time.Millisecond // the size of slices is chosen for this time
 	leastSlice   = 25                   // a slice has at least one in so many of its full size: a transaction has costs of its own
-	restFactor   = 9                    // a rest is so many times as long as its slice: jobs have a tenth of the time of one worker
+	restFactor   = 9                    // under full load a rest is so many times as long as its slice: jobs have a tenth of the time of one worker
 	longestRest  = time.Second          // also the longest wait for the slices of other parts
 	lookForQuiet = 5 * time.Millisecond // between two looks for whether requests still come
-	quietAfter   = 100 * time.Millisecond
+)
+
+// How many requests are in flight, on average over loadWindow. A thousand requests a second that take a millisecond
+// are one.
+const (
+	loadWindow = 100 * time.Millisecond
+	leastLoad  = 0.05 // below it jobs have their full speed
+	fullLoad   = 0.5  // from it on rests have their full length
 )
 
 // pace makes the jobs of this server give way to its requests.
 type pace struct {
-	busy  func() bool // requests are in flight, or were less than quietAfter ago
+	load  func() float64 // of requests: 0 below leastLoad, 1 from fullLoad on
 	now   func() time.Time
 	sleep func(ctx context.Context, d time.Duration)
 	turn  chan struct{} // has room for one: the part that works while requests come
@@ -33,9 +40,10 @@ type pace struct {
 	rested prometheus.Counter
 }
 
-func newPace(requests func(within time.Duration) bool) *pace {
-	return &pace{
-		busy: func() bool { return requests != nil && requests(quietAfter) },
+// newPace returns the pace beside requests that have been in flight for a time so far, added up; nil has none.
+func newPace(requests func() time.Duration) *pace {
+	p := &pace{
+		load: func() float64 { return 0 },
 		now:  time.Now,
 		sleep: func(ctx context.Context, d time.Duration) {
 			timer := time.NewTimer(d)
@@ -48,7 +56,44 @@ func newPace(requests func(within time.Duration) bool) *pace {
 		turn:   make(chan struct{}, 1),
 		rested: prometheus.NewCounter(prometheus.CounterOpts{Name: "service_job_rest_seconds_total", Help: "Time that parts of jobs have rested because requests came, in seconds."}),
 	}
+	if requests != nil {
+		p.load = (&loadMeter{total: requests}).measure
+	}
+	return p
 }
+
+// loadMeter measures the load of requests.
+type loadMeter struct {
+	total func() time.Duration // that requests have been in flight so far, added up
+
+	mu   sync.Mutex
+	at   time.Time // the end of the last window
+	last time.Duration
+	load float64 // of the last window
+}
+
+// measure returns the load of the last window that has ended.
+func (m *loadMeter) measure() float64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := time.Now()
+	if passed := now.Sub(m.at); passed >= loadWindow {
+		total := m.total()
+		m.load = loadOf(float64(total-m.last) / float64(passed))
+		m.at, m.last = now, total
+	}
+	return m.load
+}
+
+// loadOf is the load of so many requests in flight.
+func loadOf(requests float64) float64 {
+	if requests < leastLoad {
+		return 0
+	}
+	return min(requests/fullLoad, 1)
+}
+
+func (p *pace) busy() bool { return p.load() > 0 }
 
 // takeTurn waits until no other part works, at most for longestRest.
 func (p *pace) takeTurn(ctx context.Context) (leave func(), err error) {
@@ -64,10 +109,10 @@ func (p *pace) takeTurn(ctx context.Context) (leave func(), err error) {
 	}
 }
 
-// endOfRest is the time until which jobs rest that have worked for a while: restFactor times as long, at most
-// longestRest.
+// endOfRest is the time until which jobs rest that have worked for a while: under full load restFactor times as long,
+// at most longestRest.
 func (p *pace) endOfRest(worked time.Duration) time.Time {
-	return p.now().Add(min(restFactor*worked, longestRest))
+	return p.now().Add(min(time.Duration(restFactor*p.load()*float64(worked)), longestRest))
 }
 
 // restUntil waits until a time while requests come.
@@ -89,8 +134,8 @@ func (p *pace) restUntil(ctx context.Context, end time.Time) error {
 //	without requests   |    slice    |    slice    |    slice    |     each part for itself
 //	with requests      |slice|       rest       |slice|       rest     one part at a time
 //
-// While requests come, slices are short, and jobs have a tenth of the time of one worker; see the
-// constants. A nil Pacer has the full speed. Several goroutines can use one Pacer; a slice must not contain
+// While requests come, slices are short; the more are in flight, the longer are the rests, until jobs have a tenth of
+// the time of one worker: see the constants. A nil Pacer has the full speed. Several goroutines can use one Pacer; a slice must not contain
 // another one.
 type Pacer struct {
 	pace *pace

@@ -20,7 +20,13 @@ type clock struct {
 
 func newClock() *clock {
 	c := &clock{at: time.Unix(1000, 0)}
-	c.pace = newPace(func(time.Duration) bool { return c.requests.Load() })
+	c.pace = newPace(nil)
+	c.load = func() float64 {
+		if c.requests.Load() {
+			return 1
+		}
+		return 0
+	}
 	c.now = func() time.Time { return c.at }
 	c.sleep = func(_ context.Context, d time.Duration) {
 		c.at = c.at.Add(d)
@@ -69,13 +75,42 @@ func TestPaceOfJobs(t *testing.T) {
 	if sizes := c.work(t, p, 1000, 20*time.Microsecond); !slices.Equal(sizes, slices.Repeat([]int{100}, 10)) {
 		t.Errorf("slices of 20 us an item are %v, want 100 items: 2 ms", sizes)
 	}
-	// The first slice follows one of 20 ms.
-	if took, rests := c.at.Sub(began), c.sumRests(); rests != 342*time.Millisecond || took != 362*time.Millisecond {
-		t.Errorf("40 ms of work take 20 ms and %s, with %s of rests, want a tenth of the time before the last slice", took, rests)
+	// The first slice follows one without requests, which needs no rest.
+	if took, rests := c.at.Sub(began), c.sumRests(); rests != 162*time.Millisecond || took != 182*time.Millisecond {
+		t.Errorf("20 ms of work take %s, with %s of rests, want a tenth of the time before the last slice", took, rests)
 	}
 	c.requests.Store(false)
 	if sizes := c.work(t, p, 1000, 20*time.Microsecond); !slices.Equal(sizes, []int{1000}) || c.sumRests() != 0 {
 		t.Errorf("when the requests have ended, the slices are %v", sizes)
+	}
+}
+
+// The load is the average of requests in flight: below leastLoad jobs have their full speed, below fullLoad shorter rests.
+func TestLoadOfRequests(t *testing.T) {
+	for requests, want := range map[float64]float64{0: 0, 0.04: 0, 0.05: 0.1, 0.25: 0.5, 0.5: 1, 30: 1} {
+		if got := loadOf(requests); got != want {
+			t.Errorf("the load of %v requests in flight is %v, want %v", requests, got, want)
+		}
+	}
+	var total atomic.Int64
+	m := &loadMeter{total: func() time.Duration { return time.Duration(total.Load()) }}
+	if got := m.measure(); got != 0 {
+		t.Errorf("the load before any request is %v", got)
+	}
+	total.Store(int64(time.Hour))
+	if got := m.measure(); got != 0 {
+		t.Errorf("the load within the first window is %v", got)
+	}
+	m.at = m.at.Add(-time.Minute)
+	if got := m.measure(); got != 1 {
+		t.Errorf("the load of an hour within a minute is %v", got)
+	}
+
+	c := newClock()
+	c.load = func() float64 { return 0.5 }
+	c.work(t, &Pacer{pace: c.pace}, 80, 100*time.Microsecond)
+	if d := c.sumRests(); d != 18*time.Millisecond {
+		t.Errorf("under half the load a part rests %s after 4 ms of work", d)
 	}
 }
 
@@ -137,6 +172,8 @@ func TestRestEnds(t *testing.T) {
 	}
 
 	c.requests.Store(true)
+	c.sleep = sleep
+	c.work(t, p, 40, 10*time.Millisecond)
 	ctx, cancel := context.WithCancel(t.Context())
 	c.sleep = func(context.Context, time.Duration) { cancel() }
 	if err := p.Slice(ctx, 1, func() error { panic("a part works that is stopped") }); err != context.Canceled {

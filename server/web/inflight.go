@@ -1,42 +1,55 @@
 package web
 
 import (
-	"sync/atomic"
+	"sync"
 	"time"
 )
 
-// InFlight counts requests in flight. It does not count the requests of groups with Group.Background, streams, and
-// kick-offs of jobs. The zero value has none.
+// InFlight measures how many requests are in flight. It does not count the requests of groups with Group.Background,
+// streams, and kick-offs of jobs. The zero value has none.
 type InFlight struct {
-	count atomic.Int64
-	ended atomic.Int64 // the last end of a request, Unix nanoseconds
+	mu    sync.Mutex
+	count int
+	since time.Time     // of count
+	total time.Duration // before since
 }
 
-// Any reports whether a request is in flight or has ended within a time.
-func (f *InFlight) Any(within time.Duration) bool {
-	return f.count.Load() > 0 || time.Since(time.Unix(0, f.ended.Load())) < within
+// Total returns the time that requests have been in flight so far: for two requests it grows by two seconds a second.
+func (f *InFlight) Total() time.Duration {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.advance()
+	return f.total
 }
 
-// countInFlight counts a request of a group until LeaveFlight or its end.
+// advance adds the time of the present count.
+func (f *InFlight) advance() {
+	now := time.Now()
+	if f.count > 0 {
+		f.total += time.Duration(f.count) * now.Sub(f.since)
+	}
+	f.since = now
+}
+
+func (f *InFlight) add(n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.advance()
+	f.count += n
+}
+
+// countInFlight counts a request of a group until LeaveFlight.
 func (x *Exchange) countInFlight(g Group) {
 	if f := x.mux.InFlight; f != nil && !g.Background {
-		f.count.Add(1)
+		f.add(1)
 		x.inFlight = true
 	}
 }
 
-// LeaveFlight says that nobody waits for a quick answer to the request: it is not counted any more.
+// LeaveFlight says that the request has ended, or that nobody waits for a quick answer: it is not counted any more.
 func (x *Exchange) LeaveFlight() {
 	if x.inFlight {
 		x.inFlight = false
-		x.mux.InFlight.count.Add(-1)
-	}
-}
-
-// endFlight ends the count of an answered request.
-func (x *Exchange) endFlight() {
-	if x.inFlight {
-		x.mux.InFlight.ended.Store(time.Now().UnixNano())
-		x.LeaveFlight()
+		x.mux.InFlight.add(-1)
 	}
 }

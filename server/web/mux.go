@@ -228,7 +228,7 @@ func isConsole(path string) bool { return path == "/console" || strings.HasPrefi
 // logged.
 func (m *Mux) finish(x *Exchange, r *http.Request) {
 	p := recover()
-	x.endFlight()
+	x.LeaveFlight()
 	if p == http.ErrAbortHandler {
 		panic(p)
 	}
