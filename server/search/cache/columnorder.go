@@ -212,3 +212,7 @@ func (p *part) runs(page *Page) iter.Seq[run] {
 		}
 	}
 }
+
+// looksForEntry is how many entries of a column are read along its values in the time in which
+// the entry of one resource is looked up.
+const looksForEntry = 8

@@ -3,17 +3,18 @@
 // that its answers equal the result of a statement in one snapshot.
 //
 //	memory.go    Memory: the cache, its state, and its answers
-//	change.go    changed resources: read from the index tables, applied to the cache
-//	             until an answer is settled
+//	question.go  a question and its answer; setpage.go has the page of an answer
+//	change.go    changed resources, read from the index tables
+//	catchup.go   applies them to the cache until an answer is settled
 //	written.go   this server's own writes, applied without reading them
 //	snapshot.go  the transactions that a state of the database has seen
 //	set.go       the resources for which some clauses hold
 //	terms.go     the resources of each common term of a type;
-//	             terms that occur together share one set
+//	             terms that occur together share one set (cachedterms.go)
 //	column.go    the values of an ordered parameter, in chunks (chunk.go). A chunk stores each value once.
 //	             places.go finds the value of a resource; window.go compares
 //	columnorder.go  a page in the order of a column
-//	links.go     chains and _has: the references from one type to another, as a column
+//	links.go     chains and _has: the references from one type to another, as a column (refcolumn.go)
 //	sections.go  the resources between some values of a column, for ranges among millions
 //
 // Package bitmap stores the sets, and package packed stores the numbers of the columns in few bytes.

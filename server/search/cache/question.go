@@ -9,17 +9,6 @@ import (
 	"kiln/server/search/match"
 )
 
-// Page is the part of the matches that a page has, in Order or, where that is nil, in the order of
-// surrogates.
-type Page struct {
-	Order     *ColumnOrder
-	Backwards bool // the last before Beyond, that one first
-	Bounded   bool // Beyond is set
-	Beyond    Place
-	Offset    int
-	Limit     int
-}
-
 // Comparison is a comparison that a column answers.
 type Comparison struct {
 	Column ColumnKey
@@ -272,10 +261,6 @@ func (m *Memory) intersection(q *Question, rest *bitmap.Set, parts [][]compared)
 	}
 	return out
 }
-
-// looksForEntry is how many entries of a column are read along its values in the time in which
-// the entry of one resource is looked up.
-const looksForEntry = 8
 
 // among is the resources of a set for which a comparison holds.
 func among(set *bitmap.Set, part []compared) *bitmap.Set {

@@ -362,3 +362,16 @@ func indexBytes(x *fhir.Index) int {
 	}
 	return n
 }
+
+// MaxChanges is the number of changed resources of others that a search brings in at once. After more of them
+// the memory lags: it answers nothing until they were brought in some at a time (CatchUp).
+const MaxChanges = 4000
+
+// newIndex is an index as it is remembered: beside its terms it has the one of every resource, beside
+// its dates, of which there is room for so many, the last update, in microseconds. It keeps targets.
+func newIndex(terms, targets []int64, updated int64, dates int) *fhir.Index {
+	x := &fhir.Index{Terms: make([]int64, 1, 1+len(terms)), Targets: targets, Dates: make([]fhir.DateEntry, 1, 1+dates)}
+	x.Terms[0], x.Dates[0] = Every, match.UpdatedEntry(updated)
+	x.Terms = append(x.Terms, terms...)
+	return x
+}
