@@ -693,13 +693,8 @@ func (c *conditions) each(n fhirpath.Node, this operand, found func(operand) (Co
 func (c *conditions) walk(n fhirpath.Node, this operand, found func(operand) (Condition, error), several func()) (Condition, error) {
 	switch n := n.(type) {
 	case *fhirpath.Literal:
-		switch n.Kind {
-		case fhirpath.StringLiteral:
-			return found(operand{value: Literal{n.Text}, ref: shared["string"]})
-		case fhirpath.BooleanLiteral:
-			return found(operand{value: Literal{n.Text}, ref: shared["boolean"]})
-		case fhirpath.IntegerLiteral:
-			return found(operand{value: Literal{n.Text}, ref: shared["integer"]})
+		if typ := literalTypes[n.Kind]; typ != "" {
+			return found(operand{value: Literal{n.Text}, ref: shared[typ]})
 		}
 	case *fhirpath.Special:
 		if n.Name == "this" {
@@ -735,29 +730,44 @@ func (c *conditions) walk(n fhirpath.Node, this operand, found func(operand) (Co
 	case *fhirpath.Binary:
 		switch n.Op {
 		case "|":
-			// Equal items count once. This makes no difference if one of them is enough.
-			several()
-			x, err := c.walk(n.Left, this, found, several)
-			if err != nil {
-				return nil, err
-			}
-			y, err := c.walk(n.Right, this, found, several)
-			return anyOf(x, y), err
+			return c.walkUnion(n, this, found, several)
 		case "&":
-			l, err := c.text(n.Left, this)
-			if err != nil {
-				return nil, err
-			}
-			r, err := c.text(n.Right, this)
-			if err != nil {
-				return nil, err
-			}
-			return found(operand{value: Concat{[]Value{l, r}}, text: true})
+			return c.walkText(n, this, found)
 		}
 	case *fhirpath.Call:
 		return c.walkCall(n, this, found, several)
 	}
 	return nil, notCompiled(n)
+}
+
+// literalTypes are the types of the literals that conditions have.
+var literalTypes = map[fhirpath.LiteralKind]string{
+	fhirpath.StringLiteral: "string", fhirpath.BooleanLiteral: "boolean", fhirpath.IntegerLiteral: "integer",
+}
+
+// walkUnion is walk for x | y.
+func (c *conditions) walkUnion(n *fhirpath.Binary, this operand, found func(operand) (Condition, error), several func()) (Condition, error) {
+	// Equal items count once. This makes no difference if one of them is enough.
+	several()
+	x, err := c.walk(n.Left, this, found, several)
+	if err != nil {
+		return nil, err
+	}
+	y, err := c.walk(n.Right, this, found, several)
+	return anyOf(x, y), err
+}
+
+// walkText is walk for x & y.
+func (c *conditions) walkText(n *fhirpath.Binary, this operand, found func(operand) (Condition, error)) (Condition, error) {
+	l, err := c.text(n.Left, this)
+	if err != nil {
+		return nil, err
+	}
+	r, err := c.text(n.Right, this)
+	if err != nil {
+		return nil, err
+	}
+	return found(operand{value: Concat{[]Value{l, r}}, text: true})
 }
 
 func (c *conditions) walkCall(n *fhirpath.Call, this operand, found func(operand) (Condition, error), several func()) (Condition, error) {

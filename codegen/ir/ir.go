@@ -310,17 +310,9 @@ func (b *builder) field(e *samply.ElementDefinition, name string, t *Type) (*Fie
 	if e.Min != nil {
 		f.Min = *e.Min
 	}
-	switch limit := text(e.Max); limit {
-	case "0":
-		return nil, nil
-	case "*":
-		f.Max = fhir.Many
-	default:
-		n, err := strconv.Atoi(limit)
-		if err != nil {
-			return nil, fmt.Errorf("max is %q", limit)
-		}
-		f.Max = n
+	var err error
+	if f.Max, err = parseMax(text(e.Max)); err != nil || f.Max == 0 {
+		return nil, err
 	}
 	f.Summary = e.IsSummary != nil && *e.IsSummary
 	f.Modifier = e.IsModifier != nil && *e.IsModifier
@@ -333,32 +325,52 @@ func (b *builder) field(e *samply.ElementDefinition, name string, t *Type) (*Fie
 		}
 	}
 
+	if err := b.setType(f, e, name, choice, t); err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+// parseMax reads the maximal cardinality of an element; 0 is prohibited.
+func parseMax(limit string) (int, error) {
+	if limit == "*" {
+		return fhir.Many, nil
+	}
+	n, err := strconv.Atoi(limit)
+	if err != nil {
+		return 0, fmt.Errorf("max is %q", limit)
+	}
+	return n, nil
+}
+
+// setType sets the type of a field, or its choices.
+func (b *builder) setType(f *Field, e *samply.ElementDefinition, name string, choice bool, t *Type) error {
 	if e.ContentReference != nil {
 		target := b.model.byName[(*e.ContentReference)[strings.IndexByte(*e.ContentReference, '#')+1:]]
 		if target == nil {
-			return nil, fmt.Errorf("contentReference %s leads nowhere", *e.ContentReference)
+			return fmt.Errorf("contentReference %s leads nowhere", *e.ContentReference)
 		}
 		f.Type = Ref{Name: target.Name, Go: target.Go}
-		return f, nil
+		return nil
 	}
 	if len(e.Type) == 0 {
-		return nil, fmt.Errorf("has no type")
+		return fmt.Errorf("has no type")
 	}
 	if choice {
 		if f.Open = len(e.Type) >= openChoice; f.Open {
-			return f, nil
+			return nil
 		}
 		for _, et := range e.Type {
 			ref, err := b.ref(et.Code)
 			if err != nil {
-				return nil, err
+				return err
 			}
 			f.Choices = append(f.Choices, ref)
 		}
-		return f, nil
+		return nil
 	}
 	if len(e.Type) > 1 {
-		return nil, fmt.Errorf("has several types but is not a choice")
+		return fmt.Errorf("has several types but is not a choice")
 	}
 	code := e.Type[0].Code
 	switch {
@@ -374,11 +386,11 @@ func (b *builder) field(e *samply.ElementDefinition, name string, t *Type) (*Fie
 	default:
 		ref, err := b.ref(code)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		f.Type = ref
 	}
-	return f, nil
+	return nil
 }
 
 func (b *builder) ref(code string) (Ref, error) {

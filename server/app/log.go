@@ -51,6 +51,45 @@ func isLog(q interaction.OperationParams) bool {
 	return q.ResourceType == "App" && q.Name == logName && q.ID != "" && !q.Bundled
 }
 
+// parseLogQuery reads the parameters of $log, and the number of entries of a page.
+func parseLogQuery(q interaction.OperationParams) (params db.AppInvocationsParams, count int, err error) {
+	params = db.AppInvocationsParams{App: q.ID, Since: time.Unix(0, 0), Before: time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC), BeforeID: pgtype.UUID{Valid: true}}
+	count = logCount
+	for name, list := range q.Values {
+		text := list[len(list)-1]
+		switch name {
+		case "_count":
+			n, err := strconv.Atoi(text)
+			if err != nil || n < 1 {
+				return params, 0, outcome.Invalid("_count is %q: expected a number above 0", clip(text))
+			}
+			count = min(n, maxLogCount)
+		case "_since":
+			low, _, err := fhir.ParseDate(strings.Replace(text, " ", "+", 1))
+			if err != nil {
+				return params, 0, outcome.Invalid("_since is %q: expected an instant", clip(text))
+			}
+			params.Since = time.UnixMicro(low)
+		case "level":
+			if params.Level = journal.NumberOfLevel(text); params.Level == 0 {
+				return params, 0, outcome.Invalid("level is %q: expected %s", clip(text), strings.Join(journal.Levels, ", "))
+			}
+		case "_cursor":
+			at, id, ok := strings.Cut(text, "_")
+			micros, err := strconv.ParseInt(at, 10, 64)
+			key, err2 := uuid.Parse(id)
+			if !ok || err != nil || err2 != nil {
+				return params, 0, outcome.Invalid("_cursor is not one that this server has given out")
+			}
+			params.Before, params.BeforeID = time.UnixMicro(micros), pgtype.UUID{Bytes: key, Valid: true}
+		case "_format", "_pretty":
+		default:
+			return params, 0, outcome.Invalid("%s takes _since, _count and level, not %q", logName, clip(name))
+		}
+	}
+	return params, count, nil
+}
+
 // log answers GET /App/{id}/$log. docs/contract.md, Apps, section 6.
 func (p *Platform) log(ctx context.Context, q interaction.OperationParams) (interaction.Response, error) {
 	if !q.Read {
@@ -62,39 +101,9 @@ func (p *Platform) log(ctx context.Context, q interaction.OperationParams) (inte
 	if _, err := p.Service.Read(ctx, interaction.ReadParams{ResourceType: "App", ID: q.ID}); err != nil {
 		return interaction.Response{}, err
 	}
-	params := db.AppInvocationsParams{App: q.ID, Since: time.Unix(0, 0), Before: time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC), BeforeID: pgtype.UUID{Valid: true}}
-	count := logCount
-	for name, list := range q.Values {
-		text := list[len(list)-1]
-		switch name {
-		case "_count":
-			n, err := strconv.Atoi(text)
-			if err != nil || n < 1 {
-				return interaction.Response{}, outcome.Invalid("_count is %q: expected a number above 0", clip(text))
-			}
-			count = min(n, maxLogCount)
-		case "_since":
-			low, _, err := fhir.ParseDate(strings.Replace(text, " ", "+", 1))
-			if err != nil {
-				return interaction.Response{}, outcome.Invalid("_since is %q: expected an instant", clip(text))
-			}
-			params.Since = time.UnixMicro(low)
-		case "level":
-			if params.Level = journal.NumberOfLevel(text); params.Level == 0 {
-				return interaction.Response{}, outcome.Invalid("level is %q: expected %s", clip(text), strings.Join(journal.Levels, ", "))
-			}
-		case "_cursor":
-			at, id, ok := strings.Cut(text, "_")
-			micros, err := strconv.ParseInt(at, 10, 64)
-			key, err2 := uuid.Parse(id)
-			if !ok || err != nil || err2 != nil {
-				return interaction.Response{}, outcome.Invalid("_cursor is not one that this server has given out")
-			}
-			params.Before, params.BeforeID = time.UnixMicro(micros), pgtype.UUID{Bytes: key, Valid: true}
-		case "_format", "_pretty":
-		default:
-			return interaction.Response{}, outcome.Invalid("%s takes _since, _count and level, not %q", logName, clip(name))
-		}
+	params, count, err := parseLogQuery(q)
+	if err != nil {
+		return interaction.Response{}, err
 	}
 	params.Count = int32(count) + 1
 	rows, err := db.New(p.Store.Pool()).AppInvocations(ctx, params)
