@@ -29,9 +29,9 @@ type fetched struct {
 	Body    string            `json:"body"`
 }
 
-// fetch is the function fetch of a script: of the hosts that its App names, by the rules
+// fetchURL is the function fetch of a script: of the hosts that its App names, by the rules
 // of outbound requests. docs/contract.md, Apps, section 3.
-func (p *Platform) fetch(ctx context.Context, e *entry, address string, o hostOptions) (json.RawMessage, error) {
+func (p *Platform) fetchURL(ctx context.Context, e *entry, address string, o hostOptions) (json.RawMessage, error) {
 	if !p.Config().AllowFetch {
 		return nil, outcome.New(outcome.CodeForbidden, "fetch is off (apps.sandbox.allow_fetch)")
 	}

@@ -91,7 +91,7 @@ func (p *Platform) runHostFunction(ctx context.Context, e *entry, function strin
 	s := p.Service
 	switch function {
 	case "fetch":
-		return p.fetch(ctx, e, a.URL, a.Options)
+		return p.fetchURL(ctx, e, a.URL, a.Options)
 	case "read":
 		return version(s.Read(ctx, interaction.ReadParams{ResourceType: a.Type, ID: a.ID}))
 	case "search":

@@ -46,8 +46,8 @@ const (
 	maxLogCount = 1000
 )
 
-// isLog reports whether an operation is GET /App/{id}/$log.
-func isLog(q interaction.OperationParams) bool {
+// isLogCall reports whether an operation is GET /App/{id}/$log.
+func isLogCall(q interaction.OperationParams) bool {
 	return q.ResourceType == "App" && q.Name == logName && q.ID != "" && !q.Bundled
 }
 
@@ -90,8 +90,8 @@ func parseLogQuery(q interaction.OperationParams) (params db.AppInvocationsParam
 	return params, count, nil
 }
 
-// log answers GET /App/{id}/$log. docs/contract.md, Apps, section 6.
-func (p *Platform) log(ctx context.Context, q interaction.OperationParams) (interaction.Response, error) {
+// answerLog answers GET /App/{id}/$log. docs/contract.md, Apps, section 6.
+func (p *Platform) answerLog(ctx context.Context, q interaction.OperationParams) (interaction.Response, error) {
 	if !q.Read {
 		return interaction.Response{}, outcome.MethodNotAllowed("%s is called by GET", logName)
 	}

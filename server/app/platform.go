@@ -297,7 +297,7 @@ func (p *Platform) latestSnapshot() *snapshot {
 
 // Affects reports whether an operation can change something where it is called.
 func (p *Platform) Affects(q interaction.OperationParams) bool {
-	if isLog(q) {
+	if isLogCall(q) {
 		return false
 	}
 	if p.Own.Has(q.Name) {
@@ -321,7 +321,7 @@ func (p *Platform) Listed(typ string) []interaction.OperationListing {
 
 // Needs implements interaction.Operations.
 func (p *Platform) Needs(q interaction.OperationParams) (needs []access.Interaction, known bool) {
-	if isLog(q) {
+	if isLogCall(q) {
 		return []access.Interaction{access.Admin}, true
 	}
 	if needs, known = p.Own.Needs(q); known || !p.Config().Enabled {
@@ -357,7 +357,7 @@ func (p *Platform) Accepts(name string) []string {
 
 // Methods returns the methods of an App's operation, none on a level without the operation.
 func (p *Platform) Methods(q interaction.OperationParams) []string {
-	if isLog(q) || p.Own.Has(q.Name) || !p.Config().Enabled {
+	if isLogCall(q) || p.Own.Has(q.Name) || !p.Config().Enabled {
 		return nil
 	}
 	e := p.latestSnapshot().operations[key{q.ResourceType, q.Name}]
@@ -378,8 +378,8 @@ func (p *Platform) Methods(q interaction.OperationParams) []string {
 
 // Run carries out an operation of the server or of an App.
 func (p *Platform) Run(ctx context.Context, q interaction.OperationParams) (interaction.Response, error) {
-	if isLog(q) {
-		return p.log(ctx, q)
+	if isLogCall(q) {
+		return p.answerLog(ctx, q)
 	}
 	if p.Own.Has(q.Name) {
 		return p.Own.Run(ctx, q)

@@ -64,18 +64,18 @@ func (k *socket) bindToken(token string) {
 		}
 		k.mu.Unlock()
 		k.bound.Store(true)
-		k.s.bindings.add(one)
+		k.s.bindings.addBinding(one)
 		// An event that is queued between the count and add is found at the first signal.
 		signal(one.ready)
 		k.sendText(k.s.Messages.ComposeBackport(k.ctx, c, uuid.NewString(), "handshake", status, events, nil))
 		if before != nil { // bound already: the token is answered, and nothing is sent twice
-			k.s.bindings.remove(one)
+			k.s.bindings.removeBinding(one)
 			continue
 		}
 		one.last = events
 		k.working.Go(func() {
 			defer func() {
-				k.s.bindings.remove(one)
+				k.s.bindings.removeBinding(one)
 				k.mu.Lock()
 				delete(k.bindings, id)
 				k.mu.Unlock()

@@ -46,8 +46,8 @@ func signal(c chan struct{}) {
 	}
 }
 
-// add makes a binding known.
-func (b *bindings) add(one *binding) {
+// addBinding makes a binding known.
+func (b *bindings) addBinding(one *binding) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.bound[one.id] == nil {
@@ -56,7 +56,7 @@ func (b *bindings) add(one *binding) {
 	b.bound[one.id][one] = struct{}{}
 }
 
-func (b *bindings) remove(one *binding) {
+func (b *bindings) removeBinding(one *binding) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if delete(b.bound[one.id], one); len(b.bound[one.id]) == 0 {

@@ -94,9 +94,9 @@ func (l *listener) newNotification(e *matching.Event) *notification {
 	return m
 }
 
-// push queues a message, unless the connection has read too slowly.
-func (c *client) push(m addressed) {
-	m.leaves()
+// pushNotification queues a message, unless the connection has read too slowly.
+func (c *client) pushNotification(m addressed) {
+	m.countUnwritten()
 	if !c.queue.addMessage(m) {
 		c.tooSlow()
 	}
@@ -113,8 +113,8 @@ func (c *client) nextMessages() []addressed {
 
 func (c *client) tooSlow() { c.slowOnce.Do(func() { close(c.slow) }) }
 
-// leaves counts a message that is on its way.
-func (m addressed) leaves() {
+// countUnwritten counts a message that is on its way.
+func (m addressed) countUnwritten() {
 	if m.to != nil {
 		m.to.mu.Lock()
 		m.to.unwritten++
@@ -151,9 +151,9 @@ func (l *listener) reached() store.ChangePosition {
 	return l.written
 }
 
-// goOn is where a connection that ends now goes on with all of its listeners. It is false where
+// findResumePosition is where a connection that ends now goes on with all of its listeners. It is false where
 // none of them can.
-func goOn(listeners map[string]*listener) (at store.ChangePosition, ok bool) {
+func findResumePosition(listeners map[string]*listener) (at store.ChangePosition, ok bool) {
 	for _, l := range listeners {
 		if l.bind != "" {
 			continue // R4's websocket channel has no cursor
@@ -165,9 +165,9 @@ func goOn(listeners map[string]*listener) (at store.ChangePosition, ok bool) {
 	return at, ok
 }
 
-// text is the message as a connection with some listeners gets it: the cursor in it is good
+// textFor is the message as a connection with some listeners gets it: the cursor in it is good
 // for each of them.
-func (m addressed) text(listeners map[string]*listener) []byte {
+func (m addressed) textFor(listeners map[string]*listener) []byte {
 	if m.cursor == 0 {
 		return m.data
 	}

@@ -318,7 +318,7 @@ func (h *Hub) deliver(ctx context.Context, hits []matching.Hit) {
 			m = l.newNotification(hit.Event)
 			made[k] = m
 		}
-		l.client.push(addressed{m, l})
+		l.client.pushNotification(addressed{m, l})
 	}
 }
 
@@ -352,8 +352,8 @@ func (h *Hub) joinClient(p *access.Principal, channel string) (*client, func()) 
 	}
 }
 
-// lane returns the lane of a subscriber.
-func (h *Hub) lane(s *matching.Subscriber) *lane {
+// findLane returns the lane of a subscriber.
+func (h *Hub) findLane(s *matching.Subscriber) *lane {
 	if s.NeedsDatabase() {
 		return h.lanes[1]
 	}

@@ -60,13 +60,13 @@ func TestCursorIsGoodForEveryListener(t *testing.T) {
 		}
 		m := taken[c][0]
 		taken[c] = taken[c][1:]
-		text := m.text(listeners)
+		text := m.textFor(listeners)
 		c.noteWritten(m)
 		return text
 	}
 	told := func(listeners map[string]*listener, want int) {
 		t.Helper()
-		if at, ok := goOn(listeners); !ok || at != position(want) {
+		if at, ok := findResumePosition(listeners); !ok || at != position(want) {
 			t.Errorf("the cursor is at %v, want %d", at, want)
 		}
 	}
@@ -125,9 +125,9 @@ func TestCursorIsGoodForEveryListener(t *testing.T) {
 		pass(h, listeners["a"], 11)
 		says(write(c, listeners), 3)
 		m := addressed{late.newNotification(event(7)), late}
-		m.leaves()
+		m.countUnwritten()
 		pass(h, listeners["a"], 12)
-		says(m.text(listeners), 7)
+		says(m.textFor(listeners), 7)
 		c.noteWritten(m)
 		told(listeners, 7)
 	})
@@ -138,7 +138,7 @@ func TestCursorIsGoodForEveryListener(t *testing.T) {
 		told(listeners, 20)
 	})
 	t.Run("R4's websocket channel has none", func(t *testing.T) {
-		if at, ok := goOn(map[string]*listener{"bind 1": {bind: "1"}}); ok {
+		if at, ok := findResumePosition(map[string]*listener{"bind 1": {bind: "1"}}); ok {
 			t.Errorf("the cursor is at %v", at)
 		}
 	})
@@ -181,7 +181,7 @@ func TestBurstIsNotSlow(t *testing.T) {
 	}
 	push := func(c *client, n int, data string) {
 		for range n {
-			c.push(addressed{notification: &notification{data: []byte(data)}})
+			c.pushNotification(addressed{notification: &notification{data: []byte(data)}})
 		}
 	}
 	c := connect()

@@ -86,7 +86,7 @@ func (h *Hub) listen(ctx context.Context, l *listener, rules []matching.Rule) er
 	}
 	own := matching.NewMatcher()
 	sub := &matching.Subscriber{ID: uuid.NewString(), Rules: rules, Principal: l.client.principal}
-	l.lane, l.subscriber = h.lane(sub), sub
+	l.lane, l.subscriber = h.findLane(sub), sub
 	own.AddSubscriber(l.subscriber)
 	at := l.from.position
 	if err := h.awaitBegun(ctx); err != nil {
@@ -173,7 +173,7 @@ func (h *Hub) replay(ctx context.Context, l *listener, own *matching.Matcher, at
 	page := make([]addressed, 0, len(hits))
 	for _, hit := range hits {
 		m := addressed{l.newNotification(hit.Event), l}
-		m.leaves()
+		m.countUnwritten()
 		page = append(page, m)
 	}
 	return page, at, nil

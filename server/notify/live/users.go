@@ -38,7 +38,7 @@ func (h *Hub) passMessages(ctx context.Context) {
 			}
 			var ids []pgtype.UUID
 			for _, r := range rows {
-				if h.tell(r.Recipient, store.ChangePosition{Epoch: store.EpochID(r.Epoch), XID: r.Xid}, []byte(r.Body)) {
+				if h.pushToUser(r.Recipient, store.ChangePosition{Epoch: store.EpochID(r.Epoch), XID: r.Xid}, []byte(r.Body)) {
 					ids = append(ids, r.ID)
 				}
 			}
@@ -88,14 +88,14 @@ func names(p *access.Principal) []string {
 	return list
 }
 
-// tell passes a message of a transaction on to the connections of a user, and reports whether
+// pushToUser passes a message of a transaction on to the connections of a user, and reports whether
 // there was one.
-func (h *Hub) tell(recipient string, at store.ChangePosition, body []byte) (told bool) {
+func (h *Hub) pushToUser(recipient string, at store.ChangePosition, body []byte) (told bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for c := range h.clients {
 		if at.Compare(c.messages) >= 0 && slices.Contains(names(c.principal), recipient) {
-			c.push(addressed{notification: &notification{name: "notify", data: body, written: time.Now()}})
+			c.pushNotification(addressed{notification: &notification{name: "notify", data: body, written: time.Now()}})
 			told = true
 		}
 	}

@@ -512,14 +512,14 @@ func (k *socket) write() {
 func (k *socket) text(m addressed) []byte {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return m.text(k.listeners)
+	return m.textFor(k.listeners)
 }
 
 // cursor is where the connection goes on that ends now.
 func (k *socket) cursor() string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if p, ok := goOn(k.listeners); ok {
+	if p, ok := findResumePosition(k.listeners); ok {
 		return matching.Cursor(p)
 	}
 	return ""

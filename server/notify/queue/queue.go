@@ -178,7 +178,7 @@ func (q *Queue) claimDeliveries(ctx context.Context, free freePlaces) (subscribe
 		d := db.New(t.Conn())
 		subscribers, err = d.ClaimSubscribers(ctx, db.ClaimSubscribersParams{
 			Count: int64(free.all), Unproven: int64(free.unproven), Late: int64(free.late),
-			Holder: q.recorder.holder, LeaseMs: q.sender.lease().Milliseconds(), Webhooks: q.Settings.Current().Webhook.Enabled,
+			Holder: q.recorder.holder, LeaseMs: q.sender.leaseTime().Milliseconds(), Webhooks: q.Settings.Current().Webhook.Enabled,
 		})
 		if err != nil || len(subscribers) == 0 {
 			return err

@@ -45,8 +45,8 @@ type sender struct {
 // oursRetry is how long a delivery waits that could not be tried for a fault of this server.
 const oursRetry = time.Second
 
-// lease is how long a server has a subscriber: it starts no attempt that could end later.
-func (q *sender) lease() time.Duration { return 2*q.receivers.MaxTimeout() + 5*time.Second }
+// leaseTime is how long a server has a subscriber: it starts no attempt that could end later.
+func (q *sender) leaseTime() time.Duration { return 2*q.receivers.MaxTimeout() + 5*time.Second }
 
 // sendDeliveries sends deliveries to one subscriber, in order, and stops at the first that fails. It
 // reports whether any arrived, and how the subscriber answers.
@@ -74,7 +74,7 @@ func (q *sender) sendDeliveries(ctx context.Context, subscriber string, list []*
 		mu.Lock()
 		skip := stopped
 		mu.Unlock()
-		if skip || ctx.Err() != nil || time.Since(claimed) > q.lease()-q.receivers.MaxTimeout()-time.Second {
+		if skip || ctx.Err() != nil || time.Since(claimed) > q.leaseTime()-q.receivers.MaxTimeout()-time.Second {
 			<-underWay
 			q.results <- finished{delivery: d, status: Pending}
 			continue
