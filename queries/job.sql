@@ -19,7 +19,8 @@ FROM job_part p
 WHERE p.job = sqlc.arg(job)::text;
 
 -- ClaimJobPart leases a part that waits, or whose lease is over, to a server: of the job with the fewest
--- parts under way, so that a long job does not hold up the others.
+-- parts under way, so that a long job does not hold up the others. Lease numbers of an epoch are above those of the
+-- epochs before: a failover may lose a lease, and its number is not given again.
 -- name: ClaimJobPart :one
 WITH under_way AS (
     SELECT r.job, count(*) AS parts
@@ -44,7 +45,7 @@ WITH under_way AS (
     WHERE j.id = n.job AND j.state = 'waiting'
 )
 UPDATE job_part p
-SET state = 'running', lease = p.lease + 1, holder = @holder, leased_until = clock_timestamp() + sqlc.arg(lease_ms)::bigint * interval '1 millisecond',
+SET state = 'running', lease = greatest(p.lease, (SELECT g.epoch FROM search_registry g)) + 1, holder = @holder, leased_until = clock_timestamp() + sqlc.arg(lease_ms)::bigint * interval '1 millisecond',
     attempts = p.attempts + n.lost::integer, done = 0
 FROM next n
 WHERE p.job = n.job AND p.number = n.number

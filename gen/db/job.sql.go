@@ -177,7 +177,7 @@ WITH under_way AS (
     WHERE j.id = n.job AND j.state = 'waiting'
 )
 UPDATE job_part p
-SET state = 'running', lease = p.lease + 1, holder = $1, leased_until = clock_timestamp() + $2::bigint * interval '1 millisecond',
+SET state = 'running', lease = greatest(p.lease, (SELECT g.epoch FROM search_registry g)) + 1, holder = $1, leased_until = clock_timestamp() + $2::bigint * interval '1 millisecond',
     attempts = p.attempts + n.lost::integer, done = 0
 FROM next n
 WHERE p.job = n.job AND p.number = n.number
@@ -202,7 +202,8 @@ type ClaimJobPartRow struct {
 }
 
 // ClaimJobPart leases a part that waits, or whose lease is over, to a server: of the job with the fewest
-// parts under way, so that a long job does not hold up the others.
+// parts under way, so that a long job does not hold up the others. Lease numbers of an epoch are above those of the
+// epochs before: a failover may lose a lease, and its number is not given again.
 func (q *Queries) ClaimJobPart(ctx context.Context, arg ClaimJobPartParams) (ClaimJobPartRow, error) {
 	row := q.db.QueryRow(ctx, ClaimJobPart, arg.Holder, arg.LeaseMs, arg.Types)
 	var i ClaimJobPartRow

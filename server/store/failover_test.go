@@ -8,6 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
+	"kiln/server/jobs"
 	"kiln/server/outcome"
 	"kiln/server/search/searchtest"
 	"kiln/server/store"
@@ -212,5 +215,97 @@ func TestCommitsThatBreakOff(t *testing.T) {
 	t.Log("codes", counts)
 	if counts[""] == 0 {
 		t.Error("no write was acknowledged")
+	}
+}
+
+// TestLeasesOverAPromotion has a promotion lose the leases of a job's part and of a reader, whose server goes on working.
+// Another server gets the part: the first one stops, and its results are refused. The reader commits each change once.
+func TestLeasesOverAPromotion(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	primary := storetest.NewCluster(t)
+	standby := primary.Standby("standby")
+	url := storetest.URLOf(primary, standby)
+	a, b := openAt(t, url), openAt(t, url)
+	primary.Exec("kiln", "CREATE TABLE seen (server text, rid bigint)")
+	began, finish, lost := make(chan string, 9), make(chan struct{}), make(chan struct{})
+	kind := func(server string) jobs.Kind {
+		return jobs.Kind{Type: "test", Run: func(ctx context.Context, _ *jobs.Task) (jobs.Result, error) {
+			began <- server
+			select {
+			case <-ctx.Done():
+				if server == "a" {
+					close(lost)
+				}
+			case <-finish:
+			}
+			return jobs.Result{Data: server}, nil
+		}}
+	}
+	handled, handle := make(chan string, 9), make(chan struct{})
+	handler := func(server string) store.Handler {
+		return store.Handler{Handle: func(_ context.Context, changes []store.Change) (func(context.Context, pgx.Tx) error, error) {
+			if handled <- server; server == "a" {
+				select {
+				case <-handle:
+				case <-ctx.Done():
+				}
+			}
+			return func(ctx context.Context, tx pgx.Tx) error {
+				for _, c := range changes {
+					if _, err := tx.Exec(ctx, "INSERT INTO seen VALUES ($1, $2)", server, c.Position.RID); err != nil {
+						return err
+					}
+				}
+				return nil
+			}, nil
+		}}
+	}
+	from := func(c chan string, want string) {
+		t.Helper()
+		select {
+		case got := <-c:
+			if got != want {
+				t.Fatalf("server %s works, want %s", got, want)
+			}
+		case <-ctx.Done():
+			t.Fatalf("server %s does not work", want)
+		}
+	}
+	var working sync.WaitGroup
+	defer working.Wait()
+	defer cancel()
+	coreA, coreB := newCore(a, kind("a")), newCore(b, kind("b"))
+	feedA, feedB := newFeed(t, a, 50*time.Millisecond), newFeed(t, b, 50*time.Millisecond)
+	job := &jobs.Job{Type: "test", Spec: []byte("{}"), Principal: []byte("{}")}
+	if err := errors.Join(coreA.Add(ctx, job, jobs.Part{Spec: struct{}{}}), feedA.Add(ctx, "test")); err != nil {
+		t.Fatal(err)
+	}
+	write(t, a, put(t, "Patient", "p", "x"))
+	standby.Follows(primary)
+	standby.CutOff()
+	working.Go(func() { coreA.Run(ctx) })
+	working.Go(func() { feedA.Run(ctx, "test", handler("a")) })
+	from(began, "a")
+	from(handled, "a")
+	primary.Stop()
+	standby.Promote()
+	working.Go(func() { coreB.Run(ctx) })
+	working.Go(func() { feedB.Run(ctx, "test", handler("b")) })
+	from(began, "b")
+	close(handle)
+	standby.Await("SELECT EXISTS (SELECT FROM seen)")
+	select {
+	case <-lost:
+	case <-ctx.Done():
+		t.Fatal("the first server works on the part beside the second")
+	}
+	close(finish)
+	standby.Await("SELECT EXISTS (SELECT FROM job WHERE state = 'done')")
+	if results, err := coreB.Results(ctx, job.ID); err != nil || len(results) != 1 || string(results[0]) != `"b"` {
+		t.Errorf("results %s, %v; want those of b", results, err)
+	}
+	if got := standby.Query("SELECT count(*) FROM seen"); got != "1" {
+		t.Errorf("the change was committed %s times", got)
 	}
 }
