@@ -69,12 +69,13 @@ func TestSearchesOnAReplica(t *testing.T) {
 			}
 		})
 	}
+	end := sync.OnceFunc(func() { close(stop); others.Wait() })
+	defer end()
 	began := time.Now()
 	for round := uint64(0); !t.Failed() && (round < 4 || time.Since(began) < length); round++ {
 		x.round(t, round)
 	}
-	close(stop)
-	others.Wait()
+	end()
 	t.Logf("%d searches on %d pages, of them %d by the primary; %d single writes, %d transactions; %d searches of the standby for what is written together, with %d matches; kinds %v",
 		x.searches, x.pages, x.elsewhere, x.single.Load(), x.together.Load(), x.found.Load(), x.foundTogether.Load(), x.kinds)
 	if x.elsewhere > x.searches/4 {
@@ -300,24 +301,11 @@ func (x *replicaSearch) round(t *testing.T, round uint64) {
 	held := round%2 == 0
 	release, under := func() {}, ""
 	if held {
-		conn, err := pgx.Connect(t.Context(), x.primary.URL())
-		if err != nil {
-			t.Fatal(err)
-		}
-		release = func() { conn.Close(context.Background()) }
+		release, under = x.holdTransaction(t)
 		defer release()
-		if _, err := conn.Exec(t.Context(), "SELECT pg_advisory_lock(4242)"); err != nil {
-			t.Fatal(err)
-		}
-		const waiting = "FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND wait_event = 'advisory' AND backend_xid IS NOT NULL"
-		x.primary.Await("SELECT EXISTS (SELECT " + waiting + ")")
-		under = x.primary.Query("SELECT min(backend_xid::text::bigint) " + waiting)
-	}
-	// Later writes are committed, and on the standby.
-	after := x.single.Load() + 5
-	eventually(t, "single writes", func() bool { return t.Failed() || x.single.Load() > after })
-	if held {
 		x.standby.Follows(x.primary)
+	} else if !x.awaitSingleWrites(t, time.Minute) {
+		t.Fatal("no single writes")
 	}
 	x.standby.Exec("kiln", "SELECT pg_wal_replay_pause()")
 	defer x.standby.Exec("kiln", "SELECT pg_wal_replay_resume()")
@@ -335,6 +323,43 @@ func (x *replicaSearch) round(t *testing.T, round uint64) {
 		eventually(t, "the transaction", func() bool { return t.Failed() || x.together.Load() > committed })
 	}
 	x.compare(t, state, 2*round+1)
+}
+
+// awaitSingleWrites reports whether five more single writes end within a time.
+func (x *replicaSearch) awaitSingleWrites(t *testing.T, within time.Duration) bool {
+	for after, deadline := x.single.Load()+5, time.Now().Add(within); x.single.Load() <= after; <-time.After(10 * time.Millisecond) {
+		if t.Failed() || time.Now().After(deadline) {
+			return false
+		}
+	}
+	return true
+}
+
+// holdTransaction holds a transaction before its commit until release, and returns its number. Later single writes are
+// committed. One that shares the commit of the transaction would be held as well: then it holds another transaction.
+func (x *replicaSearch) holdTransaction(t *testing.T) (release func(), under string) {
+	const waiting = "FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND wait_event = 'advisory' AND backend_xid IS NOT NULL"
+	for range 5 {
+		conn, err := pgx.Connect(t.Context(), x.primary.URL())
+		if err != nil {
+			t.Fatal(err)
+		}
+		release = func() { conn.Close(context.Background()) }
+		if _, err := conn.Exec(t.Context(), "SELECT pg_advisory_lock(4242)"); err != nil {
+			t.Fatal(err)
+		}
+		x.primary.Await("SELECT EXISTS (SELECT " + waiting + ")")
+		under = x.primary.Query("SELECT min(backend_xid::text::bigint) " + waiting)
+		if x.awaitSingleWrites(t, 5*time.Second) {
+			return release, under
+		}
+		release()
+		if !x.awaitSingleWrites(t, time.Minute) {
+			break
+		}
+	}
+	t.Fatal("no single writes beside a transaction that is held")
+	return nil, ""
 }
 
 // replicaState is what SQL shows on a standby.
