@@ -1,12 +1,16 @@
 package conformance
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"kiln/server"
 	"kiln/server/store/storetest"
@@ -171,4 +175,59 @@ func TestPageLinksHavePositions(t *testing.T) {
 			t.Errorf("%d entries on all pages, want 5", seen)
 		}
 	}
+}
+
+// TestNewPartsOnAReplica announces parts of the index between two searches of a replica, and fills one. The second search
+// asks it.
+func TestNewPartsOnAReplica(t *testing.T) {
+	t.Parallel()
+	s, primary, standby := replicated(t, nil)
+	const observation = `{"resourceType":"Observation","status":"final","code":{"text":"c"},"effectiveDateTime":"2020-05-05"}`
+	s.create(observation)
+	search := func(want string) {
+		t.Helper()
+		standby.Follows(primary)
+		a := s.get("/Observation?date=ge2020").want(200).equal("total", want)
+		if got := source(t, a); got != "replica-1" {
+			t.Errorf("the search was answered by %q", got)
+		}
+	}
+	search("1")
+	primary.Exec("kiln", "UPDATE rid_next SET next = 7 << 20, usable = 8 << 20, announced = 8 << 20 WHERE typ = (SELECT typ FROM resource_type WHERE name = 'Observation')")
+	startOn(t, primary.URL(), func(*server.Config) {}).create(observation) // s has surrogates of before
+	search("2")
+}
+
+// TestReadsBesideAFullReplica has searches take all connections that they may have on a replica. Reads by id go on there.
+func TestReadsBesideAFullReplica(t *testing.T) {
+	t.Parallel()
+	s, primary, standby := replicated(t, func(c *server.Config) { c.Database.ReadMaxConnections = 8 })
+	id := s.create(`{"resourceType":"Patient"}`)
+	standby.Follows(primary)
+	s.get("/Patient/"+id).want(200).has("X-Kiln-Source", "replica-1")
+	conn, err := pgx.Connect(t.Context(), primary.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	if _, err := conn.Exec(t.Context(), "BEGIN; LOCK TABLE index_string IN ACCESS EXCLUSIVE MODE"); err != nil {
+		t.Fatal(err)
+	}
+	standby.Await("SELECT EXISTS (SELECT FROM pg_locks WHERE mode = 'AccessExclusiveLock' AND relation = 'index_string'::regclass)")
+	var searching sync.WaitGroup
+	for range 8 {
+		searching.Go(func() {
+			if a, err := s.try("GET", "/Patient?name:contains=halm", ""); err != nil || a.status != 200 {
+				t.Errorf("a search that has waited: %v %+v", err, a)
+			}
+		})
+	}
+	waiting := "FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%index_string%'"
+	standby.Await("SELECT count(*) >= 5 " + waiting)
+	primary.Await("SELECT EXISTS (SELECT " + waiting + ")") // a search that found no connection of the standby
+	s.get("/Patient/"+id).want(200).has("X-Kiln-Source", "replica-1")
+	if _, err := conn.Exec(t.Context(), "ROLLBACK"); err != nil {
+		t.Error(err)
+	}
+	searching.Wait()
 }

@@ -32,7 +32,9 @@ type ReadParams struct {
 // there until one is stored under its id. It fails with not-found and deleted.
 // Spec: https://hl7.org/fhir/R4/http.html#read.
 func (s *Service) Read(ctx context.Context, p ReadParams) (Response, error) {
-	return s.answerRead(ctx, s.demandOf(p.ResourceType, url.Values{}), func(ctx context.Context, from Reader) (Response, error) { return s.read(ctx, from, p) })
+	d := s.demandOf(p.ResourceType, url.Values{})
+	d.alone = true
+	return s.answerRead(ctx, d, func(ctx context.Context, from Reader) (Response, error) { return s.read(ctx, from, p) })
 }
 
 func (s *Service) read(ctx context.Context, from Reader, p ReadParams) (Response, error) {

@@ -39,11 +39,12 @@ type demand struct {
 	primary bool // Subscriptions have their state there
 	audit   bool // AuditEvents by name: all of acknowledged writes have to be stored
 	beside  bool // it could have AuditEvents beside other types
+	alone   bool // one statement will probably do
 }
 
 // or is the demand of two reads together.
 func (d demand) or(e demand) demand {
-	return demand{d.primary || e.primary, d.audit || e.audit, d.beside || e.beside}
+	return demand{d.primary || e.primary, d.audit || e.audit, d.beside || e.beside, false}
 }
 
 // demandOf returns the demand of a read of a type ("" is every one).
@@ -96,7 +97,7 @@ func (s *Service) answerRead(ctx context.Context, d demand, read func(ctx contex
 			return Response{}, err
 		}
 		on := context.WithValue(ctx, onReplicaKey{}, true)
-		served, ok, err := s.Store.ReadOnReplica(on, need, func(ctx context.Context, from *store.ReplicaReader) (err error) {
+		served, ok, err := s.Store.ReadOnReplica(on, need, d.alone, func(ctx context.Context, from *store.ReplicaReader) (err error) {
 			answer.Release()
 			answer, err = read(ctx, from)
 			return err

@@ -34,7 +34,9 @@ type SearchParams struct {
 // Search returns a page of matches with their includes.
 // Spec: https://hl7.org/fhir/R4/http.html#search.
 func (s *Service) Search(ctx context.Context, p SearchParams) (Response, error) {
-	return s.answerRead(ctx, s.demandOf(p.ResourceType, p.Values), func(ctx context.Context, from Reader) (Response, error) { return s.search(ctx, from, p) })
+	d := s.demandOf(p.ResourceType, p.Values)
+	d.alone = true
+	return s.answerRead(ctx, d, func(ctx context.Context, from Reader) (Response, error) { return s.search(ctx, from, p) })
 }
 
 // settlingTime is how long other searches wait for pending AuditEvents.

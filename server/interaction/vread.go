@@ -22,7 +22,9 @@ type VReadParams struct {
 // version never existed and with deleted if it marks a deletion.
 // Spec: https://hl7.org/fhir/R4/http.html#vread.
 func (s *Service) VRead(ctx context.Context, p VReadParams) (Response, error) {
-	return s.answerRead(ctx, s.demandOf(p.ResourceType, url.Values{}), func(ctx context.Context, from Reader) (Response, error) { return s.vread(ctx, from, p) })
+	d := s.demandOf(p.ResourceType, url.Values{})
+	d.alone = true
+	return s.answerRead(ctx, d, func(ctx context.Context, from Reader) (Response, error) { return s.vread(ctx, from, p) })
 }
 
 func (s *Service) vread(ctx context.Context, from Reader, p VReadParams) (Response, error) {

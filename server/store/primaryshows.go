@@ -2,12 +2,10 @@ package store
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // AwaitOnPrimary waits until the primary shows everything that a standby has shown: a read that goes from one to the
@@ -77,18 +75,13 @@ func (r *replicas) committedOnReplica(ctx context.Context, place uint64, running
 			continue
 		}
 		var committed []string
-		rows, err := rep.probe.Query(ctx, "SELECT x FROM unnest($1::text[]) x WHERE pg_xact_status(x::xid8) = 'committed'", running)
+		rows, err := rep.probe.Query(ctx, `SELECT x FROM unnest($1::text[]) x
+			WHERE CASE WHEN x::xid8 < pg_snapshot_xmax(pg_current_snapshot()) THEN pg_xact_status(x::xid8) = 'committed' END`, running)
 		if err == nil {
 			committed, err = pgx.CollectRows(rows, pgx.RowTo[string])
 		}
-		var pg *pgconn.PgError
-		switch {
-		case err == nil:
+		if err == nil {
 			return committed
-		case errors.As(err, &pg) && pg.Code == "22023" && len(running) > 1: // some are in its future
-			return slices.DeleteFunc(running, func(x string) bool { return len(r.committedOnReplica(ctx, place, []string{x})) == 0 })
-		case errors.As(err, &pg) && pg.Code == "22023":
-			return nil
 		}
 	}
 	return running

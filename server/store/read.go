@@ -90,7 +90,7 @@ func (t *Tx) Read(ctx context.Context, typ, id string) (fhir.Version, error) {
 	return readVersion(ctx, t.tx, typ, id)
 }
 
-func readVersion(ctx context.Context, conn querier, typ, id string) (fhir.Version, error) {
+func readVersion(ctx context.Context, conn db.DBTX, typ, id string) (fhir.Version, error) {
 	q := db.New(conn)
 	ref, shard := refAndShard(typ, id)
 	r, err := q.ReadResource(ctx, db.ReadResourceParams{Ref: ref, Shard: shard})
@@ -113,7 +113,7 @@ func readVersion(ctx context.Context, conn querier, typ, id string) (fhir.Versio
 }
 
 // absent says why a resource has no current version.
-func absent(ctx context.Context, conn querier, typ, id string) error {
+func absent(ctx context.Context, conn db.DBTX, typ, id string) error {
 	ref, shard := refAndShard(typ, id)
 	h, err := db.New(conn).LastHistory(ctx, db.LastHistoryParams{Ref: ref, Shard: shard})
 	switch {
@@ -137,7 +137,7 @@ func (t *Tx) VRead(ctx context.Context, typ, id string, versionID int) (fhir.Ver
 	return vread(ctx, t.tx, typ, id, versionID)
 }
 
-func vread(ctx context.Context, conn querier, typ, id string, versionID int) (fhir.Version, error) {
+func vread(ctx context.Context, conn db.DBTX, typ, id string, versionID int) (fhir.Version, error) {
 	ref, shard := refAndShard(typ, id)
 	notFound := NoVersion(typ, id, versionID)
 	if versionID < 1 || versionID > 1<<31-1 {

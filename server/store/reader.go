@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -23,6 +24,8 @@ import (
 // by dozens. A read begins after it is asked for, so it sees every write that was
 // answered before.
 type reader struct {
+	replica *replica // that answers; nil for the primary
+
 	wake  chan struct{}
 	slots workerSlots
 	done  sync.WaitGroup
@@ -40,13 +43,18 @@ type readRequest struct {
 	ref         int64
 	conditional bool           // on test; a version that does not meet it has no body
 	test        match.TermTest // not changed
+	started     string         // of the postmaster of a standby
 	version     fhir.Version   // without type and id
 	id          string         // "" when there is no current version
+	at          Position       // of a standby, behind the version
 	err         error
 	done        chan struct{} // gets one value
 }
 
 var readRequests = sync.Pool{New: func() any { return &readRequest{done: make(chan struct{}, 1)} }}
+
+// readWorkers is the number of workers for a pool of so many connections.
+func readWorkers(maxConns int) int { return max(2, min(maxConns/2, runtime.NumCPU()+1)) }
 
 func (r *reader) start(s *Store, workers int) {
 	r.wake = make(chan struct{}, workers)
@@ -69,26 +77,34 @@ func (r *reader) stop() {
 // readVersion returns the current version with the ref, and the id that it has; "" when there is
 // none. test is a condition, nil for none; a version that does not meet it has no body.
 func (r *reader) readVersion(ctx context.Context, ref int64, test *match.TermTest) (fhir.Version, string, error) {
-	q := readRequests.Get().(*readRequest)
-	*q = readRequest{ref: ref, done: q.done}
+	want := readRequest{ref: ref}
 	if test != nil {
-		q.conditional, q.test = true, *test
+		want.conditional, want.test = true, *test
 	}
+	q, err := r.ask(ctx, want)
+	return q.version, q.id, err
+}
+
+// ask returns a request with its answer.
+func (r *reader) ask(ctx context.Context, want readRequest) (readRequest, error) {
+	q := readRequests.Get().(*readRequest)
+	want.done = q.done
+	*q = want
 	r.mu.Lock()
 	if r.stopped {
 		r.mu.Unlock()
-		return fhir.Version{}, "", errStopped
+		return want, errStopped
 	}
 	r.waiting = append(r.waiting, q)
 	r.wakeOne()
 	r.mu.Unlock()
 	select {
 	case <-q.done:
-		version, id, err := q.version, q.id, q.err
+		answered := *q
 		readRequests.Put(q)
-		return version, id, err
+		return answered, answered.err
 	case <-ctx.Done():
-		return fhir.Version{}, "", translateError(ctx.Err()) // the request belongs to a worker
+		return want, translateError(ctx.Err()) // the request belongs to a worker
 	}
 }
 
@@ -144,9 +160,9 @@ func (r *reader) round(s *Store, m *readMemory) bool {
 				later = append(later, q)
 			}
 		}
-		err := s.readAll(now, asked, m)
+		err := r.readAll(s, now, asked, m)
 		if err != nil && isConnectionLost(err) { // of a connection that died while it was idle
-			err = s.readAll(now, asked, m)
+			err = r.readAll(s, now, asked, m)
 		}
 		for _, q := range now {
 			if err != nil {
@@ -200,31 +216,38 @@ func (q *readRequest) sharesQuery(next *readRequest) bool {
 		slices.Equal(q.test.Any[1], next.test.Any[1]) && slices.Equal(q.test.None, next.test.None))
 }
 
-// readQuery runs a prepared statement, and with it asks which version the Apps have where
-// asked is not nil: one way to the database and back.
-func readQuery(ctx context.Context, conn *pgx.Conn, name, sql string, params [][]byte, asked *AppsQuestion, row func(values [][]byte)) error {
-	if _, err := conn.Prepare(ctx, name, sql); err != nil {
-		return fmt.Errorf("prepare %s: %w", name, err)
+// preparedQuery is a prepared statement and what reads its rows.
+type preparedQuery struct {
+	name, sql string
+	params    [][]byte
+	row       func(values [][]byte)
+}
+
+// runQueries runs prepared statements: one way to the database and back, and one snapshot where that is the default of the
+// connection.
+func runQueries(ctx context.Context, conn *pgx.Conn, queries ...preparedQuery) error {
+	for _, q := range queries {
+		if _, err := conn.Prepare(ctx, q.name, q.sql); err != nil {
+			return fmt.Errorf("prepare %s: %w", q.name, err)
+		}
 	}
 	binaryFormat := []int16{pgx.BinaryFormatCode}
-	if asked == nil {
-		return eachRow(conn.PgConn().ExecPrepared(ctx, name, params, binaryFormat, binaryFormat), row)
-	}
-	const version = "kiln_apps_version"
-	if _, err := conn.Prepare(ctx, version, db.AppsVersion); err != nil {
-		return fmt.Errorf("prepare %s: %w", version, err)
+	if len(queries) == 1 {
+		q := queries[0]
+		return eachRow(conn.PgConn().ExecPrepared(ctx, q.name, q.params, binaryFormat, binaryFormat), q.row)
 	}
 	p := conn.PgConn().StartPipeline(ctx)
-	p.SendQueryPrepared(name, params, binaryFormat, binaryFormat)
-	p.SendQueryPrepared(version, nil, nil, binaryFormat)
+	for _, q := range queries {
+		p.SendQueryPrepared(q.name, q.params, binaryFormat, binaryFormat)
+	}
 	err := p.Sync()
-	for _, row := range []func([][]byte){row, asked.read} {
+	for _, q := range queries {
 		var rows any
 		if err == nil {
 			rows, err = p.GetResults()
 		}
 		if err == nil {
-			err = eachRow(rows.(*pgconn.ResultReader), row)
+			err = eachRow(rows.(*pgconn.ResultReader), q.row)
 		}
 	}
 	return errors.Join(err, p.Close())
@@ -240,9 +263,7 @@ func eachRow(rows *pgconn.ResultReader, row func(values [][]byte)) error {
 
 // readAll answers requests that share a query, in the order of their refs, and the question
 // for the version of the Apps. An error is the error of every request.
-func (s *Store) readAll(requests []*readRequest, asked *AppsQuestion, m *readMemory) error {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
+func (r *reader) readAll(s *Store, requests []*readRequest, asked *AppsQuestion, m *readMemory) error {
 	m.refs.reset()
 	m.distinct = m.distinct[:0]
 	for i, q := range requests {
@@ -262,12 +283,7 @@ func (s *Store) readAll(requests []*readRequest, asked *AppsQuestion, m *readMem
 		name, sql = "kiln_read_if", db.ReadResourcesIf
 		m.tests(len(m.lists))
 	}
-	conn, err := s.pool.Acquire(ctx)
-	if err != nil {
-		return err
-	}
-	defer conn.Release()
-	return readQuery(ctx, conn.Conn(), name, sql, m.params, asked, func(v [][]byte) {
+	query := preparedQuery{name, sql, m.params, func(v [][]byte) {
 		// ref, id, version, last_updated, method, body
 		ref := int64(binary.BigEndian.Uint64(v[0]))
 		i, ok := slices.BinarySearchFunc(requests, ref, func(q *readRequest, ref int64) int { return cmp.Compare(q.ref, ref) })
@@ -288,7 +304,21 @@ func (s *Store) readAll(requests []*readRequest, asked *AppsQuestion, m *readMem
 				Method: fhir.Method(v[4][0]), Body: body,
 			}
 		}
-	})
+	}}
+	if r.replica != nil {
+		return r.replica.runShared(requests, query)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	conn, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	if asked == nil {
+		return runQueries(ctx, conn.Conn(), query)
+	}
+	return runQueries(ctx, conn.Conn(), query, preparedQuery{name: "kiln_apps_version", sql: db.AppsVersion, row: asked.read})
 }
 
 // tests adds the parameters of the conditions of m.distinct: the first so many lists and

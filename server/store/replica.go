@@ -69,7 +69,11 @@ type replica struct {
 	url        string
 	store      *Store
 	pool       *pgxpool.Pool
-	probe      *pgxpool.Pool // for signs of life and places of the replay, which must not wait behind reads
+	probe      *pgxpool.Pool                // for signs of life and places of the replay, which must not wait behind reads
+	shared     reader                       // reads of one statement by id
+	parts      atomic.Pointer[standbyParts] // that were seen last
+	places     chan struct{}                // has an element for each snapshot with a connection: shared reads find one as well
+	silent     atomic.Bool                  // it gave no sign of life, and none since
 
 	mu      sync.Mutex
 	state   ReplicaState
@@ -88,10 +92,9 @@ type replica struct {
 }
 
 // replicas are the standbys of a Store, and the positions of its primary. Searches and reads on a standby
-// run in one REPEATABLE READ transaction, without the search cache: dictionaries, parts and type numbers are read in its
-// snapshot. The search parameters of this server are used only where the standby's row of search_registry equals
-// the last one that was read from the primary; else the primary answers. So does it where a search has written the set
-// of codes that it needs.
+// see one snapshot, without the search cache: dictionaries, parts and type numbers are those of the snapshot. The search
+// parameters of this server are used only where the standby's row of search_registry equals the last one that was read
+// from the primary; else the primary answers. So does it where a search has written the set of codes that it needs.
 type replicas struct {
 	config  ReplicaConfig
 	list    []*replica
@@ -138,12 +141,17 @@ func (s *Store) openReplicas(ctx context.Context, c Config, maxConns int, statem
 	}
 	for i, url := range r.config.URLs {
 		rep := &replica{name: "replica-" + strconv.Itoa(i+1), url: url, store: s, state: Unreachable, reason: "it was not asked yet"}
-		if rep.pool, err = rep.open(ctx, cmp.Or(r.config.MaxConns, maxConns), settings(statementTimeout)); err != nil {
+		conns := cmp.Or(r.config.MaxConns, maxConns)
+		rep.places = make(chan struct{}, max(1, conns-readWorkers(conns)))
+		if rep.pool, err = rep.open(ctx, conns, settings(statementTimeout)); err != nil {
 			return err
 		}
 		if rep.probe, err = rep.open(ctx, 2, settings(watchTimeout)); err != nil {
 			return err
 		}
+		rep.parts.Store(&standbyParts{parts: partsOf(nil)})
+		rep.shared.replica = rep
+		rep.shared.start(s, readWorkers(conns))
 		r.list = append(r.list, rep)
 	}
 	run, cancel := context.WithCancel(context.Background())
@@ -169,6 +177,7 @@ func (r *replicas) close() {
 	r.stop()
 	r.done.Wait()
 	for _, rep := range r.list {
+		rep.shared.stop()
 		rep.pool.Close()
 		rep.probe.Close()
 	}

@@ -13,7 +13,7 @@ import (
 // without one.
 func (s *Store) ReadFact(ctx context.Context, typ, id string) (v fhir.Version, err error) {
 	if s.ReadsContinue() {
-		_, ok, err := s.ReadOnReplica(ctx, Position{}, func(ctx context.Context, t *ReplicaReader) (err error) {
+		_, ok, err := s.ReadOnReplica(ctx, Position{}, true, func(ctx context.Context, t *ReplicaReader) (err error) {
 			v, err = t.Read(ctx, typ, id)
 			return err
 		})
@@ -27,7 +27,7 @@ func (s *Store) ReadFact(ctx context.Context, typ, id string) (v fhir.Version, e
 // SearchFact is ReadFact for a search.
 func (s *Store) SearchFact(ctx context.Context, q *search.Query) (found *SearchResult, err error) {
 	if s.ReadsContinue() {
-		_, ok, err := s.ReadOnReplica(ctx, Position{}, func(ctx context.Context, t *ReplicaReader) (err error) {
+		_, ok, err := s.ReadOnReplica(ctx, Position{}, true, func(ctx context.Context, t *ReplicaReader) (err error) {
 			found, err = t.Search(ctx, q)
 			return err
 		})

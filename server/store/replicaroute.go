@@ -19,9 +19,10 @@ type Served struct {
 }
 
 // ReadOnReplica runs read on a standby that has replayed a position. ok is false where none can answer: the
-// primary has to. It waits at most ReplicaConfig.Wait for the position. read may be called more than once: while the
-// primary is lost, a read that a standby has failed is repeated on the others.
-func (s *Store) ReadOnReplica(ctx context.Context, need Position, read func(context.Context, *ReplicaReader) error) (served Served, ok bool, err error) {
+// primary has to. It waits at most ReplicaConfig.Wait for the position. alone says that read probably needs one
+// statement. read may be called more than once: when it needs another, or other parts than assumed. While the primary is
+// lost, a read that a standby has failed is repeated on the others.
+func (s *Store) ReadOnReplica(ctx context.Context, need Position, alone bool, read func(context.Context, *ReplicaReader) error) (served Served, ok bool, err error) {
 	r := &s.replicas
 	epoch := s.Epoch()
 	place := need.LSN
@@ -34,16 +35,15 @@ func (s *Store) ReadOnReplica(ctx context.Context, need Position, read func(cont
 			return served, false, nil
 		}
 		began := time.Now()
-		rep, reason := r.choose(ctx, place, failed)
+		rep, started, reason := r.choose(ctx, place, failed)
 		if rep == nil {
 			r.noteFallback(reason)
 			return served, false, nil
 		}
-		at, err := rep.read(ctx, began, read)
+		at, err := rep.read(ctx, snapshot{rep: rep, began: began, started: started, alone: alone}, read)
 		if err == nil || isAnswer(ctx, err) {
-			if s.Epoch() == epoch && at.LSN != 0 {
+			if s.Epoch() == epoch && at.Epoch == epoch {
 				rep.reads.Add(1)
-				at.Epoch = epoch
 				return Served{rep.name, at}, true, err
 			}
 			reason = fellForState
@@ -83,27 +83,34 @@ func (r *replicas) noteFallback(reason string) {
 
 // choose returns a standby that has replayed a place, in turn, or nil and the reason. It waits for the first that has it,
 // but for none that has failed.
-func (r *replicas) choose(ctx context.Context, place uint64, failed []*replica) (*replica, string) {
-	var list []*replica
+func (r *replicas) choose(ctx context.Context, place uint64, failed []*replica) (rep *replica, started, reason string) {
+	var list, full []*replica
 	first := int(r.next.Add(1))
 	for i := range r.list {
-		if rep := r.list[(first+i)%len(r.list)]; rep.serves() && !slices.Contains(failed, rep) {
-			list = append(list, rep)
+		one := r.list[(first+i)%len(r.list)]
+		switch {
+		case !one.serves() || slices.Contains(failed, one):
+		case len(one.places) == cap(one.places):
+			full = append(full, one)
+		default:
+			list = append(list, one)
 		}
 	}
+	list = append(list, full...)
 	if len(list) == 0 {
-		return nil, fellForState
+		return nil, "", fellForState
 	}
-	has := func() *replica {
-		for _, rep := range list {
-			if rep.replayed.Load() >= place && rep.serves() {
-				return rep
+	has := func() bool {
+		for _, one := range list {
+			if at, ok := one.servesPlace(place); ok {
+				rep, started = one, at
+				return true
 			}
 		}
-		return nil
+		return false
 	}
-	if rep := has(); rep != nil {
-		return rep, ""
+	if has() {
+		return rep, started, ""
 	}
 	began := time.Now()
 	if r.Waited != nil {
@@ -111,22 +118,22 @@ func (r *replicas) choose(ctx context.Context, place uint64, failed []*replica) 
 	}
 	wait, cancel := context.WithTimeout(ctx, r.config.Wait)
 	defer cancel()
-	for pause := time.Millisecond; ; pause = min(2*pause, 8*time.Millisecond) {
+	for pause := time.Millisecond; ; pause = min(pause*5/4, 5*time.Millisecond) {
 		answered := make(chan struct{}, len(list)) // all are asked at once: one of them may hang
-		for _, rep := range list {
+		for _, one := range list {
 			go func() {
-				_ = rep.askReplayed(wait)
+				_ = one.askReplayed(wait)
 				answered <- struct{}{}
 			}()
 		}
 		for range list {
 			<-answered
-			if rep := has(); rep != nil {
-				return rep, ""
+			if has() {
+				return rep, started, ""
 			}
 		}
 		if !SleepFor(wait, pause) { // nothing tells of a replay
-			return nil, fellForPosition
+			return nil, "", fellForPosition
 		}
 	}
 }

@@ -18,6 +18,9 @@ import (
 	"kiln/server/telemetry"
 )
 
+// startedKey is the key of the start of the postmaster in the CustomData of a connection.
+const startedKey = "started"
+
 // open makes the pool. Its connections are of the PostgreSQL that the watch asks, and of no other behind the same address.
 func (rep *replica) open(ctx context.Context, maxConns int, settings string) (*pgxpool.Pool, error) {
 	c, err := pgxpool.ParseConfig(rep.url)
@@ -41,7 +44,8 @@ func (rep *replica) open(ctx context.Context, maxConns int, settings string) (*p
 		if !same || !recovers {
 			return fmt.Errorf("%s: another PostgreSQL answers", rep.name)
 		}
-		_, err := conn.PgConn().Exec(ctx, settings+"SET default_transaction_read_only = on;").ReadAll()
+		conn.PgConn().CustomData()[startedKey] = started
+		_, err := conn.PgConn().Exec(ctx, settings+"SET default_transaction_read_only = on; SET default_transaction_isolation = 'repeatable read';").ReadAll()
 		return err
 	}
 	c.PrepareConn = func(_ context.Context, conn *pgx.Conn) (bool, error) { return !isPromoted(conn.PgConn()), nil }
@@ -54,9 +58,16 @@ func isPromoted(conn *pgconn.PgConn) bool { return conn.ParameterStatus("in_hot_
 
 // serves reports whether reads may go to the standby.
 func (rep *replica) serves() bool {
+	_, ok := rep.servesPlace(0)
+	return ok
+}
+
+// servesPlace reports whether reads may go to the standby that need a place of the log. started is the start of the
+// postmaster that has replayed it: after a crash it may replay it again.
+func (rep *replica) servesPlace(place uint64) (started string, ok bool) {
 	rep.mu.Lock()
 	defer rep.mu.Unlock()
-	return rep.state == Streaming && rep.epoch == rep.store.Epoch()
+	return rep.started, rep.state == Streaming && !rep.silent.Load() && rep.epoch == rep.store.Epoch() && rep.replayed.Load() >= place
 }
 
 // seen is the answer of a standby to the watch.
@@ -213,49 +224,4 @@ func (rep *replica) noteReplayed(lsn uint64, started string) {
 	if rep.started == started && lsn > rep.replayed.Load() {
 		rep.replayed.Store(lsn)
 	}
-}
-
-// replayQuestion is a question about the place of the replay, which all who wait share.
-type replayQuestion struct {
-	asked time.Time
-	done  chan struct{}
-	err   error // once done is closed
-}
-
-// askReplayed asks where the replay is, by a question that begins after the call. It is a sign of life.
-func (rep *replica) askReplayed(ctx context.Context) error {
-	began := time.Now()
-	for {
-		rep.mu.Lock()
-		q := rep.question
-		if q == nil {
-			q = &replayQuestion{asked: time.Now(), done: make(chan struct{})}
-			rep.question = q
-			go rep.answer(q, rep.started)
-		}
-		rep.mu.Unlock()
-		select {
-		case <-q.done:
-			if !q.asked.Before(began) {
-				return q.err
-			}
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-}
-
-// answer asks the standby. Nobody who goes away ends the question.
-func (rep *replica) answer(q *replayQuestion, started string) {
-	ctx, cancel := context.WithTimeout(context.Background(), rep.store.replicas.patience())
-	defer cancel()
-	var lsn int64
-	q.err = rep.probe.QueryRow(ctx, "SELECT coalesce((pg_last_wal_replay_lsn() - '0/0'::pg_lsn)::bigint, 0)").Scan(&lsn)
-	if q.err == nil {
-		rep.noteReplayed(uint64(lsn), started)
-	}
-	rep.mu.Lock()
-	rep.question = nil
-	rep.mu.Unlock()
-	close(q.done)
 }

@@ -137,7 +137,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 	s.searcher = strategy.New(strategy.Config{Store: searchable{s}, MaxConns: maxConns, Now: s.now, Limit: c.SearchCandidates, MemoryBytes: c.SearchMemory, Remembers: c.Remembers})
 	// The queue's workers hold connections as well.
 	s.transactions = make(chan struct{}, maxConns-workers-1)
-	s.reads.start(s, max(2, min(maxConns/2, runtime.NumCPU()+1)))
+	s.reads.start(s, readWorkers(maxConns))
 	keep := c.KeepChanges
 	if keep == 0 {
 		keep = 30 * 24 * time.Hour

@@ -221,14 +221,19 @@ func (s *Searcher) SearchIn(ctx context.Context, tx pgx.Tx, q *search.Query) (*R
 
 // SearchOn runs a search in one snapshot of another PostgreSQL with the same data, without the cache. Parts and type
 // numbers of that snapshot come from store.
-func (s *Searcher) SearchOn(ctx context.Context, tx pgx.Tx, q *search.Query, store Store) (*Result, error) {
-	return s.runSearch(ctx, tx, nil, q, store)
+func (s *Searcher) SearchOn(ctx context.Context, conn Conn, q *search.Query, store Store) (*Result, error) {
+	return s.runSearch(ctx, conn, nil, q, store)
 }
 
 // Conn is a connection, a connection or a transaction.
 type Conn interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+// An aloneConn is a connection to one snapshot. QueryAlone is Query for a statement that is probably the only one of the search.
+type aloneConn interface {
+	QueryAlone(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
 // searching is one search under way.
@@ -249,6 +254,7 @@ type searching struct {
 	asksKnown  bool
 	learned    bool // missing items were requested
 	inSnapshot bool // conn is a transaction that sees one snapshot
+	alone      bool // the next page statement probably answers the search
 
 	first      totalKey // of driver 0, once it is known
 	firstKnown bool
@@ -668,7 +674,11 @@ func (x *searching) readPage(ctx context.Context, name string, st match.Statemen
 
 // readRows reads the rows of a page statement, after those columns that go to before.
 func (x *searching) readRows(ctx context.Context, st match.Statement, before ...any) (*pageRows, error) {
-	rows, err := x.conn.Query(ctx, st.SQL, st.Args...)
+	query := x.conn.Query
+	if conn, ok := x.conn.(aloneConn); ok && x.alone {
+		query = conn.QueryAlone
+	}
+	rows, err := query(ctx, st.SQL, st.Args...)
 	if err != nil {
 		return nil, err
 	}

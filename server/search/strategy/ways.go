@@ -118,6 +118,8 @@ func (x *searching) answerByCandidates(ctx context.Context, a *attempt) (*pageRo
 	if a.linked {
 		x.plan.Limit = min(limit, linkedLimit)
 	}
+	x.alone = len(x.q.Includes)+len(x.q.RevIncludes) == 0 && !x.q.Explain
+	defer func() { x.alone = false }()
 	for i := range x.plan.Drivers {
 		driving := x.drivingKey(i)
 		if memory.overflows(driving, x.s.now()) {
