@@ -23,10 +23,11 @@ const (
 // routing has the demands of a request on its PostgreSQL, and the PostgreSQL that has answered.
 type routing struct {
 	interaction.Route
-	write  bool // the method can change something
-	cookie bool // the request brought the cookie
-	caller string
-	named  bool // by header or cookie: the memory of callers is not asked
+	write   bool           // the method can change something
+	commits *store.Commits // of a write of one interaction; else nil
+	cookie  bool           // the request brought the cookie
+	caller  string
+	named   bool // by header or cookie: the memory of callers is not asked
 }
 
 // callers remembers the last position that this server gave to each caller. A common position stands for callers that do not
@@ -103,6 +104,7 @@ func (c *call) routeRequest(r *http.Request) error {
 		}
 	}
 	if t.write && r.URL.Path != "/" && !strings.Contains(r.URL.Path, "/$") { // Bundles and operations know where they read
+		c.ctx, t.commits = store.WithCommits(c.ctx)
 		return st.AwaitOnPrimary(c.ctx, t.Need)
 	}
 	return nil
@@ -183,12 +185,24 @@ func (c *call) callerOf(r *http.Request) string {
 	return c.h.Proxies().ClientAddress(r).String()
 }
 
+// writtenPosition returns a position behind everything that the answer to a write shows: of its commit, or of now. Without a
+// primary there is none.
+func (c *call) writtenPosition(status int) store.Position {
+	if commits := c.routing.commits; commits != nil && status < http.StatusMultipleChoices {
+		if p, ok := commits.Position(); ok {
+			return p
+		}
+	}
+	p, _ := c.h.Service.Store.PositionNow(c.ctx)
+	return p
+}
+
 // tellPosition writes the headers of an answer that is about to begin.
 func (c *call) tellPosition(status int) {
 	t := c.routing
 	p := t.Served.Position
 	if status < http.StatusInternalServerError && t.write && t.Served.Source == "" {
-		p, _ = c.h.Service.Store.PositionNow(c.ctx) // without one, the answer has none
+		p = c.writtenPosition(status)
 	}
 	if t.Served.Source != "" && status < http.StatusInternalServerError {
 		c.Header().Set(sourceHeader, t.Served.Source)

@@ -479,8 +479,8 @@ func addRange(low, high *array, from, to string) {
 
 // sendGroup writes the rows: many of one table by COPY, all others in one round trip.
 // With commit it ends the transaction too: one that has begun, else the implicit
-// one of the pipeline.
-func (g *group) sendGroup(ctx context.Context, conn *pgx.Conn, begun, commit bool) error {
+// one of the pipeline. A query of after runs behind the commit, and its failure is none of the group.
+func (g *group) sendGroup(ctx context.Context, conn *pgx.Conn, begun, commit bool, after ...preparedQuery) error {
 	if begun {
 		if err := g.copyInserts(ctx, conn); err != nil {
 			return err
@@ -491,6 +491,11 @@ func (g *group) sendGroup(ctx context.Context, conn *pgx.Conn, begun, commit boo
 			if _, err := conn.Prepare(ctx, st.name, st.sql); err != nil {
 				return fmt.Errorf("prepare %s: %w", st.name, err)
 			}
+		}
+	}
+	for _, q := range after {
+		if _, err := conn.Prepare(ctx, q.name, q.sql); err != nil {
+			return fmt.Errorf("prepare %s: %w", q.name, err)
 		}
 	}
 	p := conn.PgConn().StartPipeline(ctx)
@@ -508,16 +513,32 @@ func (g *group) sendGroup(ctx context.Context, conn *pgx.Conn, begun, commit boo
 		p.SendQueryParams("COMMIT", nil, nil, nil, nil)
 	}
 	err := p.Sync()
-	for err == nil {
+	for _, q := range after {
+		p.SendQueryPrepared(q.name, q.params, nil, []int16{pgx.BinaryFormatCode})
+		err = cmp.Or(err, p.Sync())
+	}
+	synced := false
+	for err == nil && !synced {
 		var result any
 		if result, err = p.GetResults(); err != nil || result == nil {
 			break
 		}
-		if r, ok := result.(*pgconn.ResultReader); ok {
+		switch r := result.(type) {
+		case *pgconn.ResultReader:
 			_, err = r.Close()
+		case *pgconn.PipelineSync:
+			synced = true
 		}
 	}
-	if closeErr := p.Close(); err == nil {
+	for _, q := range after {
+		if !synced {
+			break
+		}
+		if result, failed := p.GetResults(); failed == nil {
+			_ = eachRow(result.(*pgconn.ResultReader), q.row)
+		}
+	}
+	if closeErr := p.Close(); err == nil && !synced {
 		err = closeErr
 	}
 	return err

@@ -3,8 +3,10 @@ package store
 import (
 	"cmp"
 	"context"
+	"encoding/binary"
 	"log/slog"
 	"slices"
+	"sync"
 	"time"
 )
 
@@ -25,19 +27,25 @@ type positionAnswer struct {
 	err error
 }
 
-// positionSQL reads the place up to which commits are on disk. Where commits do not wait for the disk it is the place of
-// the last record, which the WAL writer writes within 200 ms.
-const positionSQL = `SELECT CASE current_setting('synchronous_commit') WHEN 'off' THEN pg_current_wal_insert_lsn() ELSE pg_current_wal_flush_lsn() END - '0/0'::pg_lsn,
-	(SELECT g.epoch FROM search_registry g), pg_snapshot_xmin(pg_current_snapshot())::text::bigint`
+// positionSQL reads the place up to which commits are on disk, the epoch, and a number below which all transactions have
+// ended. Where commits do not wait for the disk it is the place of the last record, which the WAL writer writes within
+// 200 ms.
+const positionSQL = `SELECT (CASE current_setting('synchronous_commit') WHEN 'off' THEN pg_current_wal_insert_lsn() ELSE pg_current_wal_flush_lsn() END - '0/0'::pg_lsn)::bigint,
+	g.epoch, pg_snapshot_xmin(pg_current_snapshot())::text::bigint FROM search_registry g`
 
 // readPosition asks the primary.
 func (r *replicas) readPosition(ctx context.Context) (Position, error) {
 	ctx, cancel := context.WithTimeout(ctx, watchTimeout)
 	defer cancel()
 	var lsn, epoch, ended int64
-	if err := r.side.QueryRow(ctx, "SELECT x.p::bigint, x.e, x.n FROM ("+positionSQL+") AS x (p, e, n)").Scan(&lsn, &epoch, &ended); err != nil {
+	if err := r.side.QueryRow(ctx, positionSQL).Scan(&lsn, &epoch, &ended); err != nil {
 		return Position{}, err
 	}
+	return r.notePosition(lsn, epoch, ended), nil
+}
+
+// notePosition notes an answer of the primary, and returns its position.
+func (r *replicas) notePosition(lsn, epoch, ended int64) Position {
 	p := Position{Epoch: EpochID(epoch), LSN: uint64(lsn)}
 	if was := r.ended.Load(); was == nil || was.epoch < p.Epoch || was.epoch == p.Epoch && was.xid < uint64(ended) {
 		r.ended.Store(&endedBefore{p.Epoch, uint64(ended)}) // a lost race costs a question
@@ -45,9 +53,50 @@ func (r *replicas) readPosition(ctx context.Context) (Position, error) {
 	for {
 		was := r.now.Load()
 		if !was.isBefore(p) || r.now.CompareAndSwap(was, &p) {
-			return p, nil
+			return p
 		}
 	}
+}
+
+// positionQuery asks for a position on a connection that has just committed, and passes it on.
+func (r *replicas) positionQuery(note func(Position)) preparedQuery {
+	return preparedQuery{name: "kiln_position", sql: positionSQL, row: func(v [][]byte) {
+		number := func(i int) int64 { return int64(binary.BigEndian.Uint64(v[i])) }
+		note(r.notePosition(number(0), number(1), number(2)))
+	}}
+}
+
+// Commits notes the position behind the commits of a request.
+type Commits struct {
+	mu      sync.Mutex
+	last    Position
+	unknown bool // a commit has no position
+}
+
+type commitsKey struct{}
+
+// WithCommits returns a context whose commits are noted.
+func WithCommits(ctx context.Context) (context.Context, *Commits) {
+	c := &Commits{}
+	return context.WithValue(ctx, commitsKey{}, c), c
+}
+
+// Position returns a position behind all commits, false where there was none, or one without position.
+func (c *Commits) Position() (Position, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.last, c.last != Position{} && !c.unknown
+}
+
+// noteCommit notes a commit with its position, the zero Position where that is not known.
+func noteCommit(ctx context.Context, p Position) {
+	c, _ := ctx.Value(commitsKey{}).(*Commits)
+	if c == nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.last, c.unknown = LaterPosition(c.last, p), c.unknown || p == Position{}
 }
 
 // answerPositions asks for all that wait at once: an answer holds for everybody who came before the question.

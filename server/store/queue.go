@@ -44,11 +44,12 @@ const (
 
 // unit is writes that are done together or not at all.
 type unit struct {
-	entries []entry
-	tell    func() ([]byte, error) // returns the audit events of the writes, nil for none
-	state   atomic.Int32
-	err     error
-	done    chan struct{}
+	entries  []entry
+	tell     func() ([]byte, error) // returns the audit events of the writes, nil for none
+	state    atomic.Int32
+	err      error
+	position Position // behind the commit; the zero Position where nobody asked
+	done     chan struct{}
 }
 
 const (
@@ -124,14 +125,14 @@ func (q *queue) write(ctx context.Context, ws []*Write) error {
 	q.mu.Unlock()
 	select {
 	case <-u.done:
-		return u.err
 	case <-ctx.Done():
 		if u.state.CompareAndSwap(unitWaiting, unitAbandoned) {
 			return translateError(ctx.Err())
 		}
 		<-u.done
-		return u.err
 	}
+	noteCommit(ctx, u.position)
+	return u.err
 }
 
 func (q *queue) work() {
@@ -364,11 +365,15 @@ func (s *Store) commitEntries(ctx context.Context, conn *pgx.Conn, entries []*en
 	}
 	row.Keep()
 	terms := g.terms()
-	send := func(ctx context.Context) error { return g.sendGroup(ctx, conn, begun, !claims) }
+	var position Position
 	if !claims {
-		err = s.commit(ctx, conn, send)
+		var after []preparedQuery
+		if s.HasReplicas() {
+			after = append(after, s.replicas.positionQuery(func(p Position) { position = p }))
+		}
+		err = s.commit(ctx, conn, func(ctx context.Context) error { return g.sendGroup(ctx, conn, begun, true, after...) })
 	} else {
-		err = send(ctx)
+		err = g.sendGroup(ctx, conn, begun, false)
 	}
 	if err != nil && !errors.Is(err, errUnreplicated) {
 		return fmt.Errorf("write: %w", err)
@@ -394,6 +399,7 @@ func (s *Store) commitEntries(ctx context.Context, conn *pgx.Conn, entries []*en
 	for _, e := range entries {
 		if e.unit.err == nil {
 			e.finishWrite()
+			e.unit.position = position
 		}
 	}
 	s.flush.add(terms)

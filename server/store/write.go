@@ -183,6 +183,7 @@ func (s *Store) InTx(ctx context.Context, fn func(*Tx) error) error {
 		stored := err == nil || errors.Is(err, errUnreplicated)
 		t.written.End(stored && lost == nil)
 		if stored {
+			noteCommit(ctx, Position{})
 			s.flush.add(t.terms)
 			if t.wrote {
 				s.announceChange()
