@@ -14,7 +14,7 @@ func (s *Service) postMessage(ctx context.Context, c *subscription.Subscription,
 	return r
 }
 
-// exchangeMessage is postMessage with what came back, up to what a Sender reads of it.
+// exchangeMessage is postMessage, and returns the body of the answer too, up to the limit of a Sender.
 func (s *Service) exchangeMessage(ctx context.Context, c *subscription.Subscription, k webhook.Keys, id, contentType string, body []byte) (webhook.Result, []byte) {
 	timeout := s.Settings().Webhook.Timeout
 	if c.Timeout > 0 {

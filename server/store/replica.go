@@ -92,7 +92,7 @@ type replica struct {
 }
 
 // replicas are the standbys of a Store, and the positions of its primary. Searches and reads on a standby
-// see one snapshot, without the search cache: dictionaries, parts and type numbers are those of the snapshot. The search
+// see one snapshot, without the search cache: it has its own dictionaries, parts and type numbers. The search
 // parameters of this server are used only where the standby's row of search_registry equals the last one that was read
 // from the primary; else the primary answers. So does it where a search has written the set of codes that it needs.
 type replicas struct {

@@ -35,7 +35,7 @@ type snapshot struct {
 	at    Position // behind everything that it shows
 	again bool     // the read has to begin again, in a transaction
 
-	searches bool // parameters and parts have to be those of the snapshot
+	searches bool // the snapshot must have the server's search parameters and the assumed parts
 	state    ParametersState
 	parts    *standbyParts // until it is taken: that are assumed
 }
@@ -95,7 +95,7 @@ func (rep *replica) acquire(ctx context.Context, began time.Time, started string
 	return conn, nil
 }
 
-// acquire takes a connection among those of snapshots.
+// acquire takes one of the connections for snapshots.
 func (n *snapshot) acquire(ctx context.Context) (err error) {
 	places := n.rep.places
 	wait, cancel := context.WithDeadline(ctx, n.began.Add(n.rep.store.replicas.patience()))
@@ -227,7 +227,7 @@ func (n *snapshot) beginSearch() error {
 	return nil
 }
 
-// checkParameters fails if the search parameters of this server are not those of the snapshot.
+// checkParameters fails if the snapshot has other search parameters than this server.
 func (n *snapshot) checkParameters() error {
 	if known := n.rep.store.replicas.parameter.Load(); known == nil || *known != n.state {
 		return errUsePrimary

@@ -22,7 +22,7 @@ type Composer struct {
 	Interactions *interaction.Service
 	Rights       owner.Rights // nil: everybody may read everything
 	Evaluator    *matching.Evaluator
-	// MaskHeaders masks what only the owner of a Subscription may read.
+	// MaskHeaders masks the headers of a Subscription for everybody but its owner.
 	MaskHeaders func(v fhir.Version) fhir.Version
 	// Address returns the base URL.
 	Address func() string

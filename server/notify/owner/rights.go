@@ -27,7 +27,7 @@ func FindPrincipal(ctx context.Context, rights Rights, o Owner) (*access.Princip
 	return rights.Principal(ctx, o)
 }
 
-// WithPrincipal returns a context with the rights of a principal; nil keeps those of ctx.
+// WithPrincipal returns a context with the rights of a principal; for nil the rights of ctx stay.
 func WithPrincipal(ctx context.Context, p *access.Principal) context.Context {
 	if p == nil {
 		return ctx
