@@ -24,7 +24,7 @@ func (s *Store) HoldDearSearches(ctx context.Context) (release func(), err error
 		}
 	}
 	for range max(1, runtime.NumCPU()/2) {
-		r, err := s.searcher.HoldDear(ctx)
+		r, err := s.searcher.HoldExpensive(ctx)
 		if err != nil {
 			return release, err
 		}
@@ -35,7 +35,7 @@ func (s *Store) HoldDearSearches(ctx context.Context) (release func(), err error
 
 // AwaitDearSearches waits until so many wait for a place among the dear searches.
 func (s *Store) AwaitDearSearches(n int) {
-	for s.searcher.DearWaiting() < n {
+	for s.searcher.CountExpensiveWaiting() < n {
 		runtime.Gosched()
 	}
 }

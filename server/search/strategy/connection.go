@@ -3,14 +3,11 @@ package strategy
 import (
 	"context"
 	"errors"
-	"runtime"
-	"slices"
-	"sync"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"kiln/server/search/admission"
 	"kiln/server/search/match"
 )
 
@@ -25,236 +22,6 @@ type connection struct {
 	parts *match.Parts // that the plan asks; nil as long as there is no plan
 	// broad is set where memory has found many matches: a search of few goes before it.
 	broad bool
-}
-
-// admission limits the running searches by two queues. A cheap search gets a place of both kinds in the order of
-// arrival; searches with few rows come before broad ones. A search that turns out expensive, because it must count or
-// read many matches, returns these places and waits in a queue of its own. So no cheap search waits for an
-// expensive one.
-type admission struct {
-	// all has room for fewer searches than there are connections, so that reads and
-	// writes find one while long searches run.
-	all chan struct{}
-	// short has room for a few searches at a time, which keep every processor busy;
-	// more would only take turns and all end late.
-	short shortPlaces
-	// dear has room for the dear searches: half of the processors, at least one.
-	dear *line
-}
-
-// shortPlaces are the places of short searches. Waiting searches are admitted in the order of arrival, but searches
-// with few rows, like those of one patient, before broad ones. Of broadTurn places at least one goes to a
-// broad search.
-type shortPlaces struct {
-	mu      sync.Mutex
-	free    int
-	given   int
-	waiting [2][]chan struct{} // of few rows, broad
-}
-
-// broadTurn gives broad searches about the part of the places that they have of a mix: with fewer
-// they wait for longer than others even where nobody writes.
-const broadTurn = 4
-
-// take waits for a place.
-func (p *shortPlaces) take(ctx context.Context, broad bool) error {
-	kind := 0
-	if broad {
-		kind = 1
-	}
-	p.mu.Lock()
-	if p.free > 0 {
-		p.free--
-		p.mu.Unlock()
-		return nil
-	}
-	mine := make(chan struct{})
-	p.waiting[kind] = append(p.waiting[kind], mine)
-	p.mu.Unlock()
-	select {
-	case <-mine:
-		return nil
-	case <-ctx.Done():
-	}
-	p.mu.Lock()
-	i := slices.Index(p.waiting[kind], mine)
-	if i >= 0 {
-		p.waiting[kind] = slices.Delete(p.waiting[kind], i, i+1)
-	}
-	p.mu.Unlock()
-	if i < 0 { // it was given meanwhile
-		p.leave()
-	}
-	return ctx.Err()
-}
-
-// leave gives the place to the next.
-func (p *shortPlaces) leave() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	kind := 0
-	if p.given++; len(p.waiting[0]) == 0 || p.given%broadTurn == 0 && len(p.waiting[1]) > 0 {
-		kind = 1
-	}
-	if len(p.waiting[kind]) == 0 {
-		p.free++
-		return
-	}
-	close(p.waiting[kind][0])
-	p.waiting[kind] = slices.Delete(p.waiting[kind], 0, 1)
-}
-
-// busy reports whether no place is free.
-func (p *shortPlaces) busy() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.free == 0
-}
-
-// line admits a limited number of searches, in the order of arrival, and one at a time for each key: the next
-// search with that key finds the result in the cache.
-type line struct {
-	mu      sync.Mutex
-	room    int
-	inside  map[totalKey]struct{} // the keys of those inside
-	waiting []place
-}
-
-// place is where somebody waits.
-type place struct {
-	in  chan struct{} // closed when it has been let in
-	key totalKey      // the zero key is nobody's
-}
-
-// admits reports whether one with that key may go in; mu is held.
-func (l *line) admits(key totalKey) bool {
-	_, one := l.inside[key]
-	return l.room > 0 && !one
-}
-
-// admit takes the room of one; mu is held.
-func (l *line) admit(key totalKey) {
-	l.room--
-	if key == (totalKey{}) {
-		return
-	}
-	if l.inside == nil {
-		l.inside = make(map[totalKey]struct{})
-	}
-	l.inside[key] = struct{}{}
-}
-
-// try goes in where there is room.
-func (l *line) try(key totalKey) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !l.admits(key) {
-		return false
-	}
-	l.admit(key)
-	return true
-}
-
-// needless tells who waits in a line that it need not any more, and else when to ask
-// again.
-type needless func() (yes bool, again <-chan struct{})
-
-// enter waits until it is let in, or gives up: with the error of ctx, or without one where
-// it is needless, which may be nil.
-func (l *line) enter(ctx context.Context, key totalKey, needless needless) (in bool, err error) {
-	if l.try(key) {
-		return true, nil
-	}
-	mine := place{make(chan struct{}), key}
-	l.mu.Lock()
-	l.waiting = append(l.waiting, mine)
-	l.let()
-	l.mu.Unlock()
-	for {
-		var again <-chan struct{}
-		if needless != nil {
-			var yes bool
-			if yes, again = needless(); yes {
-				break
-			}
-		}
-		select {
-		case <-mine.in:
-			return true, nil
-		case <-again:
-			continue
-		case <-ctx.Done():
-			err = ctx.Err()
-		}
-		break
-	}
-	l.mu.Lock()
-	i := slices.Index(l.waiting, mine)
-	if i >= 0 {
-		l.waiting = slices.Delete(l.waiting, i, i+1)
-	}
-	l.mu.Unlock()
-	if i < 0 { // it was let in meanwhile
-		l.leave(key)
-	}
-	return false, err
-}
-
-// leave makes room for the next.
-func (l *line) leave(key totalKey) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.room++
-	delete(l.inside, key)
-	l.let()
-}
-
-// let lets in who may go in; mu is held.
-func (l *line) let() {
-	for {
-		i := slices.IndexFunc(l.waiting, func(p place) bool { return l.admits(p.key) })
-		if i < 0 {
-			return
-		}
-		l.admit(l.waiting[i].key)
-		close(l.waiting[i].in)
-		l.waiting = slices.Delete(l.waiting, i, i+1)
-	}
-}
-
-// shortFor is how long a search counts among the short ones. One that takes longer makes
-// room for another there.
-const shortFor = 20 * time.Millisecond
-
-// reservedConns is the number of connections of the pool that searches leave to others.
-const reservedConns = 3
-
-func newAdmission(maxConns int) *admission {
-	return &admission{
-		all:   make(chan struct{}, max(1, maxConns-reservedConns)),
-		short: shortPlaces{free: max(1, min(maxConns/2, 2*runtime.NumCPU()))},
-		dear:  &line{room: max(1, runtime.NumCPU()/2)},
-	}
-}
-
-// take waits for a turn, and returns how to end it.
-func (t *admission) take(ctx context.Context, broad bool) (end func(), err error) {
-	if err := t.short.take(ctx, broad); err != nil {
-		return nil, err
-	}
-	select {
-	case t.all <- struct{}{}:
-	case <-ctx.Done():
-		t.short.leave()
-		return nil, ctx.Err()
-	}
-	leave := sync.OnceFunc(t.short.leave)
-	timer := time.AfterFunc(shortFor, leave)
-	return func() {
-		timer.Stop()
-		leave()
-		<-t.all
-	}, nil
 }
 
 // errNewParts is of a search that has waited for so long that it has to be planned anew.
@@ -281,7 +48,7 @@ func (l *connection) takenConnection(ctx context.Context) (*pgxpool.Conn, error)
 	end := func() {}
 	if !l.dear {
 		var err error
-		if end, err = l.s.admission.take(ctx, l.broad); err != nil {
+		if end, err = l.s.admission.AdmitShort(ctx, l.broad); err != nil {
 			return nil, err
 		}
 	}
@@ -301,20 +68,15 @@ func (s *Searcher) Hold(ctx context.Context) (release func(), err error) {
 	return l.release, err
 }
 
-// HoldDear takes a place of a dear search.
-func (s *Searcher) HoldDear(ctx context.Context) (release func(), err error) {
+// HoldExpensive takes a place of an expensive search, and returns how to give it back.
+func (s *Searcher) HoldExpensive(ctx context.Context) (release func(), err error) {
 	l := &connection{s: s}
 	_, err = l.becomeDear(ctx, totalKey{}, nil)
 	return l.close, err
 }
 
-// DearWaiting is how many wait for a place of a dear search.
-func (s *Searcher) DearWaiting() int {
-	l := s.admission.dear
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.waiting)
-}
+// CountExpensiveWaiting returns the number of expensive searches that wait for admission.
+func (s *Searcher) CountExpensiveWaiting() int { return s.admission.CountWaiting() }
 
 // release returns the connection to the pool; the next statement takes another.
 func (l *connection) release() {
@@ -326,16 +88,16 @@ func (l *connection) release() {
 }
 
 // becomeDear moves the search to the line of the dear ones; waited is true where others
-// were before it, and it is not dear where needless has said so. It gives the connection
+// were before it, and it is not dear where answered has said so. It gives the connection
 // back while it waits. Searches with the same clauses have the same key.
-func (l *connection) becomeDear(ctx context.Context, key totalKey, needless needless) (waited bool, err error) {
+func (l *connection) becomeDear(ctx context.Context, key totalKey, answered admission.IsAnswered) (waited bool, err error) {
 	if l.dear {
 		return false, nil
 	}
-	if line := l.s.admission.dear; !line.try(key) {
+	if a := l.s.admission; !a.TryExpensive(admission.Key(key)) {
 		waited = true
 		l.release()
-		if in, err := line.enter(ctx, key, needless); !in {
+		if admitted, err := a.AdmitExpensive(ctx, admission.Key(key), answered); !admitted {
 			return true, err
 		}
 	}
@@ -356,32 +118,6 @@ func (x *searching) becomeDear(ctx context.Context) (waited bool, err error) {
 	return x.connection.becomeDear(ctx, x.clauses(), nil)
 }
 
-// underWay contains the results that several searches are waiting for.
-type underWay struct {
-	mu     sync.Mutex
-	ending map[totalKey]chan struct{} // closed when it has ended
-}
-
-// begin begins something, or returns when the one ends who is at it.
-func (u *underWay) begin(key totalKey) (end func(), ends <-chan struct{}) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if c := u.ending[key]; c != nil {
-		return nil, c
-	}
-	c := make(chan struct{})
-	if u.ending == nil {
-		u.ending = make(map[totalKey]chan struct{})
-	}
-	u.ending[key] = c
-	return func() {
-		u.mu.Lock()
-		defer u.mu.Unlock()
-		delete(u.ending, key)
-		close(c)
-	}, nil
-}
-
 // runAlone waits, without a connection, until no other search finds what key names. Inside a
 // transaction, which has a connection, it does not wait.
 func (x *searching) runAlone(ctx context.Context, key totalKey) (end func(), err error) {
@@ -389,7 +125,7 @@ func (x *searching) runAlone(ctx context.Context, key totalKey) (end func(), err
 		return func() {}, nil
 	}
 	for {
-		end, ends := x.s.underWay.begin(key)
+		end, ends := x.s.admission.BeginComputation(admission.Key(key))
 		if end != nil {
 			return end, nil
 		}
@@ -436,7 +172,7 @@ func (x *searching) becomeDearUnlessFound(ctx context.Context) (p *pageRows, wai
 func (l *connection) close() {
 	l.release()
 	if l.dear {
-		l.s.admission.dear.leave(l.key)
+		l.s.admission.EndExpensive(admission.Key(l.key))
 		l.dear = false
 	}
 }

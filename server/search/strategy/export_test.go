@@ -7,7 +7,7 @@ import "cmp"
 func (s *Searcher) Restart(c Config) {
 	s.Close()
 	c.Store, c.Now, c.Remembers = s.store, s.now, s.remembers
-	c.MaxConns = cap(s.admission.all) + reservedConns
+	c.MaxConns = s.maxConns
 	c.Walk = cmp.Or(c.Walk, 3*c.Limit)
 	s.start(c)
 }

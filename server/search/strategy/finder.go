@@ -229,7 +229,7 @@ func (s *Searcher) quietTime(ahead bool) func(ctx context.Context) time.Duration
 				since = time.Now()
 				wait(ctx, lookEvery)
 			}
-		case time.Since(begin) > restFrom && s.admission.short.busy():
+		case time.Since(begin) > restFrom && s.admission.IsBusy():
 			wait(ctx, took)
 		}
 		worked, served = time.Now(), s.store.Acquired()

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"kiln/server/search/admission"
 	"kiln/server/search/cache"
 )
 
@@ -94,7 +95,7 @@ func TestReadingAheadStandsAside(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			st := &servingStore{}
-			s := &Searcher{store: st, admission: newAdmission(8)}
+			s := &Searcher{store: st, admission: admission.New(8)}
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			begin := time.Now()

@@ -31,7 +31,7 @@ func holdDearSearches(s *store.Store, ctx context.Context) (release func(), err 
 		}
 	}
 	for range max(1, runtime.NumCPU()/2) {
-		r, err := s.Searcher().HoldDear(ctx)
+		r, err := s.Searcher().HoldExpensive(ctx)
 		if err != nil {
 			return release, err
 		}
@@ -42,7 +42,7 @@ func holdDearSearches(s *store.Store, ctx context.Context) (release func(), err 
 
 // awaitDearSearches waits until n searches wait for a place among the expensive ones.
 func awaitDearSearches(s *store.Store, n int) {
-	for s.Searcher().DearWaiting() < n {
+	for s.Searcher().CountExpensiveWaiting() < n {
 		runtime.Gosched()
 	}
 }

@@ -123,12 +123,11 @@ func (x *searching) byOrder(ctx context.Context) (*pageRows, error) {
 	// Reading many resources takes a processor for a second. Only a few searches do so at a time, and one that waited,
 	// without a connection, may find the result of another.
 	x.connection.release()
-	select {
-	case x.s.sorting <- struct{}{}:
-		defer func() { <-x.s.sorting }()
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	end, err := x.s.admission.AdmitSort(ctx)
+	if err != nil {
+		return nil, err
 	}
+	defer end()
 	if p, err := x.byKeptOrder(ctx, key); p != nil || err != nil {
 		return p, err
 	}

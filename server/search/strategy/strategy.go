@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -15,6 +14,7 @@ import (
 	"kiln/server/fhir"
 	"kiln/server/outcome"
 	"kiln/server/search"
+	"kiln/server/search/admission"
 	"kiln/server/search/cache"
 	"kiln/server/search/match"
 	"kiln/server/search/plan"
@@ -135,13 +135,13 @@ const DefaultMemory = 256 << 20
 // Searcher answers searches, and remembers what helps with the next ones. It is
 // safe for concurrent use.
 type Searcher struct {
-	store  Store
-	now    func() time.Time
-	memory memory
+	store    Store
+	now      func() time.Time
+	memory   memory
+	maxConns int
 	// memoryBytes bounds everything that is remembered.
 	memoryBytes atomic.Int64
-	admission   *admission
-	underWay    underWay // counts of types
+	admission   *admission.Admission
 	cache       *cache.Memory
 	finder      finder
 	remembers   func(bytes int64) // may be nil
@@ -149,7 +149,6 @@ type Searcher struct {
 	changeTakes time.Duration
 	stepTakes   time.Duration
 	stepped     func(gaveWay bool) // may be nil
-	sorting     chan struct{}      // has an element for each search that sorts many resources
 }
 
 // New returns a Searcher with an empty cache.
@@ -161,15 +160,14 @@ func New(c Config) *Searcher {
 
 // start gives a Searcher its configuration and an empty cache.
 func (s *Searcher) start(c Config) {
-	s.store, s.now, s.remembers = c.Store, c.Now, c.Remembers
+	s.store, s.now, s.remembers, s.maxConns = c.Store, c.Now, c.Remembers, c.MaxConns
 	if s.now == nil {
 		s.now = time.Now
 	}
 	s.walkMost = cmp.Or(c.Walk, defaultWalk)
 	s.changeTakes = cmp.Or(c.ChangeTakes, defaultChangeTakes)
 	s.stepTakes, s.stepped = cmp.Or(c.StepTakes, defaultStepTakes), c.Stepped
-	s.admission = newAdmission(c.MaxConns)
-	s.sorting = make(chan struct{}, max(1, runtime.NumCPU()/2))
+	s.admission = admission.New(c.MaxConns)
 	s.memory = memory{limit: c.Limit}
 	s.cache = cache.New(0, s.now)
 	s.finder = finder{}
