@@ -297,7 +297,7 @@ func (s *Server) openDatabase(ctx context.Context, url string, o Options) (*stor
 	c := stored.Database
 	st, err := store.Open(ctx, store.Config{URL: url, MaxConns: c.MaxConnections, KeepChanges: s.Config.notifications().Retention, Timeout: time.Duration(c.TimeoutSeconds) * time.Second,
 		Replicas:     replicaConfig(c),
-		SearchMemory: searchMemory(s.Config.Search), Remembers: s.heap.setCacheSize, Logger: s.Logger})
+		SearchMemory: searchMemory(s.Config.Search), ReportCacheBytes: s.heap.setCacheSize, Logger: s.Logger})
 	if err != nil {
 		return nil, fmt.Errorf("open the database: %w", err)
 	}

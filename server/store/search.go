@@ -7,6 +7,7 @@ import (
 
 	"kiln/server/search"
 	"kiln/server/search/cache"
+	"kiln/server/search/cache/fill"
 	"kiln/server/search/match"
 	"kiln/server/search/strategy"
 )
@@ -29,9 +30,9 @@ func (s *Store) Search(ctx context.Context, q *search.Query) (*SearchResult, err
 // SetSearchMemory changes what Config.SearchMemory has said, at once.
 func (s *Store) SetSearchMemory(bytes int64) { s.searcher.SetMemory(bytes) }
 
-// ReadAhead has searches remember, while the database has nothing else to do, what broad ones of
-// large types need, before anybody asks. IndexBy goes before.
-func (s *Store) ReadAhead() { s.searcher.ReadAhead(strategy.AheadFrom) }
+// ReadAhead starts to fill the search cache, while the database is idle, with the items that broad searches of large types
+// need. It needs IndexBy.
+func (s *Store) ReadAhead() { s.searcher.ReadAhead(fill.AheadFrom) }
 
 // Search is Store.Search inside the transaction: it sees the writes of the transaction.
 func (t *Tx) Search(ctx context.Context, q *search.Query) (*SearchResult, error) {
@@ -67,6 +68,13 @@ func (v searchable) Parts(ctx context.Context) (*match.Parts, error) {
 func (v searchable) Bodies() strategy.Bodies { return pageBodies.Get().(*bodies) }
 
 func (v searchable) DecodeBody(stored []byte) ([]byte, error) { return decodeBody(stored) }
+
+func (v searchable) Registry() *search.Registry {
+	if v.s.Indexer() == nil {
+		return nil
+	}
+	return v.s.Indexer().Current()
+}
 
 func (v searchable) Resources() strategy.Resources {
 	if v.s.Indexer() == nil {

@@ -70,7 +70,7 @@ func TestTotalsOnAStandby(t *testing.T) {
 					t.Errorf("%s: total %d on the standby, want %d", &sc, got, want)
 				}
 			}
-			standby.Searcher().Settled()
+			standby.Searcher().AwaitCache()
 		}
 	}
 	open, finish, done := make(chan struct{}), make(chan struct{}), make(chan error, 1)

@@ -42,12 +42,12 @@ type Config struct {
 	// SearchCandidates is how many rows the first condition of a search may find before the search counts and walks; 0 is
 	// the default of plan.Compile.
 	SearchCandidates int
-	// Remembers, if not nil, is told how many bytes searches remember, after each change by
+	// ReportCacheBytes, if not nil, is called with the size of the search cache, after each change by
 	// much, from one goroutine.
-	Remembers func(bytes int64)
-	Replicas  ReplicaConfig    // without URLs the primary serves all reads
-	Logger    *slog.Logger     // nil discards
-	Now       func() time.Time // nil means time.Now
+	ReportCacheBytes func(bytes int64)
+	Replicas         ReplicaConfig    // without URLs the primary serves all reads
+	Logger           *slog.Logger     // nil discards
+	Now              func() time.Time // nil means time.Now
 }
 
 // Store is one server's way to the data. It is safe for concurrent use; any
@@ -134,7 +134,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 	s.liveness.start()
 	s.hosts.start(s, c.URL)
 	s.flush.start(s)
-	s.searcher = strategy.New(strategy.Config{Store: searchable{s}, MaxConns: maxConns, Now: s.now, Limit: c.SearchCandidates, MemoryBytes: c.SearchMemory, Remembers: c.Remembers})
+	s.searcher = strategy.New(strategy.Config{Store: searchable{s}, MaxConns: maxConns, Now: s.now, Limit: c.SearchCandidates, MemoryBytes: c.SearchMemory, ReportBytes: c.ReportCacheBytes})
 	// The queue's workers hold connections as well.
 	s.transactions = make(chan struct{}, maxConns-workers-1)
 	s.reads.start(s, readWorkers(maxConns))

@@ -3,6 +3,7 @@ package cache
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -14,6 +15,13 @@ import (
 // MaxBrought is the largest number of changed resources that are applied in parts, to an item not yet cached or to a
 // cache that has fallen behind. After more changes the cache is cleared.
 const MaxBrought = 1_000_000
+
+// unlogged are the resource types with versions that have no row in the change log (store.Write.Unlogged).
+var unlogged = []string{"AuditEvent"}
+
+// FollowsType reports whether a cache can follow the changes of a resource type. It cannot if versions of the type may
+// have no row in the change log.
+func FollowsType(name string) bool { return !slices.Contains(unlogged, name) }
 
 // A Position is where changes are read from.
 type Position struct {

@@ -17,7 +17,8 @@
 //	links.go     chains and _has: the references from one type to another, as a column (refcolumn.go)
 //	sections.go  the resources between some values of a column, for ranges among millions
 //
-// Package bitmap stores the sets, and package packed stores the numbers of the columns in few bytes.
+// Package bitmap stores the sets, and package packed stores the numbers of the columns in few bytes. Package fill reads the
+// items from the database.
 //
 // # How the cache stays exact
 //

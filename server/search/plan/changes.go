@@ -18,6 +18,24 @@ func Changes(since cache.Position) match.Statement {
 	return MostChanges(since, cache.MaxChanges)
 }
 
+// ChangesRow receives the row of the statement Changes.
+type ChangesRow struct{ rows, state *string }
+
+// Columns returns the destinations of the columns.
+func (r *ChangesRow) Columns() []any { return []any{&r.rows, &r.state} }
+
+// Changes returns the changes that the row contains. since is the argument of the statement.
+func (r *ChangesRow) Changes(since cache.Position) cache.Changes {
+	c := cache.Changes{Position: since}
+	if r.state != nil {
+		c.Now, c.Followed = *r.state, Lasting(*r.state)
+	}
+	if r.rows != nil {
+		c.Rows, c.Many = *r.rows, *r.rows == ""
+	}
+	return c
+}
+
 // MostChanges is Changes of most resources at most that others have written: more cannot be told, and are not read.
 func MostChanges(since cache.Position, most int) match.Statement {
 	w := newWriter(nil)

@@ -21,7 +21,7 @@ func TestReadAhead(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Searcher().ReadAhead(300)
-	s.Searcher().Settled()
+	s.Searcher().AwaitCache()
 	// date, value-date and value-quantity have one value in an Observation at most, and each has a
 	// last update; values are read for each of the common codes by themselves, too. There are few
 	// Patients, and few Observations of each: nothing of them is read.
@@ -47,7 +47,7 @@ func TestReadAhead(t *testing.T) {
 	// Which resources have a term that is not common is found when it was asked for, for all
 	// searches that name it.
 	ask("status:not", "unknown")
-	s.Searcher().Settled()
+	s.Searcher().AwaitCache()
 	for _, p := range [][]string{{"status:not", "unknown"}, {"status:not", "unknown", "date", "ge1990"}, {"status:not", "unknown", "code", "8302-2", "_sort", "-date"}} {
 		before := s.Searcher().Remembered().Hits
 		if ask(p...); s.Searcher().Remembered().Hits != before+1 {
@@ -80,7 +80,7 @@ func TestReadAheadBesideWrites(t *testing.T) {
 	}()
 	searchtest.NewCorpus(44, 100, 400).Load(t, s)
 	s.Searcher().ReadAhead(300)
-	s.Searcher().Settled()
+	s.Searcher().AwaitCache()
 	if r := s.Searcher().Remembered(); r.Columns != 4+len(searchtest.Codings) {
 		t.Errorf("it remembers %+v", r)
 	}
@@ -117,7 +117,7 @@ func TestReadAheadOfLinks(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Searcher().ReadAhead(1000)
-	s.Searcher().Settled()
+	s.Searcher().AwaitCache()
 	ask := func(name, value string) {
 		want := 0
 		for _, o := range c.Observations {
@@ -155,7 +155,7 @@ func TestReadAheadOfLinks(t *testing.T) {
 		s.SetSearchMemory(-1)
 		s.SetSearchMemory(256 << 20)
 		for s.Searcher().ReadAhead(1000); s.Searcher().Remembered().Columns < columns; runtime.Gosched() {
-			s.Searcher().Settled()
+			s.Searcher().AwaitCache()
 		}
 	}
 }

@@ -35,7 +35,7 @@ func newLagging(t *testing.T, stepped func(gaveWay bool)) lagging {
 		for _, pairs := range askedOften {
 			l.ask(pairs...)
 		}
-		s.Searcher().Settled()
+		s.Searcher().AwaitCache()
 	}
 	return l
 }
@@ -97,7 +97,7 @@ func (l lagging) answers(want map[string]int) {
 				l.t.Errorf("%v: total %d, want %d; from memory: %v", pairs, total, want[fmt.Sprint(pairs)], hit)
 			}
 		}
-		l.s.Searcher().Settled()
+		l.s.Searcher().AwaitCache()
 	}
 	if r := l.s.Searcher().Remembered(); r.Lagged == 0 {
 		l.t.Errorf("it has never lagged: %+v", r)
@@ -186,7 +186,7 @@ func TestCatchUpReadsEveryKind(t *testing.T) {
 		for name, of := range all {
 			before[name] = ask(s, of[0], of[1:]...)
 		}
-		s.Searcher().Settled()
+		s.Searcher().AwaitCache()
 	}
 	c = searchtest.NewCorpus(72, 500, cache.MaxChanges+500)
 	var burst []*store.Write
@@ -200,7 +200,7 @@ func TestCatchUpReadsEveryKind(t *testing.T) {
 		t.Fatal(err)
 	}
 	ask(s, "Observation", "status", "final")
-	s.Searcher().Settled()
+	s.Searcher().AwaitCache()
 	for name, of := range all {
 		hits := s.Searcher().Remembered().Hits
 		got, want := ask(s, of[0], of[1:]...), ask(other, of[0], of[1:]...)

@@ -150,7 +150,7 @@ func (x *searching) becomeDearUnlessFound(ctx context.Context) (p *pageRows, wai
 		return nil, waited, err
 	}
 	found := func() (bool, <-chan struct{}) {
-		again := x.s.finder.newWork()
+		again := x.s.filler.NextRead()
 		_, yes := x.s.cache.Ask(q)
 		return yes, again
 	}

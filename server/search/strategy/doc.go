@@ -5,11 +5,10 @@
 //
 //	ways.go        the ways to answer a search, in the order in which they are tried
 //	strategy.go    the steps of one search, and its page
-//	connection.go  the connection of a search, and the limits of running searches
+//	connection.go  the connection of a search, after its admission (package admission)
 //	total.go       the number of matches: from the cache while it is valid, else counted
 //	memory.go      the drivers that found too much; limits of cached totals and orders
-//	fromcache.go   reads and fills the cache of package cache
-//	ahead.go       fills the cache before the first search
+//	fromcache.go   answers from the cache of package cache, and requests missing items (package fill)
 //	order.go       matches in an order without an index; estimate.go, _total=estimate
 //	include.go     _include and _revinclude; canonical.go, along canonical URLs
 //

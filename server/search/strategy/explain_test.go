@@ -57,7 +57,7 @@ func TestExplainGolden(t *testing.T) {
 			if run.fill {
 				for range 2 { // the second miss fills the cache
 					explainSearch(t, s, line)
-					s.Searcher().Settled()
+					s.Searcher().AwaitCache()
 				}
 			}
 			got[line] += fmt.Sprintf("%s: %s", run.name, explainSearch(t, s, line))

@@ -36,7 +36,7 @@ func (x *searching) cacheQuestion() (*cache.Question, error) {
 // cannot answer it.
 func questionOf(p *plan.Plan) (*cache.Question, error) {
 	typ, ok := p.OneType()
-	if !ok || slices.Contains(unlogged, typ) {
+	if !ok || !cache.FollowsType(typ) {
 		return nil, nil
 	}
 	if links, beside := p.Links(); len(links) > 0 {
@@ -99,22 +99,6 @@ func clausesKey(typ int16, clauses []match.Clause) (k cache.Key, err error) {
 	return k, nil
 }
 
-// changes are the columns of plan.Changes.
-type changes struct{ rows, now *string }
-
-func (c *changes) into() []any { return []any{&c.rows, &c.now} }
-
-func (c *changes) since(p cache.Position) cache.Changes {
-	out := cache.Changes{Position: p}
-	if c.now != nil {
-		out.Now, out.Followed = *c.now, plan.Lasting(*c.now)
-	}
-	if c.rows != nil {
-		out.Rows, out.Many = *c.rows, *c.rows == ""
-	}
-	return out
-}
-
 // maxAsked is how often memory is asked for one search, while others write.
 const maxAsked = 4
 
@@ -145,13 +129,13 @@ func (x *searching) byMemory(ctx context.Context) (*pageRows, error) {
 		shown := a.RIDs[:min(len(a.RIDs), x.pageSize())] // the one behind the page is only there
 		st := x.plan.RowsChanged(shown, a.Position, x.assumedTexts())
 		x.noteStatement("rows from memory", st)
-		var c changes
+		var changes plan.ChangesRow
 		var held bool
-		p, err := x.readRows(ctx, st, append(c.into(), &held)...)
+		p, err := x.readRows(ctx, st, append(changes.Columns(), &held)...)
 		if err != nil {
 			return nil, err
 		}
-		b, ok := memory.Settle(a, c.since(a.Position))
+		b, ok := memory.Settle(a, changes.Changes(a.Position))
 		if !held {
 			return nil, nil
 		}
@@ -179,9 +163,6 @@ func (x *searching) byMemory(ctx context.Context) (*pageRows, error) {
 // linkedLimit is Plan.Limit where links are remembered.
 const linkedLimit = 201
 
-// maxFew is how many members a search waits for: they are read in some milliseconds.
-const maxFew = 5_000
-
 // linksRemembered reports whether memory could answer the search, which has links, if it had the resources
 // at their other ends.
 func (x *searching) linksRemembered() bool {
@@ -206,15 +187,11 @@ func (x *searching) byLinks(ctx context.Context) (*pageRows, error) {
 		if _, ok := memory.Ask(others); ok {
 			continue
 		}
-		f := finding{typ: others.Type, name: others.Name, set: others.Whole, clauses: others.Clauses, few: true}
-		if len(others.Columns) > 0 {
-			f.set, f.clauses = others.Rest, others.Others
-		}
-		if len(f.clauses) == 0 || memory.Has(f.set) || memory.Refused(f.set) { // something else is missing, or there are too many
+		if !x.s.filler.CanReadMembers(others) {
 			return nil, nil
 		}
 		x.connection.release() // it takes one of its own
-		if err := x.s.runFinding(ctx, f); err != nil {
+		if err := x.s.filler.ReadMembers(ctx, others); err != nil {
 			return nil, err
 		}
 	}
@@ -238,94 +215,20 @@ func (x *searching) fillCache(dear bool) {
 	}
 	x.learned = true
 	x.learnOrder(dear)
-	x.s.fillCache(x.asks, dear)
+	x.s.filler.Request(x.asks, dear)
 }
-
-func (s *Searcher) fillCache(q *cache.Question, dear bool) {
-	if len(q.Links) > 0 {
-		s.learnLinks(q, dear)
-		return
-	}
-	memory := s.cache
-	find := func(f finding) {
-		f.typ, f.name = q.Type, q.Name
-		s.addFinding(f)
-	}
-	known := memory.Has(cache.TypeKey(q.Type))
-	terms := false            // all that are common
-	var lost, unknown []int64 // of those that are common, and beside them
-	if dear && q.Terms != nil {
-		lost = memory.Lost(q.Type, q.Terms)
-		switch {
-		case !known:
-			terms = !q.Terms.Everything()
-		case len(lost) > maxLost:
-			terms = true
-		case len(lost) == 0:
-			unknown = memory.Unknown(q.Type, q.Terms)
-		}
-	}
-	whole := len(q.Columns) == 0
-	for _, c := range q.Columns {
-		whole = whole || memory.Refused(c.Column) // then the matches themselves
-	}
-	switch {
-	case memory.Has(q.Whole):
-		return
-	case terms:
-		find(finding{terms: true, again: known, dear: true})
-	case len(lost) > 0:
-		find(finding{some: lost, again: true, dear: true})
-	case len(unknown) > 0:
-		find(finding{some: unknown, dear: true})
-	case whole:
-		find(finding{set: q.Whole, clauses: q.Clauses})
-	case len(q.Others) > 0:
-		find(finding{set: q.Rest, clauses: q.Others})
-	}
-	for _, c := range q.Columns {
-		if !whole || terms {
-			find(finding{column: &c.Column, dear: dear})
-		}
-	}
-}
-
-// learnLinks is learn for a question with links: what these lead along, and both of their ends.
-func (s *Searcher) learnLinks(q *cache.Question, dear bool) {
-	if q.Beside != nil {
-		s.fillCache(q.Beside, dear)
-	}
-	for i := range q.Links {
-		l := &q.Links[i]
-		s.fillCache(l.Others, dear)
-		from, to := q, l.Others
-		if l.Back {
-			from, to = to, from
-		}
-		s.addFinding(finding{typ: from.Type, name: from.Name, column: &l.References, dear: dear})
-		s.addFinding(finding{typ: to.Type, name: to.Name, column: &l.Own, dear: dear})
-	}
-}
-
-// maxLost is how many common terms that have given way are read by themselves: more take as long as
-// reading all resources of the type.
-const maxLost = 4
 
 // learnOrder is learn for the column of the order alone. The order of last updates has an index of the resources
 // themselves.
 func (x *searching) learnOrder(dear bool) {
 	if q := x.asks; q != nil && q.Page.Order != nil && x.q.Sort[0].Code != "_lastUpdated" {
-		x.s.addFinding(finding{typ: q.Type, name: q.Name, column: &q.Page.Order.Column, dear: dear})
+		x.s.filler.RequestOrder(q, dear)
 	}
 }
 
-// unlogged are the resource types with versions that have no row in the change log (store.Write.Unlogged): their
-// matches are not cached.
-var unlogged = []string{"AuditEvent"}
-
 // usesCache reports whether the cache may answer the search and store its result.
 func (x *searching) usesCache() bool {
-	return !x.isPrivate() && len(x.q.Types) > 0 && !slices.ContainsFunc(x.q.Types, func(t string) bool { return slices.Contains(unlogged, t) })
+	return !x.isPrivate() && len(x.q.Types) > 0 && !slices.ContainsFunc(x.q.Types, func(t string) bool { return !cache.FollowsType(t) })
 }
 
 // Writing begins the record of a transaction's writes by this server: the cache follows them without reading them.
@@ -333,3 +236,13 @@ func (s *Searcher) Writing() *cache.Writing { return s.cache.Writing() }
 
 // Remembered returns the state of the cache of matches and values.
 func (s *Searcher) Remembered() cache.Stat { return s.cache.Stat() }
+
+// ReadAhead starts to read the items into the cache that broad searches need, for the types with at least so many
+// resources.
+func (s *Searcher) ReadAhead(from int64) { s.filler.ReadAhead(from) }
+
+// AwaitCache waits until every item that was requested, or is to be read ahead, has been read, and the cache does not lag.
+func (s *Searcher) AwaitCache() { s.filler.AwaitIdle() }
+
+// Close ends the background work.
+func (s *Searcher) Close() { s.filler.Close() }

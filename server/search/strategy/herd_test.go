@@ -135,7 +135,7 @@ func TestTypeIsNotCounted(t *testing.T) {
 	if _, total := counted(searchtest.Case{Type: "Observation", Values: searchtest.Parameters("status", "final")}); total < 10 {
 		t.Fatalf("%d matches", total)
 	}
-	s.Searcher().Settled()
+	s.Searcher().AwaitCache()
 	s.Searcher().ForgetTotals()
 	if n, total := counted(chained("female")); n != 0 || total < 10 {
 		t.Errorf("the type is counted %d times for %d matches by who remembers it", n, total)

@@ -8,6 +8,7 @@ import (
 
 	"kiln/server/outcome"
 	"kiln/server/search/match"
+	"kiln/server/search/pgvalue"
 	"kiln/server/search/plan"
 
 	"github.com/jackc/pgx/v5"
@@ -74,12 +75,12 @@ func (x *searching) includedRows(ctx context.Context, st match.Statement) ([]row
 	var found []row
 	for rows.Next() {
 		if found == nil {
-			if err := binaryColumns(rows, 1, 6); err != nil {
+			if err := pgvalue.CheckColumns(rows, 1, 6); err != nil {
 				return nil, err
 			}
 		}
 		v := rows.RawValues()
-		m := row{rid: rawInt8(v[0])}
+		m := row{rid: pgvalue.ReadInt8(v[0])}
 		if m.v, err = x.readVersion(ctx, v[1:]); err != nil {
 			return nil, err
 		}

@@ -131,9 +131,9 @@ func TestLinksFollow(t *testing.T) {
 		return fromMemory
 	}
 	check()
-	s.Searcher().Settled()
+	s.Searcher().AwaitCache()
 	check()
-	s.Searcher().Settled()
+	s.Searcher().AwaitCache()
 	first := check()
 	t.Logf("%d of %d from memory", first, len(cases))
 	if first < len(cases)/2 {
@@ -226,7 +226,7 @@ func TestFirstContainedIsFound(t *testing.T) {
 	remembered := false
 	for range 2 {
 		total, remembered = search()
-		s.Searcher().Settled()
+		s.Searcher().AwaitCache()
 	}
 	if !remembered {
 		t.Fatalf("%s: %d matches, not from memory", x, total)

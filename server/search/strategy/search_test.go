@@ -182,12 +182,12 @@ func TestCommonTermsAreRemembered(t *testing.T) {
 	// A search for all that there is learns no more than which these are.
 	everything := searchtest.Case{Type: "Observation", Values: searchtest.Parameters()}
 	searchtest.FindMatches(t, s, everything.ParseQuery(t))
-	s.Searcher().Settled()
+	s.Searcher().AwaitCache()
 	if r := s.Searcher().Remembered(); r.Sets != 1 || *searchtest.FindMatches(t, s, everything.ParseQuery(t)).Total != 400 || s.Searcher().Remembered().Hits != r.Hits+1 {
 		t.Errorf("of everything it remembers %+v", r)
 	}
 	searchtest.FindMatches(t, s, (&searchtest.Case{Type: "Observation", Values: searchtest.Parameters("code", "c0", "date", "ge2001")}).ParseQuery(t))
-	s.Searcher().Settled()
+	s.Searcher().AwaitCache()
 	check := func(when string, want int, values ...string) {
 		t.Helper()
 		before := s.Searcher().Remembered().Hits
@@ -223,7 +223,7 @@ func TestCommonTermsAreRemembered(t *testing.T) {
 	if got := *searchtest.FindMatches(t, s, (&searchtest.Case{Type: "Observation", Values: searchtest.Parameters(lost...)}).ParseQuery(t)).Total; got != 99 {
 		t.Errorf("with an eighth of the memory the total is %d", got)
 	}
-	s.Searcher().Settled()
+	s.Searcher().AwaitCache()
 	check("found again", 99, lost...)
 
 	s.SetSearchMemory(-1)

@@ -3,11 +3,9 @@ package strategy
 import (
 	"cmp"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -16,12 +14,12 @@ import (
 	"kiln/server/search"
 	"kiln/server/search/admission"
 	"kiln/server/search/cache"
+	"kiln/server/search/cache/fill"
 	"kiln/server/search/match"
+	"kiln/server/search/pgvalue"
 	"kiln/server/search/plan"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
-	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // Result is one page of a search.
@@ -60,20 +58,12 @@ func (r *Result) Release() {
 
 // Store keeps the resources that are searched.
 type Store interface {
-	// Acquire takes a connection from the pool; the search gives it back.
-	Acquire(ctx context.Context) (*pgxpool.Conn, error)
-	// Acquired is how many connections were taken from the pool so far, by whomever.
-	Acquired() int64
-	// KnownType is TypeNumber as far as this server has seen the types.
-	KnownType(typ string) (int16, bool)
+	fill.Store
 	// TypeNumber returns the number of a resource type, false for one that has never
 	// been stored. It may ask the database.
 	TypeNumber(ctx context.Context, typ string) (int16, bool, error)
 	// TypeName returns the resource type of a number.
 	TypeName(ctx context.Context, number int16) (string, error)
-	// Parts are the parts of index_date and index_quantity that a statement has to ask which begins
-	// now: the same pointer as before where nothing has changed. It may ask the database.
-	Parts(ctx context.Context) (*match.Parts, error)
 	// Bodies returns memory for the bodies of one page.
 	Bodies() Bodies
 	// DecodeBody returns the JSON of the column body, which may share its memory.
@@ -94,8 +84,6 @@ type Resources interface {
 	Decode(body []byte) (fhir.Resource, error)
 	// Sort passes the sort values of r to the sorters.
 	Sort(r fhir.Resource, by []*fhir.Sorter) error
-	// Current is the search parameters in force.
-	Current() *search.Registry
 }
 
 // errNoResources reports that a search needs values of resources that the index lacks.
@@ -112,18 +100,14 @@ type Config struct {
 	Limit int
 	// Walk is how many resources a walk tests at most where its page may lie far away, 0 for the default.
 	Walk int
-	// ChangeTakes is about how long it takes to bring in one resource that has changed, 0 for the
-	// default: memory that is far behind catches up where that is less than finding everything anew.
+	// ChangeTakes, StepTakes and Stepped are fields of fill.Config.
 	ChangeTakes time.Duration
-	// StepTakes is the approximate time between two checks of a catch-up whether to give way to writers, 0 for the
-	// default. Stepped, if not nil, is called after each check with its outcome.
-	StepTakes time.Duration
-	Stepped   func(gaveWay bool)
+	StepTakes   time.Duration
+	Stepped     func(gaveWay bool)
 	// MemoryBytes limits the cache; 0 means DefaultMemory, below 0 no cache.
 	MemoryBytes int64
-	// Remembers, if not nil, is told how many bytes are remembered of matches and values,
-	// after each change by much, from one goroutine.
-	Remembers func(bytes int64)
+	// ReportBytes is fill.Config.ReportBytes.
+	ReportBytes func(bytes int64)
 }
 
 // ordersPart is the part of the memory that orders may take.
@@ -143,12 +127,9 @@ type Searcher struct {
 	memoryBytes atomic.Int64
 	admission   *admission.Admission
 	cache       *cache.Memory
-	finder      finder
-	remembers   func(bytes int64) // may be nil
+	filler      *fill.Filler
 	walkMost    int
-	changeTakes time.Duration
-	stepTakes   time.Duration
-	stepped     func(gaveWay bool) // may be nil
+	reportBytes func(bytes int64) // may be nil
 }
 
 // New returns a Searcher with an empty cache.
@@ -160,18 +141,18 @@ func New(c Config) *Searcher {
 
 // start gives a Searcher its configuration and an empty cache.
 func (s *Searcher) start(c Config) {
-	s.store, s.now, s.remembers, s.maxConns = c.Store, c.Now, c.Remembers, c.MaxConns
+	s.store, s.now, s.reportBytes, s.maxConns = c.Store, c.Now, c.ReportBytes, c.MaxConns
 	if s.now == nil {
 		s.now = time.Now
 	}
 	s.walkMost = cmp.Or(c.Walk, defaultWalk)
-	s.changeTakes = cmp.Or(c.ChangeTakes, defaultChangeTakes)
-	s.stepTakes, s.stepped = cmp.Or(c.StepTakes, defaultStepTakes), c.Stepped
 	s.admission = admission.New(c.MaxConns)
 	s.memory = memory{limit: c.Limit}
 	s.cache = cache.New(0, s.now)
-	s.finder = finder{}
-	s.finder.idle = sync.NewCond(&s.finder.mu)
+	s.filler = fill.New(fill.Config{
+		Store: s.store, Cache: s.cache, Admission: s.admission, Now: s.now, Limit: c.Limit,
+		ChangeTakes: c.ChangeTakes, StepTakes: c.StepTakes, Stepped: c.Stepped, ReportBytes: c.ReportBytes,
+	})
 	s.SetMemory(c.MemoryBytes)
 }
 
@@ -686,7 +667,7 @@ func (x *searching) readRows(ctx context.Context, st match.Statement, before ...
 	for first := true; rows.Next(); first = false {
 		v := rows.RawValues()
 		if first {
-			if err := binaryColumns(rows, len(before)+3, 6); err != nil {
+			if err := pgvalue.CheckColumns(rows, len(before)+3, 6); err != nil {
 				return nil, err
 			}
 			if len(before) > 0 { // the same in every row
@@ -697,7 +678,7 @@ func (x *searching) readRows(ctx context.Context, st match.Statement, before ...
 		}
 		v = v[len(before):]
 		if count := v[1]; count != nil {
-			p.seen, p.total = rawInt8(v[0]), rawInt8(count)
+			p.seen, p.total = pgvalue.ReadInt8(v[0]), pgvalue.ReadInt8(count)
 		}
 		rid := v[2]
 		if rid == nil {
@@ -706,7 +687,7 @@ func (x *searching) readRows(ctx context.Context, st match.Statement, before ...
 		if p.rows == nil {
 			p.rows = make([]row, 0, min(x.q.Count+1, 256))
 		}
-		m := row{rid: rawInt8(rid)}
+		m := row{rid: pgvalue.ReadInt8(rid)}
 		for _, k := range v[3 : 3+nkeys] {
 			var key *string
 			if k != nil {
@@ -722,31 +703,9 @@ func (x *searching) readRows(ctx context.Context, st match.Statement, before ...
 	return p, rows.Err()
 }
 
-// binaryColumns rejects an answer whose first numbers and last columns, the columns of search.rowColumns, are not in
-// PostgreSQL's binary format, which is read here. Reading them through the driver takes longer than finding
-// them.
-func binaryColumns(rows pgx.Rows, numbers, last int) error {
-	columns := rows.FieldDescriptions()
-	for i, c := range columns {
-		text := c.DataTypeOID == pgtype.TextOID // the same in both formats
-		if (i < numbers || i >= len(columns)-last) && c.Format != pgx.BinaryFormatCode && !text {
-			return fmt.Errorf("search: column %s is not in binary format", c.Name)
-		}
-	}
-	return nil
-}
-
-// errNotBinary is of numbers that are not in PostgreSQL's binary format.
-var errNotBinary = errors.New("search: a number is not in binary format")
-
-func rawInt8(b []byte) int64 { return int64(binary.BigEndian.Uint64(b)) }
-
-// rawTime reads a timestamptz: microseconds since 2000.
-func rawTime(b []byte) time.Time { return time.UnixMicro(rawInt8(b) + 946684800*1e6).UTC() }
-
 // readVersion reads search.rowColumns.
 func (x *searching) readVersion(ctx context.Context, v [][]byte) (fhir.Version, error) {
-	name, err := x.store.TypeName(ctx, int16(binary.BigEndian.Uint16(v[4])))
+	name, err := x.store.TypeName(ctx, pgvalue.ReadInt2(v[4]))
 	if err != nil {
 		return fhir.Version{}, err
 	}
@@ -758,8 +717,8 @@ func (x *searching) readVersion(ctx context.Context, v [][]byte) (fhir.Version, 
 		return fhir.Version{}, err
 	}
 	return fhir.Version{
-		ResourceType: name, ID: string(v[0]), VersionID: int(int32(binary.BigEndian.Uint32(v[1]))),
-		LastUpdated: rawTime(v[2]), Method: fhir.Method(v[3][0]), Body: body,
+		ResourceType: name, ID: string(v[0]), VersionID: int(pgvalue.ReadInt4(v[1])),
+		LastUpdated: pgvalue.ReadTime(v[2]), Method: fhir.Method(v[3][0]), Body: body,
 	}, nil
 }
 

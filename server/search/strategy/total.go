@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"kiln/server/search/cache"
+	"kiln/server/search/cache/fill"
 	"kiln/server/search/match"
 	"kiln/server/search/plan"
 )
@@ -60,9 +61,9 @@ func (x *searching) bySet() (*knownTotal, error) {
 	}
 	r := &knownTotal{about: a.Total, row: plan.Changes(a.Position)}
 	r.scan = func() ([]any, func() (int64, bool)) {
-		var c changes
-		return c.into(), func() (int64, bool) {
-			b, ok := x.s.cache.Settle(a, c.since(a.Position))
+		var row plan.ChangesRow
+		return row.Columns(), func() (int64, bool) {
+			b, ok := x.s.cache.Settle(a, row.Changes(a.Position))
 			return b.Total, ok
 		}
 	}
@@ -211,7 +212,7 @@ func (x *searching) sizeOfType(ctx context.Context, count match.Statement) (n in
 			return n, nil
 		}
 		x.noteStatement("size of the types", plan.TypeSizes())
-		sizes, err := typeSizes(ctx, x.conn)
+		sizes, err := fill.ReadTypeSizes(ctx, x.conn)
 		if err != nil {
 			return 0, err
 		}
