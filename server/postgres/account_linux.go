@@ -7,7 +7,9 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -83,7 +85,8 @@ func (a *account) own(path string) error {
 // of the terminal's signals, and end in good order when this process does.
 func (a *account) apply(cmd *exec.Cmd, folder string) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGINT}
-	cmd.Env = append(os.Environ(), "LC_ALL=C", "PGOPTIONS=")
+	// PostgreSQL would tell systemd its own state as that of the service.
+	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "NOTIFY_SOCKET=") }), "LC_ALL=C", "PGOPTIONS=")
 	cmd.Dir = folder
 	if a == nil {
 		return

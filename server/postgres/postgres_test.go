@@ -333,3 +333,15 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		}
 	})
 }
+
+// PostgreSQL does not tell systemd its state as that of the service that started it.
+func TestSystemdIsNotTold(t *testing.T) {
+	t.Setenv("NOTIFY_SOCKET", "/run/systemd/notify")
+	cmd := exec.Command("true")
+	(*account)(nil).apply(cmd, t.TempDir())
+	for _, v := range cmd.Env {
+		if strings.HasPrefix(v, "NOTIFY_SOCKET") {
+			t.Errorf("the environment has %s", v)
+		}
+	}
+}
