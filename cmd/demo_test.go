@@ -82,6 +82,14 @@ func TestDemo(t *testing.T) {
 		}
 	}
 
+	// An App has a client of its own, without rights.
+	got, err := exec.Command("bash", "-c", strings.ReplaceAll(command, "*.rs", "*.cruds")+`
+		curl -s -o /dev/null -X PUT -H "Authorization: Bearer $TOKEN" -H 'Content-Type: application/fhir+json' -d '{"resourceType":"App","id":"own","name":"own","version":"1","status":"active"}' `+base+`/fhir/App/own
+		curl -s -H "Authorization: Bearer $TOKEN" `+base+`/admin/apps/own/grants`).Output()
+	if err != nil || !strings.Contains(string(got), `"app-own"`) || !strings.Contains(string(got), `[]`) {
+		t.Errorf("the grants of an App: %v, %s", err, got)
+	}
+
 	// 2. The simulator, from the EHR and standalone, for each user that may launch.
 	for _, tt := range []struct{ user, kind, patient string }{
 		{"clinician", "ehr", "demo-peter"}, {"clinician", "standalone", ""}, {"patient", "standalone", "demo-peter"},

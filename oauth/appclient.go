@@ -23,6 +23,9 @@ type AppClients struct {
 	tokens map[string]appToken // by client id
 }
 
+// AppClients returns the clients of Apps.
+func (s *Server) AppClients() *AppClients { return &AppClients{Server: s} }
+
 // appToken is an access token with the state of the client that it was made in.
 type appToken struct {
 	text    string

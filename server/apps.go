@@ -39,8 +39,8 @@ func (s *Server) appRules() outbound.Rules {
 
 // appClients keeps the OAuth clients of Apps; nil without authorization.
 func (s *Server) appClients() app.Clients {
-	if a, ok := s.authorizationServer.(*oauth.Server); ok {
-		return &oauth.AppClients{Server: a}
+	if a, ok := s.authorizationServer.(interface{ AppClients() *oauth.AppClients }); ok {
+		return a.AppClients()
 	}
 	return nil
 }
