@@ -253,7 +253,8 @@ func TestHelm(t *testing.T) {
 	if err != nil {
 		t.Skip("helm is not installed")
 	}
-	for _, args := range [][]string{{"lint", "helm"}, {"template", "test", "helm"}, {"template", "test", "helm", "--set", "metrics.port=9100,metrics.serviceMonitor.enabled=true,ingress.enabled=true"}} {
+	for _, args := range [][]string{{"lint", "helm"}, {"template", "test", "helm"}, {"template", "test", "helm", "--set", "metrics.port=9100,metrics.serviceMonitor.enabled=true,ingress.enabled=true"},
+		{"template", "test", "helm", "--set", "bulk.existingClaim=c,trustedProxies={10.0.0.0/8},memory.limit=65536,extraEnv[0].name=A,extraEnvFrom[0].secretRef.name=s,extraVolumes[0].name=v,extraVolumeMounts[0].name=v,tolerations[0].key=k"}} {
 		if out, err := exec.Command(helm, args...).CombinedOutput(); err != nil {
 			t.Errorf("helm %s: %v\n%s", strings.Join(args, " "), err, out)
 		}

@@ -131,14 +131,15 @@ func TestComposePassword(t *testing.T) {
 	}
 }
 
-// The unit waits for the server's own message, and survives a killed script.
+// The unit waits for the server's own message, survives a killed script, and leaves the end of a private PostgreSQL to the
+// server.
 func TestUnitSettings(t *testing.T) {
 	t.Parallel()
 	unit, err := os.ReadFile("kiln.service")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, line := range []string{"Type=notify", "TimeoutStartSec=infinity", "OOMPolicy=continue", "UMask=0077"} {
+	for _, line := range []string{"Type=notify", "TimeoutStartSec=infinity", "OOMPolicy=continue", "KillMode=mixed", "UMask=0077"} {
 		if !strings.Contains(string(unit), "\n"+line+"\n") {
 			t.Errorf("the unit lacks %s", line)
 		}
@@ -171,6 +172,9 @@ func TestCompose(t *testing.T) {
 	}
 	if strings.Join(kiln.Volumes, "") != "files:/var/lib/kiln" {
 		t.Errorf("the volumes are %v: the files of bulk jobs end with the container", kiln.Volumes)
+	}
+	if issuer, base := kiln.Environment["KILN_AUTH__ISSUER"], kiln.Environment["KILN_SERVER__BASE_URL"]; base != "${KILN_ISSUER}/fhir" || !strings.HasPrefix(issuer, "${KILN_ISSUER:") {
+		t.Errorf("links begin with %q, the issuer is %q", base, issuer)
 	}
 	known := make(map[string]bool)
 	for _, k := range settings.Keys[server.Config]() {
