@@ -385,6 +385,55 @@ func TestTableShowsWholeTransactions(t *testing.T) {
 }
 
 // A new version of the view builds a new table beside the old one. Readers of the old table see no error, no empty table
+// The tables of a type share their rounds, unless one of them is held by somebody.
+func TestTablesOfOneType(t *testing.T) {
+	t.Parallel()
+	s := startTables(t)
+	patient := func(id, family string) {
+		if a := s.put("/Patient/"+id, fmt.Sprintf(`{"resourceType":"Patient","id":%q,"name":[{"family":%q}]}`, id, family)); a.status != 200 {
+			a.want(201)
+		}
+	}
+	names := []string{"first", "second", "third"}
+	for i, name := range names {
+		patient(fmt.Sprintf("before-%d", i), name) // so that their positions differ
+		s.put("/ViewDefinition/"+name, strings.ReplaceAll(everyone, "everyone", name)).want(201)
+		s.materialize(name, name, "[]")
+	}
+	same := func(want int, names ...string) {
+		t.Helper()
+		for _, name := range names {
+			s.fresh(name)
+			if n := s.sameAsRun(name, name); n != want {
+				t.Errorf("view.%s has %d rows, want %d", name, n, want)
+			}
+		}
+	}
+	s.post("/Patient", `{"resourceType":"Patient","name":[{"family":"created"}]}`).want(201)
+	patient("before-0", "changed")
+	s.do("DELETE", "/Patient/before-1", "").want(204)
+	same(3, names...)
+
+	holder := connect(t, s.url)
+	tx, err := holder.Begin(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(context.Background(), "LOCK TABLE view.second IN SHARE MODE"); err != nil { // readers pass
+		t.Fatal(err)
+	}
+	patient("before-0", "changed again")
+	patient("later", "later")
+	same(4, "first", "third")
+	if got := s.strings("SELECT family FROM view.second WHERE _id = 'before-0'"); !slices.Equal(got, []string{"changed"}) {
+		t.Errorf("the table that is held has %q", got)
+	}
+	if err := tx.Rollback(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	same(4, names...)
+}
+
 // and no wait; a long reader delays the swap. Grants stay.
 func TestTableIsRebuilt(t *testing.T) {
 	t.Parallel()

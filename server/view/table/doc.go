@@ -12,12 +12,17 @@
 // # The snapshot of a table
 //
 // A table shows the state of one snapshot of PostgreSQL (view_generation.seen): each transaction wholly or not
-// at all. A round of Service.follow begins a REPEATABLE READ transaction. It finds the changes that its own snapshot sees
+// at all. A round (catchup.go) is a REPEATABLE READ transaction. It finds the changes that its own snapshot sees
 // and the stored one does not, reads the current state of their resources, replaces their rows, and stores its
 // own snapshot. All of this commits together. A change that commits late has a transaction id below
 // others: no snapshot before its commit sees it, so no round passes it.
 //
 // The position of the named reader is the oldest transaction that the snapshot does not see: the
-// change log keeps everything from there on. One server at a time has the advisory lock of a table.
-// The lock ends with its connection, so another server continues at once.
+// change log keeps everything from there on.
+//
+// The tables of a resource type that are shown have their rounds together: a changed resource is read and decoded
+// once for all of them. If the common round fails, each table has a round of its own (follow.go).
+//
+// One server at a time has the advisory lock of a table. The lock ends with its connection, so another server
+// continues at once.
 package table

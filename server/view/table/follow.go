@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -16,10 +18,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"kiln/server/access"
-	"kiln/server/fhir"
 	"kiln/server/interaction"
 	"kiln/server/jobs"
-	"kiln/server/outcome"
 	"kiln/server/store"
 )
 
@@ -29,14 +29,8 @@ const (
 	pollInterval  = time.Second            // longest time between two looks
 	lookEvery     = time.Second            // between two looks for tables to build
 	swapInterval  = 500 * time.Millisecond // least time between two tries of a swap
-	// lockTimeout bounds how long a swap waits for a reader, and so how long other readers wait behind it.
-	lockTimeout = 100 * time.Millisecond
-	// idleTimeout ends the transaction of a server that is gone and whose connection is not closed.
-	idleTimeout = 30 * time.Second
+	apartTime     = 2 * time.Second        // a table whose round has failed does not share the rounds of others for so long
 )
-
-// refsAtOnce is the number of resources that are read together.
-const refsAtOnce = 500
 
 // Service builds the tables of all views, and keeps them current. Its fields are set before Open.
 type Service struct {
@@ -79,10 +73,18 @@ func (s *Service) Wake() {
 	}
 }
 
-// Run works until ctx ends. Each server runs it; one at a time works on a table.
+// follower keeps tables current until stop.
+type follower struct {
+	stop  context.CancelFunc
+	ids   atomic.Pointer[[]int64] // of their generations
+	swaps bool                    // it follows one generation that is built, and shows it
+}
+
+// Run works until ctx ends. Each server runs it; one at a time works on a table. The tables of a type that are shown
+// have one follower, which reads and decodes a changed resource once for all of them.
 func (s *Service) Run(ctx context.Context) {
 	ctx = access.WithPrincipal(ctx, access.Open)
-	following := make(map[int64]context.CancelFunc)
+	followers := make(map[string]*follower)
 	var working sync.WaitGroup
 	defer working.Wait()
 	tick := time.NewTicker(lookEvery)
@@ -93,19 +95,23 @@ func (s *Service) Run(ctx context.Context) {
 			s.Logger.Error("look for tables of views", slog.Any("error", err))
 		}
 		if err == nil {
-			found := make(map[int64]bool)
+			wanted := make(map[string][]int64)
 			for _, g := range list {
-				found[g.id] = true
-				if following[g.id] == nil {
-					under, cancel := context.WithCancel(ctx)
-					following[g.id] = cancel
-					working.Go(func() { s.follow(under, g.id) })
+				wanted[g.follower()] = append(wanted[g.follower()], g.id)
+				if followers[g.follower()] == nil {
+					under, stop := context.WithCancel(ctx)
+					f := &follower{stop: stop, swaps: g.state == built}
+					f.ids.Store(&[]int64{g.id})
+					followers[g.follower()] = f
+					working.Go(func() { s.follow(under, f) })
 				}
 			}
-			for id, cancel := range following {
-				if !found[id] {
-					cancel()
-					delete(following, id)
+			for name, f := range followers {
+				if ids, ok := wanted[name]; ok {
+					f.ids.Store(&ids)
+				} else {
+					f.stop()
+					delete(followers, name)
 				}
 			}
 		}
@@ -115,9 +121,18 @@ func (s *Service) Run(ctx context.Context) {
 		case <-tick.C:
 		}
 	}
-	for _, cancel := range following {
-		cancel()
+	for _, f := range followers {
+		f.stop()
 	}
+}
+
+// follower is the name of the follower of a generation: the generations of a type that are shown have one, and each one
+// that is built has one of its own.
+func (g *generation) follower() string {
+	if g.state == shown {
+		return g.resourceType()
+	}
+	return strconv.FormatInt(g.id, 10)
 }
 
 // look starts the builds that are missing, notes those that failed, and returns the generations that follow.
@@ -265,19 +280,19 @@ func (s *Service) fail(ctx context.Context, g *generation, j *jobs.Job) error {
 	})
 }
 
-// follow keeps a table current until ctx ends.
-func (s *Service) follow(ctx context.Context, id int64) {
+// follow keeps the tables of a follower current until ctx ends.
+func (s *Service) follow(ctx context.Context, f *follower) {
 	woken, stop := s.Store.WatchChanges()
 	defer stop()
 	tried := time.Time{}
+	apart := make(map[int64]time.Time)
 	for ctx.Err() == nil {
-		state, err := s.round(ctx, id)
-		if err == nil && state == built && time.Since(tried) >= swapInterval {
+		s.bringCurrent(ctx, *f.ids.Load(), apart)
+		if f.swaps && time.Since(tried) >= swapInterval {
 			tried = time.Now()
-			err = s.swap(ctx, id)
-		}
-		if err != nil && ctx.Err() == nil && !isConflict(err) {
-			s.Logger.Error("a table of a view does not follow; it is tried again", slog.Int64("generation", id), slog.Any("error", err))
+			for _, id := range *f.ids.Load() {
+				s.logFailure(ctx, id, s.swap(ctx, id))
+			}
 		}
 		pause := time.NewTimer(roundInterval)
 		select {
@@ -295,227 +310,42 @@ func (s *Service) follow(ctx context.Context, id int64) {
 	}
 }
 
-// isConflict reports that another server has worked on the same table, or that a reader holds a table.
-func isConflict(err error) bool {
-	var e *pgconn.PgError
-	return errors.As(err, &e) && (e.Code == "40001" || e.Code == "40P01" || e.Code == "55P03")
-}
-
-// inSnapshot runs fn in a transaction with one snapshot.
-func (s *Service) inSnapshot(ctx context.Context, first string, fn func(tx pgx.Tx) error) error {
-	return pgx.BeginTxFunc(ctx, s.pool(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead}, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, fmt.Sprintf("SET LOCAL idle_in_transaction_session_timeout = %d", idleTimeout.Milliseconds())); err != nil {
-			return err
-		}
-		if first != "" {
-			if _, err := tx.Exec(ctx, first); err != nil {
-				return err
-			}
-		}
-		return fn(tx)
-	})
-}
-
-// round brings a table to the state of now. It returns the state of its generation; "" where another server works on it.
-func (s *Service) round(ctx context.Context, id int64) (state string, err error) {
-	err = s.inSnapshot(ctx, "", func(tx pgx.Tx) error {
-		state, err = s.catchUp(ctx, tx, id)
-		return err
-	})
-	return state, err
-}
-
-// unseen are the changes of transactions that the snapshot of a generation does not see.
-const unseen = `SELECT c.rids, c.refs, c.methods FROM change c, seen s WHERE c.epoch = s.epoch AND c.xid >= pg_snapshot_xmin(s.seen) AND NOT pg_visible_in_snapshot(c.xid, s.seen)
-	UNION ALL SELECT c.rids, c.refs, c.methods FROM change c, seen s WHERE c.epoch > s.epoch`
-
-// catchUp brings a table to the state of the snapshot of a transaction.
-func (s *Service) catchUp(ctx context.Context, tx pgx.Tx, id int64) (state string, err error) {
-	var locked bool
-	if err := tx.QueryRow(ctx, "SELECT pg_try_advisory_xact_lock(hashtextextended('view generation ' || $1::bigint, 0))", id).Scan(&locked); err != nil || !locked {
-		return "", err
+// bringCurrent brings tables to the state of now, in one round. If that fails, each of them has a round of its own, and
+// those that fail again take no part until their time in apart.
+func (s *Service) bringCurrent(ctx context.Context, ids []int64, apart map[int64]time.Time) {
+	now := time.Now()
+	together := slices.DeleteFunc(slices.Clone(ids), func(id int64) bool { return now.Before(apart[id]) })
+	err := s.round(ctx, together)
+	if err == nil || isConflict(err) && !isLocked(err) {
+		return
 	}
-	list, err := readGenerations(ctx, tx, "g.id = $1 AND g.state IN ('built', 'shown')", id)
-	if err != nil || len(list) == 0 {
-		return "", err
-	}
-	g := list[0]
-	v, err := g.view()
-	if err != nil {
-		return "", err
-	}
-	var news bool
-	if err := tx.QueryRow(ctx, "WITH seen AS (SELECT g.epoch, g.seen FROM view_generation g WHERE g.id = $1) SELECT EXISTS ("+unseen+")", id).Scan(&news); err != nil || !news {
-		return g.state, err
-	}
-	rows, err := tx.Query(ctx, "WITH seen AS (SELECT g.epoch, g.seen FROM view_generation g WHERE g.id = $1), l AS ("+unseen+`)
-		SELECT DISTINCT u.ref FROM l CROSS JOIN LATERAL unnest(l.rids, l.refs) AS u(rid, ref)
-		WHERE l.methods <> 'V' AND u.rid >> 48 = (SELECT t.typ FROM resource_type t WHERE t.name = $2)`, id, v.Resource)
-	if err != nil {
-		return "", err
-	}
-	refs, err := pgx.CollectRows(rows, pgx.RowTo[int64])
-	if err != nil {
-		return "", err
-	}
-	e := v.NewEvaluator(ctx, s.bases(g), s.Now())
-	added, removed, problems := int64(0), int64(0), int64(0)
-	b := &batch{c: &chunk{}}
-	flush := func() error {
-		gone, fewer, err := b.store(ctx, tx, g, v.Resource)
-		added, removed, problems = added+b.c.rows, removed+gone, problems+int64(len(b.c.problems))-fewer
-		b = &batch{c: &chunk{}}
-		return err
-	}
-	for some := range slices.Chunk(refs, refsAtOnce) {
-		err := s.Store.CurrentOf(ctx, tx, v.Resource, some, func(r *store.Stored) error {
-			if r.Method == fhir.DELETE {
-				if r.ID == "" {
-					b.unnamed = append(b.unnamed, r.Ref)
-				} else {
-					b.ids = append(b.ids, r.ID)
-				}
-				return nil
-			}
-			b.ids = append(b.ids, r.ID)
-			decoded, err := s.decode(ctx, &r.Version)
-			if err != nil {
-				return err
-			}
-			return evaluateInto(b.c, e, decoded)
-		})
-		if err == nil && len(b.c.data) > chunkBytes {
-			err = flush()
+	for _, id := range together {
+		if len(together) > 1 {
+			err = s.round(ctx, []int64{id})
 		}
 		if err != nil {
-			return "", err
+			apart[id] = time.Now().Add(apartTime)
+			s.logFailure(ctx, id, err)
 		}
 	}
-	if len(refs) == 0 {
-		// A position that is lost with the database's last moments is found again.
-		if _, err := tx.Exec(ctx, "SET LOCAL synchronous_commit = off"); err != nil {
-			return "", err
-		}
-	}
-	if err := flush(); err != nil {
-		return "", err
-	}
-	if _, err := tx.Exec(ctx, `UPDATE view_generation SET epoch = (SELECT g.epoch FROM search_registry g), seen = pg_current_snapshot(), rows = rows + $2, problems = problems + $3
-		WHERE id = $1`, id, added-removed, problems); err != nil {
-		return "", err
-	}
-	_, err = tx.Exec(ctx, `UPDATE change_reader r SET epoch = g.epoch, xid = pg_snapshot_xmin(g.seen), rid = 0, version = 0 FROM view_generation g WHERE g.id = $1 AND r.name = $2`, id, g.reader())
-	return g.state, err
 }
 
-// batch is the new rows of changed resources.
-type batch struct {
-	c       *chunk
-	ids     []string // of all resources whose rows are replaced
-	unnamed []int64  // references of removed resources whose ids nobody knows any more
+// logFailure logs the error of some work on a generation, unless it is repeated anyway.
+func (s *Service) logFailure(ctx context.Context, id int64, err error) {
+	if err != nil && ctx.Err() == nil && !isConflict(err) {
+		s.Logger.Error("a table of a view does not follow; it is tried again", slog.Int64("generation", id), slog.Any("error", err))
+	}
 }
 
-// store replaces rows. It returns the numbers of rows and of problems that were there before.
-func (b *batch) store(ctx context.Context, tx pgx.Tx, g *generation, typ string) (rows, problems int64, err error) {
-	if len(b.unnamed) > 0 {
-		if err := b.findIDs(ctx, tx, g, typ); err != nil {
-			return 0, 0, err
-		}
-	}
-	if len(b.ids) == 0 {
-		return 0, 0, nil
-	}
-	tag, err := tx.Exec(ctx, "DELETE FROM "+g.relation()+" WHERE "+ID+" = ANY ($1::text[])", b.ids)
-	if err != nil {
-		return 0, 0, err
-	}
-	fewer, err := tx.Exec(ctx, "DELETE FROM view_problem WHERE generation = $1 AND id = ANY ($2::text[])", g.id, b.ids)
-	if err != nil {
-		return 0, 0, err
-	}
-	return tag.RowsAffected(), fewer.RowsAffected(), b.c.copyInto(ctx, tx, g)
+// isConflict reports that the same work can succeed when it is repeated: another server has worked on the same table,
+// or somebody holds a lock of it.
+func isConflict(err error) bool {
+	var e *pgconn.PgError
+	return errors.As(err, &e) && (e.Code == "40001" || e.Code == "40P01") || isLocked(err)
 }
 
-// findIDs finds the ids of resources that were removed with their history, among those in the table.
-func (b *batch) findIDs(ctx context.Context, tx pgx.Tx, g *generation, typ string) error {
-	wanted := make(map[int64]bool)
-	for _, ref := range b.unnamed {
-		wanted[ref] = true
-	}
-	rows, err := tx.Query(ctx, "SELECT "+ID+" FROM "+g.relation()+" UNION SELECT id FROM view_problem WHERE generation = $1", g.id)
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var id string
-		if err := rows.Scan(&id); err != nil {
-			return err
-		}
-		if wanted[int64(fhir.ValueReference(typ, id))] {
-			b.ids = append(b.ids, id)
-		}
-	}
-	return rows.Err()
-}
-
-// swap shows a table that is built: one transaction brings it to the state of now, drops the old one and renames it. A
-// long reader of the old table makes it fail with 55P03; it is tried again.
-func (s *Service) swap(ctx context.Context, id int64) error {
-	list, err := readGenerations(ctx, s.pool(), "g.name = (SELECT o.name FROM view_generation o WHERE o.id = $1)", id)
-	if err != nil {
-		return err
-	}
-	var old, next *generation
-	for _, g := range list {
-		switch {
-		case g.id == id && g.state == built:
-			next = g
-		case g.state == shown:
-			old = g
-		}
-	}
-	if next == nil {
-		return nil
-	}
-	first := fmt.Sprintf("SET LOCAL lock_timeout = %d", lockTimeout.Milliseconds())
-	if old != nil { // before the snapshot, so that no round of the old table is later than it
-		waits, err := s.readersWait(ctx, next)
-		if err != nil || waits {
-			return err
-		}
-		first += "; LOCK TABLE " + old.relation() + " IN ACCESS EXCLUSIVE MODE"
-	}
-	err = s.inSnapshot(ctx, first, func(tx pgx.Tx) error {
-		if state, err := s.catchUp(ctx, tx, id); err != nil || state != built {
-			return err
-		}
-		if old != nil {
-			if err := copyGrants(ctx, tx, old, next); err != nil {
-				return err
-			}
-			if err := dropGeneration(ctx, tx, old); err != nil {
-				return dependency(err, old.name)
-			}
-		}
-		if _, err := tx.Exec(ctx, "ALTER TABLE "+next.relation()+" RENAME TO "+pgx.Identifier{next.name}.Sanitize()); err != nil {
-			return err
-		}
-		_, err := tx.Exec(ctx, "UPDATE view_generation SET state = 'shown', reason = '' WHERE id = $1", id)
-		return err
-	})
-	if e, ok := outcome.From(err); ok && e.Issues[0].Code == outcome.CodeConflict {
-		_, err = s.pool().Exec(ctx, "UPDATE view_generation SET reason = $2 WHERE id = $1 AND reason <> $2", id, e.Error())
-	}
-	return err
-}
-
-// readersWait reports whether a transaction has an older snapshot than the new table: it would find the table empty.
-func (s *Service) readersWait(ctx context.Context, next *generation) (bool, error) {
-	var waits bool
-	err := s.pool().QueryRow(ctx, `SELECT EXISTS (
-		SELECT FROM pg_stat_activity a
-		WHERE a.datname = current_database() AND a.backend_type = 'client backend' AND a.pid <> pg_backend_pid() AND a.backend_xmin IS NOT NULL
-			AND age(a.backend_xmin) > (SELECT age(g.filled::xid) FROM view_generation g WHERE g.id = $1))`, next.id).Scan(&waits)
-	return waits, err
+// isLocked reports that somebody holds a lock of a table.
+func isLocked(err error) bool {
+	var e *pgconn.PgError
+	return errors.As(err, &e) && e.Code == "55P03"
 }

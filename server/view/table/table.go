@@ -94,6 +94,15 @@ func (g *generation) table() string {
 // reader is the name of the generation's reader of the change log.
 func (g *generation) reader() string { return fmt.Sprintf("view %s %d", g.name, g.id) }
 
+// resourceType is the type of the resources that the table has rows of.
+func (g *generation) resourceType() string {
+	var definition struct {
+		Resource string `json:"resource"`
+	}
+	_ = json.Unmarshal(g.definition, &definition) // stored by this server
+	return definition.Resource
+}
+
 func (g *generation) view() (*view.View, error) { return compileView(g.definition) }
 
 // compileView compiles the JSON of a ViewDefinition.
