@@ -9,8 +9,8 @@ import (
 func (s *Server) caches() []admin.Cache {
 	searcher := s.Store.Searcher()
 	return []admin.Cache{
-		{Name: "query", Clear: searcher.ForgetQueries, Statistics: func() admin.CacheStatistics { return cacheStatistics(searcher.Queries()) }},
-		{Name: "total", Clear: searcher.ForgetTotals, Statistics: func() admin.CacheStatistics { return cacheStatistics(searcher.Totals()) }},
+		{Name: "query", Clear: searcher.ForgetQueries, Statistics: func() admin.CacheStatistics { return cacheStatistics(searcher.QueriesState()) }},
+		{Name: "total", Clear: searcher.ForgetTotals, Statistics: func() admin.CacheStatistics { return cacheStatistics(searcher.TotalsState()) }},
 		{Name: "token", Clear: func() {
 			if t, ok := s.authorizationServer.(tokenCache); ok {
 				t.ClearCache()

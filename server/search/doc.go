@@ -7,13 +7,17 @@
 //	           Registry   Clauses, ANDed
 //	         (parameters)  of Matches, ORed
 //
-// Five packages share the work on a search:
+// These packages share the work on a search. Each uses only packages below it:
 //
-//	search             query string -> Query; one file for each parameter type
-//	search/match       conditions on a resource: one file for each kind of match
+//	search/strategy    chooses the way to answer a search
+//	search/session     runs the statements of one search and reads their rows
+//	search/admission   limits the searches that run at the same time
+//	search/recent      totals, orders and other results of recent searches
+//	search/cache/fill  reads items into the search cache in the background
 //	search/plan        the statements that find a page, its total and its includes
-//	search/strategy    chooses and runs a statement, over a small interface of a connection
-//	search/cache  sets and columns in memory that follow the change log
+//	search             query string -> Query; one file for each parameter type
+//	search/cache       sets and columns in memory that follow the change log
+//	search/match       conditions on a resource: one file for each kind of match
 //
 // # Query
 //

@@ -117,7 +117,7 @@ func TestSearchThatWaitsAsksNewParts(t *testing.T) {
 	}
 	before := total()
 	s.SetSearchLimit(50)
-	release, err := s.HoldDearSearches(t.Context())
+	release, err := s.HoldExpensiveSearches(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,7 +131,7 @@ func TestSearchThatWaitsAsksNewParts(t *testing.T) {
 		}
 		done <- int(*r.Total)
 	}()
-	s.AwaitDearSearches(1)
+	s.AwaitExpensiveSearches(1)
 	p := partsOf(t, url)
 	p.set("next = 7 * $1::bigint, usable = 8 * $1::bigint, announced = 8 * $1::bigint", match.PartSize)
 	more := searchtest.NewCorpus(34, 40, 100)

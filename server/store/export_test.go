@@ -15,8 +15,8 @@ func (s *Store) SetSearchLimit(n int) {
 		ChangeTakes: 1, StepTakes: 1})
 }
 
-// HoldDearSearches holds every place that dear searches have.
-func (s *Store) HoldDearSearches(ctx context.Context) (release func(), err error) {
+// HoldExpensiveSearches takes every place of expensive searches.
+func (s *Store) HoldExpensiveSearches(ctx context.Context) (release func(), err error) {
 	var all []func()
 	release = func() {
 		for _, r := range all {
@@ -33,14 +33,14 @@ func (s *Store) HoldDearSearches(ctx context.Context) (release func(), err error
 	return release, nil
 }
 
-// AwaitDearSearches waits until so many wait for a place among the dear searches.
-func (s *Store) AwaitDearSearches(n int) {
+// AwaitExpensiveSearches waits until n searches wait for a place of an expensive search.
+func (s *Store) AwaitExpensiveSearches(n int) {
 	for s.searcher.CountExpensiveWaiting() < n {
 		runtime.Gosched()
 	}
 }
 
-// HoldConnection holds a connection as a search does that takes long.
+// HoldConnection takes a connection as a long search does, and returns how to give it back.
 func (s *Store) HoldConnection(ctx context.Context) (release func(), err error) {
-	return s.searcher.Hold(ctx)
+	return s.searcher.HoldConnection(ctx)
 }

@@ -346,7 +346,7 @@ func (s *Store) commitEntries(ctx context.Context, conn *pgx.Conn, entries []*en
 	g.reset()
 	sortEntries(entries)
 	claims := false
-	written := s.searcher.Writing()
+	written := s.searcher.BeginWriting()
 	defer func() { written.End(err == nil) }()
 	row := written.Row(len(entries))
 	for _, e := range entries {

@@ -9,6 +9,7 @@ import (
 	"kiln/server/search/cache"
 	"kiln/server/search/cache/fill"
 	"kiln/server/search/match"
+	"kiln/server/search/session"
 	"kiln/server/search/strategy"
 )
 
@@ -65,7 +66,7 @@ func (v searchable) Parts(ctx context.Context) (*match.Parts, error) {
 	return parts, translateError(err)
 }
 
-func (v searchable) Bodies() strategy.Bodies { return pageBodies.Get().(*bodies) }
+func (v searchable) Bodies() session.Bodies { return pageBodies.Get().(*bodies) }
 
 func (v searchable) DecodeBody(stored []byte) ([]byte, error) { return decodeBody(stored) }
 

@@ -98,7 +98,7 @@ func TestTotalsOnAStandby(t *testing.T) {
 	}
 	replayed()
 	totals(64)
-	if n := standby.Searcher().Remembered(); n.Sets+n.Columns > 0 {
+	if n := standby.Searcher().CacheState(); n.Sets+n.Columns > 0 {
 		t.Errorf("a standby remembers %+v", n)
 	}
 

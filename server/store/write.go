@@ -163,7 +163,7 @@ func (s *Store) InTx(ctx context.Context, fn func(*Tx) error) error {
 	renew := false
 	for attempt := 1; ; attempt++ {
 		epoch := s.Epoch()
-		t := Tx{store: s, renew: renew, written: s.searcher.Writing()}
+		t := Tx{store: s, renew: renew, written: s.searcher.BeginWriting()}
 		err := s.runTransaction(ctx, func(tx pgx.Tx) error {
 			t.tx = tx
 			return fn(&t)

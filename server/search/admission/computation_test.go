@@ -2,7 +2,7 @@ package admission
 
 import "testing"
 
-// Of several searches that need a value one computes it. The others are told when it has ended.
+// Of several searches that need a value one search computes it. The others wait for its end.
 func TestBeginComputation(t *testing.T) {
 	a := New(8)
 	one, other := Key{1}, Key{2}

@@ -25,8 +25,8 @@ func TestReadAhead(t *testing.T) {
 	// date, value-date and value-quantity have one value in an Observation at most, and each has a
 	// last update; values are read for each of the common codes by themselves, too. There are few
 	// Patients, and few Observations of each: nothing of them is read.
-	if r := s.Searcher().Remembered(); r.Columns != 4+len(searchtest.Codings) {
-		t.Fatalf("it remembers %+v", r)
+	if r := s.Searcher().CacheState(); r.Columns != 4+len(searchtest.Codings) {
+		t.Fatalf("the cache contains %+v", r)
 	}
 	ask := func(pairs ...string) int {
 		t.Helper()
@@ -39,9 +39,9 @@ func TestReadAhead(t *testing.T) {
 	}
 	for _, p := range [][2]string{{"date", "ge1990"}, {"status", "final"}, {"status:not", "final"}, {"_sort", ""}, {"value-quantity", "gt0"}, {"_lastUpdated", "ge2000"},
 		{"code-value-quantity", "http://loinc.org|8302-2$gt0"}} {
-		before := s.Searcher().Remembered().Hits
-		if total := ask(p[0], p[1]); total < 20 || s.Searcher().Remembered().Hits != before+1 {
-			t.Errorf("%s=%s: total %d, %d answers from memory", p[0], p[1], total, s.Searcher().Remembered().Hits-before)
+		before := s.Searcher().CacheState().Hits
+		if total := ask(p[0], p[1]); total < 20 || s.Searcher().CacheState().Hits != before+1 {
+			t.Errorf("%s=%s: total %d, %d answers from memory", p[0], p[1], total, s.Searcher().CacheState().Hits-before)
 		}
 	}
 	// Which resources have a term that is not common is found when it was asked for, for all
@@ -49,8 +49,8 @@ func TestReadAhead(t *testing.T) {
 	ask("status:not", "unknown")
 	s.Searcher().AwaitCache()
 	for _, p := range [][]string{{"status:not", "unknown"}, {"status:not", "unknown", "date", "ge1990"}, {"status:not", "unknown", "code", "8302-2", "_sort", "-date"}} {
-		before := s.Searcher().Remembered().Hits
-		if ask(p...); s.Searcher().Remembered().Hits != before+1 {
+		before := s.Searcher().CacheState().Hits
+		if ask(p...); s.Searcher().CacheState().Hits != before+1 {
 			t.Errorf("%v: not from memory", p)
 		}
 	}
@@ -81,18 +81,18 @@ func TestReadAheadBesideWrites(t *testing.T) {
 	searchtest.NewCorpus(44, 100, 400).Load(t, s)
 	s.Searcher().ReadAhead(300)
 	s.Searcher().AwaitCache()
-	if r := s.Searcher().Remembered(); r.Columns != 4+len(searchtest.Codings) {
-		t.Errorf("it remembers %+v", r)
+	if r := s.Searcher().CacheState(); r.Columns != 4+len(searchtest.Codings) {
+		t.Errorf("the cache contains %+v", r)
 	}
 	searchtest.NewCorpus(45, 100, 500).Load(t, s) // o400 and on are new
 	c := searchtest.Case{Type: "Observation", Values: searchtest.Parameters("date", "ge1990")}
-	before := s.Searcher().Remembered()
+	before := s.Searcher().CacheState()
 	found, err := s.Search(t.Context(), c.ParseQuery(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if after := s.Searcher().Remembered(); *found.Total < 20 || after.Hits == before.Hits || after.Lagged > 0 {
-		t.Errorf("a total of %d, and it remembers %+v", *found.Total, after)
+	if after := s.Searcher().CacheState(); *found.Total < 20 || after.Hits == before.Hits || after.Lagged > 0 {
+		t.Errorf("a total of %d, and the cache contains %+v", *found.Total, after)
 	}
 	select {
 	case err := <-work:
@@ -136,14 +136,14 @@ func TestReadAheadOfLinks(t *testing.T) {
 				want++
 			}
 		}
-		before := s.Searcher().Remembered().Hits
+		before := s.Searcher().CacheState().Hits
 		x := searchtest.Case{Type: "Observation", Values: searchtest.Parameters(name, value)}
 		found, err := s.Search(t.Context(), x.ParseQuery(t))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if *found.Total != want || s.Searcher().Remembered().Hits != before+1 {
-			t.Errorf("%s: total %d, want %d; %d answers from memory", &x, *found.Total, want, s.Searcher().Remembered().Hits-before)
+		if *found.Total != want || s.Searcher().CacheState().Hits != before+1 {
+			t.Errorf("%s: total %d, want %d; %d answers from memory", &x, *found.Total, want, s.Searcher().CacheState().Hits-before)
 		}
 	}
 	for name, value := range map[string]string{"patient.gender": "male", "subject:Patient.gender": "male", "patient.gender:not": "female", "patient.birthdate:missing": "true"} {
@@ -151,10 +151,10 @@ func TestReadAheadOfLinks(t *testing.T) {
 	}
 	for range 2 { // the patients of a name are found at once, and again when they are forgotten
 		ask("subject:Patient.family:exact", c.Patients[0].Family)
-		columns := s.Searcher().Remembered().Columns
+		columns := s.Searcher().CacheState().Columns
 		s.SetSearchMemory(-1)
 		s.SetSearchMemory(256 << 20)
-		for s.Searcher().ReadAhead(1000); s.Searcher().Remembered().Columns < columns; runtime.Gosched() {
+		for s.Searcher().ReadAhead(1000); s.Searcher().CacheState().Columns < columns; runtime.Gosched() {
 			s.Searcher().AwaitCache()
 		}
 	}

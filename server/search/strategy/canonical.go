@@ -8,108 +8,116 @@ import (
 	"kiln/server/search"
 	"kiln/server/search/match"
 	"kiln/server/search/plan"
+	"kiln/server/search/session"
 )
 
-// A canonical is a URL, and which resource it names is known by that resource's
-// url: what `_include` and `_revinclude` follow stands in the resources, whose
-// bodies the page has.
+// The index contains only hashes of canonical URLs. `_include` and `_revinclude` along a canonical read the URLs from the
+// resources, whose bodies the page has.
 
-// includeCanonicals adds the includes along canonical URLs, from or to the resources of a round. It returns false if add
-// does.
+// addCanonicals adds the includes along canonical URLs, from or to the resources of a round. It returns false after the last
+// resource that fits.
 // Spec: https://hl7.org/fhir/R4/search.html#include, references.html#canonical.
-func (x *searching) includeCanonicals(ctx context.Context, round []fhir.Version, seen []int64, iterate bool, limit int, add func(rows []row, cut bool) bool) (more bool, err error) {
-	for _, in := range x.plan.Canonicals(false, iterate) {
-		var named []string
-		for _, v := range round {
-			some, err := x.s.canonicalsOf(v, in.Keys)
-			if err != nil {
-				return false, err
-			}
-			named = append(named, some...)
-		}
-		st, ok := x.plan.ByCanonical(in, named, seen, limit)
-		if !ok {
-			continue
-		}
-		rows, cut, err := x.those(ctx, st, limit, func(v fhir.Version) (bool, error) {
-			url, version, err := x.s.canonicalOf(v)
-			return slices.ContainsFunc(named, func(c string) bool { return plan.SameCanonical(c, url, version) }), err
-		})
-		if err != nil || !add(rows, cut) {
+func (n *includer) addCanonicals(ctx context.Context, round []fhir.Version) (more bool, err error) {
+	for _, in := range n.x.plan.Canonicals(false, n.iterate) {
+		if more, err := n.addByCanonical(ctx, in, round); err != nil || !more {
 			return false, err
 		}
 	}
-	for _, in := range x.plan.Canonicals(true, iterate) {
-		var urls, versions []string
-		for _, v := range round {
-			if !slices.ContainsFunc(in.Canonicals, func(c search.Canonical) bool { return c.Type == v.ResourceType }) {
-				continue
-			}
-			url, version, err := x.s.canonicalOf(v)
-			if err != nil {
-				return false, err
-			}
-			if url != "" {
-				urls, versions = append(urls, url), append(versions, version)
-			}
-		}
-		st, ok := x.plan.ToCanonical(in, urls, seen, limit)
-		if !ok {
-			continue
-		}
-		rows, cut, err := x.those(ctx, st, limit, func(v fhir.Version) (bool, error) {
-			named, err := x.s.canonicalsOf(v, in.Keys)
-			return slices.ContainsFunc(named, func(c string) bool {
-				for i := range urls {
-					if plan.SameCanonical(c, urls[i], versions[i]) {
-						return true
-					}
-				}
-				return false
-			}), err
-		})
-		if err != nil || !add(rows, cut) {
+	for _, in := range n.x.plan.Canonicals(true, n.iterate) {
+		if more, err := n.addToCanonical(ctx, in, round); err != nil || !more {
 			return false, err
 		}
 	}
 	return true, nil
 }
 
-// those are the rows of a statement for which ok holds; cut is true where the
-// statement's limit may have kept some away.
-func (x *searching) those(ctx context.Context, st match.Statement, limit int, ok func(fhir.Version) (bool, error)) (out []row, cut bool, err error) {
-	rows, err := x.includedRows(ctx, st)
-	if err != nil {
-		return nil, false, err
-	}
-	for _, m := range rows {
-		is, err := ok(m.v)
+// addByCanonical adds the resources that the resources of a round name by canonical URL.
+func (n *includer) addByCanonical(ctx context.Context, in search.Include, round []fhir.Version) (more bool, err error) {
+	var named []string
+	for _, v := range round {
+		some, err := readCanonicals(n.x.store, v, in.Keys)
 		if err != nil {
-			return nil, false, err
+			return false, err
 		}
-		if is {
-			out = append(out, m)
-		}
+		named = append(named, some...)
 	}
-	return out, len(rows) == limit, nil
+	st, ok := n.x.plan.ByCanonical(in, named, n.seen, n.limit)
+	if !ok {
+		return true, nil
+	}
+	return n.addIf(ctx, st, func(v fhir.Version) (bool, error) {
+		url, version, err := readOwnCanonical(n.x.store, v)
+		return slices.ContainsFunc(named, func(c string) bool { return plan.SameCanonical(c, url, version) }), err
+	})
 }
 
-// canonicalsOf are the canonicals that a resource has under keys.
-func (s *Searcher) canonicalsOf(v fhir.Version, keys []fhir.Key) ([]string, error) {
-	r, err := s.decode(v)
+// addToCanonical adds the resources that name resources of a round by canonical URL.
+func (n *includer) addToCanonical(ctx context.Context, in search.Include, round []fhir.Version) (more bool, err error) {
+	var urls, versions []string
+	for _, v := range round {
+		if !slices.ContainsFunc(in.Canonicals, func(c search.Canonical) bool { return c.Type == v.ResourceType }) {
+			continue
+		}
+		url, version, err := readOwnCanonical(n.x.store, v)
+		if err != nil {
+			return false, err
+		}
+		if url != "" {
+			urls, versions = append(urls, url), append(versions, version)
+		}
+	}
+	st, ok := n.x.plan.ToCanonical(in, urls, n.seen, n.limit)
+	if !ok {
+		return true, nil
+	}
+	return n.addIf(ctx, st, func(v fhir.Version) (bool, error) {
+		named, err := readCanonicals(n.x.store, v, in.Keys)
+		return slices.ContainsFunc(named, func(c string) bool {
+			for i := range urls {
+				if plan.SameCanonical(c, urls[i], versions[i]) {
+					return true
+				}
+			}
+			return false
+		}), err
+	})
+}
+
+// addIf adds the resources of a statement for which ok returns true. It returns false after the last resource that fits.
+func (n *includer) addIf(ctx context.Context, st match.Statement, ok func(fhir.Version) (bool, error)) (more bool, err error) {
+	rows, err := n.x.session.ReadIncludes(ctx, st)
+	if err != nil {
+		return false, err
+	}
+	var out []session.Row
+	for _, row := range rows {
+		fits, err := ok(row.Version)
+		if err != nil {
+			return false, err
+		}
+		if fits {
+			out = append(out, row)
+		}
+	}
+	return n.addRows(out, len(rows) == n.limit), nil
+}
+
+// readCanonicals returns the canonicals that a resource contains under keys.
+func readCanonicals(store Store, v fhir.Version, keys []fhir.Key) ([]string, error) {
+	r, err := decodeVersion(store, v)
 	if err != nil {
 		return nil, err
 	}
 	by := &fhir.Sorter{Keys: keys, Every: true}
-	if err := s.store.Resources().Sort(r, []*fhir.Sorter{by}); err != nil {
+	if err := store.Resources().Sort(r, []*fhir.Sorter{by}); err != nil {
 		return nil, err
 	}
 	return by.Values(), nil
 }
 
-// canonicalOf is the canonical URL of a resource with its version.
-func (s *Searcher) canonicalOf(v fhir.Version) (url, version string, err error) {
-	r, err := s.decode(v)
+// readOwnCanonical returns the canonical URL of a resource, and its version.
+func readOwnCanonical(store Store, v fhir.Version) (url, version string, err error) {
+	r, err := decodeVersion(store, v)
 	if err != nil {
 		return "", "", err
 	}
@@ -117,9 +125,9 @@ func (s *Searcher) canonicalOf(v fhir.Version) (url, version string, err error) 
 	return url, version, nil
 }
 
-func (s *Searcher) decode(v fhir.Version) (fhir.Resource, error) {
-	if s.store.Resources() == nil {
+func decodeVersion(store Store, v fhir.Version) (fhir.Resource, error) {
+	if store.Resources() == nil {
 		return nil, errNoResources
 	}
-	return s.store.Resources().Decode(v.Body)
+	return store.Resources().Decode(v.Body)
 }

@@ -20,7 +20,7 @@ type lagging struct {
 	s, other *store.Store
 }
 
-// askedOften are the searches that are remembered.
+// askedOften are the searches that the cache answers.
 var askedOften = [][]string{{"status", "final"}, {"date", "ge1990"}, {"status", "final", "date", "ge1990"}}
 
 func newLagging(t *testing.T, stepped func(gaveWay bool)) lagging {
@@ -52,12 +52,12 @@ func objectWrite(t *testing.T, o searchtest.Object) *store.Write {
 func (l lagging) ask(pairs ...string) (total int, hit bool) {
 	l.t.Helper()
 	c := searchtest.Case{Type: "Observation", Values: searchtest.Parameters(pairs...)}
-	before := l.s.Searcher().Remembered().Hits
+	before := l.s.Searcher().CacheState().Hits
 	found, err := l.s.Search(l.t.Context(), c.ParseQuery(l.t))
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	return *found.Total, l.s.Searcher().Remembered().Hits > before
+	return *found.Total, l.s.Searcher().CacheState().Hits > before
 }
 
 // burst writes the observations of a corpus and returns the total of each search then. The
@@ -99,7 +99,7 @@ func (l lagging) answers(want map[string]int) {
 		}
 		l.s.Searcher().AwaitCache()
 	}
-	if r := l.s.Searcher().Remembered(); r.Lagged == 0 {
+	if r := l.s.Searcher().CacheState(); r.Lagged == 0 {
 		l.t.Errorf("it has never lagged: %+v", r)
 	}
 }
@@ -202,13 +202,13 @@ func TestCatchUpReadsEveryKind(t *testing.T) {
 	ask(s, "Observation", "status", "final")
 	s.Searcher().AwaitCache()
 	for name, of := range all {
-		hits := s.Searcher().Remembered().Hits
+		hits := s.Searcher().CacheState().Hits
 		got, want := ask(s, of[0], of[1:]...), ask(other, of[0], of[1:]...)
-		if got != want || got == before[name] || s.Searcher().Remembered().Hits == hits {
-			t.Errorf("%s: %v: total %d, want %d, before %d; %d hits", name, of, got, want, before[name], s.Searcher().Remembered().Hits-hits)
+		if got != want || got == before[name] || s.Searcher().CacheState().Hits == hits {
+			t.Errorf("%s: %v: total %d, want %d, before %d; %d hits", name, of, got, want, before[name], s.Searcher().CacheState().Hits-hits)
 		}
 	}
-	if s.Searcher().Remembered().Lagged == 0 {
+	if s.Searcher().CacheState().Lagged == 0 {
 		t.Error("it has never lagged")
 	}
 }

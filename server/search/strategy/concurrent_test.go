@@ -211,9 +211,9 @@ func searchWhileOthersWrite(t *testing.T, seed uint64, length time.Duration) {
 	searchers.Wait()
 	l.check(t, admin, answers)
 	for _, s := range []*store.Store{a, b} {
-		t.Logf("%d answers; remembered: %+v", len(answers), s.Searcher().Remembered())
+		t.Logf("%d answers; remembered: %+v", len(answers), s.Searcher().CacheState())
 	}
-	if length > time.Second && a.Searcher().Remembered().Hits+b.Searcher().Remembered().Hits == 0 {
+	if length > time.Second && a.Searcher().CacheState().Hits+b.Searcher().CacheState().Hits == 0 {
 		t.Error("nothing was answered from memory")
 	}
 }

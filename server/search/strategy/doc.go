@@ -1,16 +1,30 @@
-// Package strategy chooses the way to answer a search: from the cache, from
-// candidates, along an order, or from all matches at once. It runs the statements
-// of package plan on a connection that a Store lends it, and knows nothing
-// of writes.
+// Package strategy chooses the way to answer a search: from the cache, from candidates, along an order, or from all matches
+// at once. It runs the statements of package plan in a session, and knows nothing of writes.
 //
-//	ways.go        the ways to answer a search, in the order in which they are tried
-//	strategy.go    the steps of one search, and its page
-//	connection.go  the connection of a search, after its admission (package admission)
-//	total.go       the number of matches: from the cache while it is valid, else counted
-//	memory.go      the drivers that found too much; limits of cached totals and orders
-//	fromcache.go   answers from the cache of package cache, and requests missing items (package fill)
-//	order.go       matches in an order without an index; estimate.go, _total=estimate
-//	include.go     _include and _revinclude; canonical.go, along canonical URLs
+//	searcher.go       Searcher; statistics.go, its caches and their state
+//	answer.go         the steps of one search; compile.go makes its plan
+//	ways.go           the ways to answer a search, in the order in which they are tried
+//	common.go         the page of a search with many matches
+//	estimate.go       the page of a search with _total=estimate
+//	sortedpage.go     the page in an order without an index; sortmatches.go sorts the matches
+//	walk.go           the page along an order, or among all matches
+//	recentorder.go    the page along the order of a recent search
+//	total.go          the number of matches; cachedtotal.go, from a cache; typesize.go, of a whole type
+//	expensive.go      the admission of an expensive search
+//	cached.go         the page from the cache
+//	question.go       the question to the cache, and the items that it lacks
+//	execution.go      one search while it is being answered
+//	result.go         the page that the client sees
+//	include.go        its includes, round after round; canonical.go, along canonical URLs; includer.go collects them
+//	content.go        the limit on _content
+//	environment.go    Config; the caches and limits that all searches share
+//	store.go          the interface of a Store
+//
+// Each file uses only files below it. The packages that it uses:
+//
+//	strategy ──> session ──> admission           statements, rows, connection; limits
+//	   ├───────> recent                          totals, orders, texts, units of recent searches
+//	   └───────> cache/fill ──> cache ──> plan   items in memory, and the background work that reads them
 //
 // # The steps of a search
 //
@@ -31,7 +45,7 @@
 //
 // The server fills the cache in the background, on a connection of its own, after the second miss
 // within a minute, or the first miss of an expensive search. The cache then follows the
-// change log. After an expensive search by terms it reads all common terms of the type
+// change log (package fill). After an expensive search by terms it reads all common terms of the type
 // at once: conditions on terms are then intersections of their sets. While the database
 // is idle, the server reads the same for large types ahead, with their references to
 // patients. Reading ahead pauses while this server serves requests.

@@ -12,9 +12,9 @@ import (
 	"kiln/server/search/searchtest"
 )
 
-// dearStatements runs f, and counts by kind the statements of its searches that read every
-// match, or every resource of a type.
-func dearStatements(f func(ctx context.Context)) map[string]int {
+// countExpensiveStatements runs f, and counts by kind the statements of its searches that read every match, or every resource
+// of a type.
+func countExpensiveStatements(f func(ctx context.Context)) map[string]int {
 	recorder := tracetest.NewSpanRecorder()
 	ctx, span := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(recorder)).Tracer("test").Start(context.Background(), "herd")
 	f(ctx)
@@ -44,7 +44,7 @@ func dearStatements(f func(ctx context.Context)) map[string]int {
 // an empty cache: its matches are counted once. The matches of a search in an order without
 // an index are gathered once and sorted once for all callers. The type is counted at most
 // once beside the one snapshot that counts the matches. Contract: Searches while others
-// write, two lines: a thundering herd computes a dear thing once.
+// write, two queues: a thundering herd computes an expensive result once.
 func TestHerdComputesOnce(t *testing.T) {
 	t.Parallel()
 	first, url := searchtest.Open(t)
@@ -55,11 +55,11 @@ func TestHerdComputesOnce(t *testing.T) {
 		want map[string]int // at most
 	}{
 		{"matches that a walk finds", searchtest.Case{Type: "Observation", Values: searchtest.Parameters("status", "final")}, map[string]int{"count": 1, "count of the type": 2}},
-		{"what most resources are not", searchtest.Case{Type: "Observation", Values: searchtest.Parameters("status:not", "unknown")}, map[string]int{"count": 1, "count of the type": 2}},
+		{"a value that most resources do not have", searchtest.Case{Type: "Observation", Values: searchtest.Parameters("status:not", "unknown")}, map[string]int{"count": 1, "count of the type": 2}},
 		{"only the count", searchtest.Case{Type: "Observation", Values: searchtest.Parameters("status", "final", "_summary", "count")}, map[string]int{"count": 1}},
 		{"an order without an index", searchtest.Case{Type: "Observation", Values: searchtest.Parameters("date", "ge1990", "_sort", "value-quantity")}, map[string]int{"count": 1, "gather": 1, "sort": 1}},
 	} {
-		for _, together := range []bool{false, true} { // all have found that they are dear before the first is let in
+		for _, together := range []bool{false, true} { // all wait for admission before the first is admitted
 			s := searchtest.OpenAt(t, url)
 			limitSearches(s, 50)      // more matches than that are counted
 			if tt.want["sort"] == 0 { // the result of the background work answers the waiting searches
@@ -68,13 +68,13 @@ func TestHerdComputesOnce(t *testing.T) {
 			release := func() {}
 			if together {
 				var err error
-				if release, err = holdDearSearches(s, t.Context()); err != nil {
+				if release, err = holdExpensiveSearches(s, t.Context()); err != nil {
 					t.Fatal(err)
 				}
 			}
 			var herd sync.WaitGroup
 			totals := make([]int, 40)
-			dear := dearStatements(func(ctx context.Context) {
+			kinds := countExpensiveStatements(func(ctx context.Context) {
 				for i := range totals {
 					q := tt.c.ParseQuery(t)
 					herd.Go(func() {
@@ -86,18 +86,18 @@ func TestHerdComputesOnce(t *testing.T) {
 					})
 				}
 				if together {
-					awaitDearSearches(s, len(totals))
+					awaitExpensiveSearches(s, len(totals))
 				}
 				release()
 				herd.Wait()
 			})
-			for kind, n := range dear {
+			for kind, n := range kinds {
 				if n > tt.want[kind] {
 					t.Errorf("%s, together %t: %d statements %s, want %d at most", tt.name, together, n, kind, tt.want[kind])
 				}
 			}
-			if dear["count"]+dear["gather"] == 0 {
-				t.Errorf("%s: nothing dear was computed: %v", tt.name, dear)
+			if kinds["count"]+kinds["gather"] == 0 {
+				t.Errorf("%s: no expensive statement was run: %v", tt.name, kinds)
 			}
 			for _, n := range totals {
 				if n != totals[0] || n < 50 {
@@ -109,27 +109,27 @@ func TestHerdComputesOnce(t *testing.T) {
 	}
 }
 
-// A search that memory does not answer asks it how many resources of the type there are.
+// A search that the cache does not answer reads the size of the type from the cache.
 func TestTypeIsNotCounted(t *testing.T) {
 	t.Parallel()
 	s, _ := searchtest.Open(t)
 	searchtest.NewCorpus(31, 40, 400).Load(t, s)
 	limitSearches(s, 10)
 	counted := func(c searchtest.Case) (n, total int) {
-		dear := dearStatements(func(ctx context.Context) {
+		kinds := countExpensiveStatements(func(ctx context.Context) {
 			r, err := s.Search(ctx, c.ParseQuery(t))
 			if err != nil {
 				t.Fatal(err)
 			}
 			total = *r.Total
 		})
-		return dear["count of the type"], total
+		return kinds["count of the type"], total
 	}
 	chained := func(gender string) searchtest.Case {
 		return searchtest.Case{Type: "Observation", Values: searchtest.Parameters("status", "final", "subject:Patient.gender", gender)}
 	}
 	if n, total := counted(chained("female")); n != 1 || total < 10 {
-		t.Fatalf("the type is counted %d times for %d matches by who remembers nothing", n, total)
+		t.Fatalf("the type is counted %d times for %d matches with an empty cache", n, total)
 	}
 	s.Searcher().ForgetTotals()
 	if _, total := counted(searchtest.Case{Type: "Observation", Values: searchtest.Parameters("status", "final")}); total < 10 {
@@ -138,6 +138,6 @@ func TestTypeIsNotCounted(t *testing.T) {
 	s.Searcher().AwaitCache()
 	s.Searcher().ForgetTotals()
 	if n, total := counted(chained("female")); n != 0 || total < 10 {
-		t.Errorf("the type is counted %d times for %d matches by who remembers it", n, total)
+		t.Errorf("the type is counted %d times for %d matches with the size in the cache", n, total)
 	}
 }

@@ -22,8 +22,8 @@ func searchWithoutCache(s *store.Store, candidates int) {
 	s.Searcher().Restart(strategy.Config{Limit: candidates, MemoryBytes: -1})
 }
 
-// holdDearSearches takes all places of expensive searches.
-func holdDearSearches(s *store.Store, ctx context.Context) (release func(), err error) {
+// holdExpensiveSearches takes all places of expensive searches.
+func holdExpensiveSearches(s *store.Store, ctx context.Context) (release func(), err error) {
 	var all []func()
 	release = func() {
 		for _, r := range all {
@@ -40,8 +40,8 @@ func holdDearSearches(s *store.Store, ctx context.Context) (release func(), err 
 	return release, nil
 }
 
-// awaitDearSearches waits until n searches wait for a place among the expensive ones.
-func awaitDearSearches(s *store.Store, n int) {
+// awaitExpensiveSearches waits until n searches wait for a place among the expensive ones.
+func awaitExpensiveSearches(s *store.Store, n int) {
 	for s.Searcher().CountExpensiveWaiting() < n {
 		runtime.Gosched()
 	}

@@ -30,9 +30,8 @@ func least(values []string, descending bool) *string {
 	return &pick
 }
 
-// TestSortByTokenReferenceURI sorts by what no index has the order of, hashes and
-// others, and compares with an order made here: sorted anew for each page, and
-// remembered.
+// TestSortByTokenReferenceURI sorts by parameters whose order no index has, and compares with an order made here: sorted again for
+// each page, and stored.
 // Spec: https://hl7.org/fhir/R4/search.html#sort.
 func TestSortByTokenReferenceURI(t *testing.T) {
 	s, _ := searchtest.Open(t)

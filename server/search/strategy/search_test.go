@@ -141,7 +141,7 @@ func TestTotalsFollowWrites(t *testing.T) {
 	}
 	check := func(when string, want ...int) {
 		t.Helper()
-		for range 3 { // counted, remembered, from a histogram
+		for range 3 { // counted, from a recent search, from a histogram
 			for i := range searches {
 				if got := *searchtest.FindMatches(t, s, searches[i].ParseQuery(t)).Total; got != want[i] {
 					t.Errorf("%s, %s: total %d, want %d", when, &searches[i], got, want[i])
@@ -162,9 +162,9 @@ func TestTotalsFollowWrites(t *testing.T) {
 	check("after a delete", 2, 2, 4, 2, 3, 3, 0, 2)
 }
 
-// TestCommonTermsAreRemembered runs new searches after one expensive search for other terms
-// of the type: they are answered from memory, and follow the writes of another server.
-func TestCommonTermsAreRemembered(t *testing.T) {
+// TestCommonTermsAreCached runs new searches after one expensive search for other terms of the type. The cache answers
+// them, and follows the writes of another server.
+func TestCommonTermsAreCached(t *testing.T) {
 	s, at := searchtest.Open(t)
 	other := searchtest.OpenAt(t, at)
 	limitSearches(s, 20)
@@ -179,23 +179,23 @@ func TestCommonTermsAreRemembered(t *testing.T) {
 	if err := s.WriteAll(t.Context(), all); err != nil {
 		t.Fatal(err)
 	}
-	// A search for all that there is learns no more than which these are.
+	// A search without conditions caches only the set of all resources.
 	everything := searchtest.Case{Type: "Observation", Values: searchtest.Parameters()}
 	searchtest.FindMatches(t, s, everything.ParseQuery(t))
 	s.Searcher().AwaitCache()
-	if r := s.Searcher().Remembered(); r.Sets != 1 || *searchtest.FindMatches(t, s, everything.ParseQuery(t)).Total != 400 || s.Searcher().Remembered().Hits != r.Hits+1 {
-		t.Errorf("of everything it remembers %+v", r)
+	if r := s.Searcher().CacheState(); r.Sets != 1 || *searchtest.FindMatches(t, s, everything.ParseQuery(t)).Total != 400 || s.Searcher().CacheState().Hits != r.Hits+1 {
+		t.Errorf("after a search without conditions the cache contains %+v", r)
 	}
 	searchtest.FindMatches(t, s, (&searchtest.Case{Type: "Observation", Values: searchtest.Parameters("code", "c0", "date", "ge2001")}).ParseQuery(t))
 	s.Searcher().AwaitCache()
 	check := func(when string, want int, values ...string) {
 		t.Helper()
-		before := s.Searcher().Remembered().Hits
+		before := s.Searcher().CacheState().Hits
 		sc := searchtest.Case{Type: "Observation", Values: searchtest.Parameters(values...)}
 		if got := *searchtest.FindMatches(t, s, sc.ParseQuery(t)).Total; got != want {
 			t.Errorf("%s, %s: total %d, want %d", when, &sc, got, want)
 		}
-		if s.Searcher().Remembered().Hits == before {
+		if s.Searcher().CacheState().Hits == before {
 			t.Errorf("%s, %s: not answered by memory", when, &sc)
 		}
 	}
@@ -215,8 +215,8 @@ func TestCommonTermsAreRemembered(t *testing.T) {
 	check("after writes", 2, "code", "c3", "status", "final")
 	check("after writes", 99, "code", "c0")
 
-	// A term that has given way is found again by itself, when a dear search has missed it.
-	bytes := s.Searcher().Remembered().Bytes
+	// An evicted term is read again by itself, when an expensive search needs it.
+	bytes := s.Searcher().CacheState().Bytes
 	s.SetSearchMemory(bytes / 8)
 	s.SetSearchMemory(0)
 	lost := []string{"code", "c3", "status:not", "final"}
@@ -227,8 +227,8 @@ func TestCommonTermsAreRemembered(t *testing.T) {
 	check("found again", 99, lost...)
 
 	s.SetSearchMemory(-1)
-	if r := s.Searcher().Remembered(); r.Bytes != 0 || r.Sets != 0 {
-		t.Errorf("without memory, %+v is remembered", r)
+	if r := s.Searcher().CacheState(); r.Bytes != 0 || r.Sets != 0 {
+		t.Errorf("without memory, the cache contains %+v", r)
 	}
 }
 

@@ -1,70 +1,70 @@
 package strategy
 
 import (
-	"sync/atomic"
+	"context"
 
+	"kiln/server/search/admission"
+	"kiln/server/search/cache"
+	"kiln/server/search/session"
 	"kiln/server/telemetry"
 )
 
-// counter counts the hits, misses and evictions of a cache.
-type counter struct{ hits, misses, evictions atomic.Uint64 }
+// SetMemory changes Config.MemoryBytes.
+func (s *Searcher) SetMemory(bytes int64) { s.env.setMemory(bytes) }
 
-func (c *counter) countLookup(found bool) {
-	if found {
-		c.hits.Add(1)
-	} else {
-		c.misses.Add(1)
-	}
+// TotalsState returns the state of the totals of recent searches.
+func (s *Searcher) TotalsState() telemetry.CacheState { return s.env.totals.State() }
+
+// QueriesState returns the state of the other caches of queries: overflows, orders, sets of matches and columns.
+func (s *Searcher) QueriesState() telemetry.CacheState {
+	state := s.env.overflows.State()
+	orders, bytes := s.env.orders.Size()
+	c := s.env.cache.Stat()
+	state.Hits += uint64(c.Hits)
+	state.Size += orders + c.Sets + c.Columns
+	state.Bytes += uint64(bytes) + uint64(c.Bytes)
+	return state
 }
 
-func (c *counter) state() telemetry.CacheState {
-	return telemetry.CacheState{Hits: c.hits.Load(), Misses: c.misses.Load(), Evictions: c.evictions.Load()}
-}
+// CacheState returns the state of the cache of matches and values.
+func (s *Searcher) CacheState() cache.Stat { return s.env.cache.Stat() }
 
-// bytesOfTotal is the approximate size in bytes of one total, or one driver.
-const bytesOfTotal = 160
-
-// Totals is the state of the totals that are remembered.
-func (s *Searcher) Totals() telemetry.CacheState {
-	m := &s.memory
-	c := m.totalsCount.state()
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	c.Size, c.Capacity, c.Bytes = len(m.totals), rememberedSearches, uint64(len(m.totals)*bytesOfTotal)
-	return c
-}
-
-// Queries returns the state of the other caches of queries: overflowed drivers, orders, sets of matches and columns.
-func (s *Searcher) Queries() telemetry.CacheState {
-	m := &s.memory
-	c := m.queriesCount.state()
-	m.mu.Lock()
-	c.Size, c.Capacity, c.Bytes = len(m.drivers), 2*rememberedSearches, uint64(len(m.drivers)*bytesOfTotal)
-	m.mu.Unlock()
-	m.orders.mu.Lock()
-	defer m.orders.mu.Unlock()
-	r := s.cache.Stat()
-	c.Hits += uint64(r.Hits)
-	c.Size += len(m.orders.kept) + r.Sets + r.Columns
-	c.Bytes += uint64(m.orders.bytes) + uint64(r.Bytes)
-	return c
-}
-
-// ForgetTotals forgets the totals.
-func (s *Searcher) ForgetTotals() {
-	s.memory.mu.Lock()
-	defer s.memory.mu.Unlock()
-	s.memory.totals = nil
-}
+// ForgetTotals removes the totals.
+func (s *Searcher) ForgetTotals() { s.env.totals.Clear() }
 
 // ForgetQueries clears the other caches of queries.
 func (s *Searcher) ForgetQueries() {
-	s.cache.Forget()
-	m := &s.memory
-	m.mu.Lock()
-	m.drivers = nil
-	m.mu.Unlock()
-	m.orders.mu.Lock()
-	defer m.orders.mu.Unlock()
-	m.orders.kept, m.orders.bytes = nil, 0
+	s.env.cache.Forget()
+	s.env.overflows.Clear()
+	s.env.orders.Clear()
 }
+
+// BeginWriting begins the record of the writes of a transaction of this server. The cache follows them without reading them.
+func (s *Searcher) BeginWriting() *cache.Writing { return s.env.cache.Writing() }
+
+// ReadAhead starts to read the items into the cache that broad searches need, for the types with at least so many
+// resources.
+func (s *Searcher) ReadAhead(from int64) { s.env.filler.ReadAhead(from) }
+
+// AwaitCache waits until every item that was requested, or is to be read ahead, has been read, and the cache does not lag.
+func (s *Searcher) AwaitCache() { s.env.filler.AwaitIdle() }
+
+// Close ends the background work.
+func (s *Searcher) Close() { s.env.filler.Close() }
+
+// HoldConnection takes a connection as a search does, and returns how to give it back.
+func (s *Searcher) HoldConnection(ctx context.Context) (release func(), err error) {
+	c := session.NewConnection(s.env.admission, s.env.Store)
+	_, err = c.Acquire(ctx)
+	return c.Release, err
+}
+
+// HoldExpensive takes a place of an expensive search, and returns how to give it back.
+func (s *Searcher) HoldExpensive(ctx context.Context) (release func(), err error) {
+	c := session.NewConnection(s.env.admission, s.env.Store)
+	_, err = c.BecomeExpensive(ctx, admission.Key{}, nil)
+	return c.Close, err
+}
+
+// CountExpensiveWaiting returns the number of expensive searches that wait for admission.
+func (s *Searcher) CountExpensiveWaiting() int { return s.env.admission.CountWaiting() }

@@ -63,7 +63,7 @@ func TestFarPageIsGathered(t *testing.T) {
 		q := c.ParseQuery(t)
 		var got []string
 		var total *int
-		kinds := dearStatements(func(ctx context.Context) {
+		kinds := countExpensiveStatements(func(ctx context.Context) {
 			found, err := s.Search(ctx, q)
 			if err != nil {
 				t.Errorf("%s: %v", tt.name, err)
@@ -100,7 +100,7 @@ func TestFarPageIsGathered(t *testing.T) {
 	if err := s.WriteAll(t.Context(), patients); err != nil {
 		t.Fatal(err)
 	}
-	kinds := dearStatements(func(ctx context.Context) {
+	kinds := countExpensiveStatements(func(ctx context.Context) {
 		c := searchtest.Case{Type: "Patient", Values: searchtest.Parameters("gender", "male", "_count", "5", "_sort", "death-date")}
 		found, err := s.Search(ctx, c.ParseQuery(t))
 		if err != nil {

@@ -4,57 +4,66 @@ import (
 	"context"
 
 	"kiln/server/search"
+	"kiln/server/search/session"
 )
 
-// An attempt is the common knowledge of the ways to answer one search.
+// attempt is the common knowledge of the ways to answer one search.
 type attempt struct {
-	known    *knownTotal // the total in the cache, nil for none
-	many     bool        // known to have too many matches for candidates
-	linked   bool        // the cache has the references that its chains follow
-	estimate bool        // the client accepts an estimated total
+	known    *cachedTotal // the total in a cache, nil for none
+	many     bool         // known to have too many matches for candidates
+	linked   bool         // the cache has the references that its chains follow
+	estimate bool         // the client accepts an estimated total
 }
 
-// A way answers a search, or returns no page: then the next way is tried. exact reports whether the
-// page has an exact total.
+// way answers a search, or returns no page: then the next way is tried. exact reports whether the page has an exact
+// total.
 type way struct {
-	name   string
-	answer func(x *searching, ctx context.Context, a *attempt) (p *pageRows, exact bool, err error)
+	name string
+	try  func(x *execution, ctx context.Context, a *attempt) (p *session.Page, exact bool, err error)
 }
 
-// ways are all ways to answer a search, in the order in which they are tried. The last one answers
-// every search.
+// ways are all ways to answer a search, in the order in which they are tried. The last one answers every search.
 var ways = []way{
-	{"total alone", (*searching).answerTotal},
-	{"many matches: estimate", (*searching).answerManyByEstimate},
-	{"many matches: links in the cache", (*searching).answerManyByLinks},
-	{"many matches", (*searching).answerMany},
-	{"candidates of one condition", (*searching).answerByCandidates},
-	{"links in the cache", (*searching).answerByLinks},
-	{"sort in memory", (*searching).answerSorted},
-	{"walk without conditions", (*searching).answerUnconditioned},
-	{"walk along one condition", (*searching).answerAlongDriver},
-	{"estimate", (*searching).answerByEstimate},
-	{"common search", (*searching).answerCommon},
+	{"total alone", (*execution).tryTotal},
+	{"many matches: estimate", (*execution).tryManyByEstimate},
+	{"many matches: links in the cache", (*execution).tryManyByLinks},
+	{"many matches", (*execution).tryMany},
+	{"candidates of one condition", (*execution).tryCandidates},
+	{"links in the cache", (*execution).tryLinks},
+	{"sort in memory", (*execution).trySorting},
+	{"walk without conditions", (*execution).tryUnconditioned},
+	{"walk along one condition", (*execution).tryAlongDriver},
+	{"estimate", (*execution).tryEstimate},
+	{"common search", (*execution).tryCommon},
 }
 
-// run finds the page, and the total unless the query wants none. exact is false
-// if the total is not known.
-func (x *searching) run(ctx context.Context) (p *pageRows, exact bool, err error) {
+const (
+	// A search with fewer than walkFrom matches is short even if it reads all of them. Reading entriesForTest entries
+	// of an index takes as long as one test.
+	walkFrom       = 2_000
+	entriesForTest = 15
+	// requestFrom is the number of candidates from which on the cache should have the matches: for the next page, and for
+	// other searches with the same conditions.
+	requestFrom = 100
+)
+
+// findPage finds the page, and the total unless the query wants none. exact is false if the total is not known.
+func (x *execution) findPage(ctx context.Context) (p *session.Page, exact bool, err error) {
 	a, err := x.newAttempt(ctx)
 	if err != nil {
 		return nil, false, err
 	}
 	for _, w := range ways {
-		if p, exact, err = w.answer(x, ctx, a); p != nil || err != nil {
+		if p, exact, err = w.try(x, ctx, a); p != nil || err != nil {
 			break
 		}
 	}
 	return p, exact, err
 }
 
-// newAttempt looks the total up in the cache, and decides whether the matches are many.
-func (x *searching) newAttempt(ctx context.Context) (*attempt, error) {
-	known, err := x.knownTotal()
+// newAttempt looks the total up in the caches, and decides whether the matches are many.
+func (x *execution) newAttempt(ctx context.Context) (*attempt, error) {
+	known, err := x.findTotalOfMany()
 	if err != nil {
 		return nil, err
 	}
@@ -62,107 +71,114 @@ func (x *searching) newAttempt(ctx context.Context) (*attempt, error) {
 	if x.q.Count == 0 {
 		return a, nil
 	}
-	a.many = known != nil && (known.about >= int64(x.plan.Limit) || len(x.plan.Drivers) == 0)
-	if !a.many && known != nil && known.about > walkFrom {
-		ofType, err := x.totalOfType(ctx, known.about)
+	a.many = known != nil && (known.approximate >= int64(x.plan.Limit) || len(x.plan.Drivers) == 0)
+	if !a.many && known != nil && known.approximate > walkFrom {
+		ofType, err := x.estimateTypeSize(ctx, known.approximate)
 		if err != nil {
 			return nil, err
 		}
-		a.many = x.plan.Walkable() && x.probesFor(known.about, ofType)*entriesForProbe < known.about
+		a.many = x.plan.Walkable() && x.testsOfWalk(known.approximate, ofType)*entriesForTest < known.approximate
 	}
-	a.linked = x.linksRemembered()
+	a.linked = x.hasCachedLinks()
 	return a, nil
 }
 
-func (x *searching) answerTotal(ctx context.Context, a *attempt) (*pageRows, bool, error) {
+func (x *execution) tryTotal(ctx context.Context, a *attempt) (*session.Page, bool, error) {
 	if x.q.Count != 0 {
 		return nil, false, nil
 	}
 	if a.estimate {
-		if p, err := x.byEstimate(ctx, a.known); p != nil || err != nil {
+		if p, err := x.findPageWithEstimate(ctx, a.known); p != nil || err != nil {
 			return p, false, err
 		}
 	}
 	total, err := x.computeTotal(ctx, a.known)
-	return &pageRows{total: total}, true, err
+	return &session.Page{Total: total}, true, err
 }
 
-func (x *searching) answerManyByEstimate(ctx context.Context, a *attempt) (*pageRows, bool, error) {
+func (x *execution) tryManyByEstimate(ctx context.Context, a *attempt) (*session.Page, bool, error) {
 	if !a.many {
 		return nil, false, nil
 	}
-	return x.answerByEstimate(ctx, a)
+	return x.tryEstimate(ctx, a)
 }
 
-func (x *searching) answerManyByLinks(ctx context.Context, a *attempt) (*pageRows, bool, error) {
+func (x *execution) tryManyByLinks(ctx context.Context, a *attempt) (*session.Page, bool, error) {
 	if !a.many {
 		return nil, false, nil
 	}
-	return x.answerByLinks(ctx, a)
+	return x.tryLinks(ctx, a)
 }
 
-func (x *searching) answerMany(ctx context.Context, a *attempt) (*pageRows, bool, error) {
+func (x *execution) tryMany(ctx context.Context, a *attempt) (*session.Page, bool, error) {
 	if !a.many {
 		return nil, false, nil
 	}
-	x.learnOrder(false)
-	p, err := x.common(ctx, a.known)
+	x.requestOrder(false)
+	p, err := x.findCommonPage(ctx, a.known)
 	return p, true, err
 }
 
-// answerByCandidates reads the matches of one condition and tests the others on each, by the
-// conditions that have not overflowed before. If the cache can follow the references of the
-// search, it tries few candidates only: the cache then answers faster.
-func (x *searching) answerByCandidates(ctx context.Context, a *attempt) (*pageRows, bool, error) {
-	limit, memory := x.plan.Limit, &x.s.memory
+// tryCandidates reads the matches of one condition and tests the others on each, by the conditions that have not
+// overflowed before. If the cache can follow the references of the search, it tries few candidates only: the cache
+// then answers faster.
+func (x *execution) tryCandidates(ctx context.Context, a *attempt) (*session.Page, bool, error) {
+	limit := x.plan.Limit
 	if a.linked {
 		x.plan.Limit = min(limit, linkedLimit)
 	}
-	x.alone = len(x.q.Includes)+len(x.q.RevIncludes) == 0 && !x.q.Explain
-	defer func() { x.alone = false }()
 	for i := range x.plan.Drivers {
-		driving := x.drivingKey(i)
-		if memory.overflows(driving, x.s.now()) {
+		driver := x.driverKey(i)
+		if x.env.overflows.HasOverflow(driver, x.env.Now()) {
 			continue
 		}
-		st, err := x.plan.Candidates(i)
+		p, err := x.readCandidates(ctx, i)
 		if err != nil {
 			return nil, false, err
 		}
-		p, err := x.readPage(ctx, "candidates by "+x.plan.Drivers[i].Name, st)
-		if err != nil {
-			return nil, false, err
-		}
-		if p.seen < int64(x.plan.Limit) {
-			if p.seen >= learnFrom {
-				x.fillCache(false)
+		if p.Seen < int64(x.plan.Limit) {
+			if p.Seen >= requestFrom {
+				x.requestItems(false)
 			}
 			return p, true, nil
 		}
-		memory.overflowed(driving, x.s.now())
+		x.env.overflows.StoreOverflow(driver, x.env.Now())
 	}
 	x.plan.Limit = limit
 	return nil, false, nil
 }
 
-func (x *searching) answerByLinks(ctx context.Context, a *attempt) (*pageRows, bool, error) {
+// readCandidates reads the page among the candidates of a driver.
+func (x *execution) readCandidates(ctx context.Context, driver int) (*session.Page, error) {
+	st, err := x.plan.Candidates(driver)
+	if err != nil {
+		return nil, err
+	}
+	name := "candidates by " + x.plan.Drivers[driver].Name
+	if alone := len(x.q.Includes)+len(x.q.RevIncludes) == 0 && !x.q.Explain; alone {
+		return x.session.ReadPageAlone(ctx, name, st)
+	}
+	return x.session.ReadPage(ctx, name, st)
+}
+
+func (x *execution) tryLinks(ctx context.Context, a *attempt) (*session.Page, bool, error) {
 	if !a.linked {
 		return nil, false, nil
 	}
-	p, err := x.byLinks(ctx)
+	p, err := x.answerByCachedLinks(ctx)
 	return p, true, err
 }
 
-func (x *searching) answerSorted(ctx context.Context, _ *attempt) (*pageRows, bool, error) {
-	x.fillCache(true)
+func (x *execution) trySorting(ctx context.Context, _ *attempt) (*session.Page, bool, error) {
+	x.requestItems(true)
 	if x.plan.Walkable() {
 		return nil, false, nil
 	}
-	p, err := x.sortedPage(ctx)
+	p, err := x.findSortedPage(ctx)
 	return p, true, err
 }
 
-func (x *searching) answerUnconditioned(ctx context.Context, _ *attempt) (*pageRows, bool, error) {
+func (x *execution) tryUnconditioned(ctx context.Context, _ *attempt) (*session.Page, bool, error) {
 	if x.q.Total != search.TotalNone || len(x.plan.Drivers) > 0 {
 		return nil, false, nil
 	}
@@ -170,33 +186,33 @@ func (x *searching) answerUnconditioned(ctx context.Context, _ *attempt) (*pageR
 	return p, false, err
 }
 
-// answerAlongDriver walks if one condition is the whole search. It has reached its limit, so there are
-// that many matches, and the client does not ask for the total.
-func (x *searching) answerAlongDriver(ctx context.Context, _ *attempt) (*pageRows, bool, error) {
+// tryAlongDriver walks if one condition is the whole search. It has reached its limit, so there are that many matches,
+// and the client does not ask for the total.
+func (x *execution) tryAlongDriver(ctx context.Context, _ *attempt) (*session.Page, bool, error) {
 	if x.q.Total != search.TotalNone || !x.plan.OneDriver() {
 		return nil, false, nil
 	}
 	matches := int64(x.plan.Limit)
-	ofType, err := x.totalOfType(ctx, matches)
-	if err != nil || x.probesFor(matches, ofType) > walkCost {
+	ofType, err := x.estimateTypeSize(ctx, matches)
+	if err != nil || x.testsOfWalk(matches, ofType) > maxWalkTests {
 		return nil, false, err
 	}
 	p, err := x.walkPage(ctx, matches)
 	return p, false, err
 }
 
-func (x *searching) answerByEstimate(ctx context.Context, a *attempt) (*pageRows, bool, error) {
+func (x *execution) tryEstimate(ctx context.Context, a *attempt) (*session.Page, bool, error) {
 	if !a.estimate {
 		return nil, false, nil
 	}
-	p, err := x.byEstimate(ctx, a.known)
+	p, err := x.findPageWithEstimate(ctx, a.known)
 	return p, false, err
 }
 
-func (x *searching) answerCommon(ctx context.Context, a *attempt) (*pageRows, bool, error) {
+func (x *execution) tryCommon(ctx context.Context, a *attempt) (*session.Page, bool, error) {
 	if a.known == nil {
-		a.known = x.byTotal()
+		a.known = x.findRecentTotal()
 	}
-	p, err := x.common(ctx, a.known)
+	p, err := x.findCommonPage(ctx, a.known)
 	return p, true, err
 }

@@ -105,12 +105,12 @@ func TestLinksFollow(t *testing.T) {
 		for i := range cases {
 			x := &cases[i]
 			want := x.ids(c)
-			before := s.Searcher().Remembered().Hits
+			before := s.Searcher().CacheState().Hits
 			found, err := s.Search(ctx, x.ParseQuery(t, "_count", "1000"))
 			if err != nil {
 				t.Fatalf("%s: %v", x, err)
 			}
-			hit := s.Searcher().Remembered().Hits > before
+			hit := s.Searcher().CacheState().Hits > before
 			if hit {
 				fromMemory++
 			}
@@ -210,25 +210,25 @@ func TestFirstContainedIsFound(t *testing.T) {
 	x := searchtest.Case{Type: "Observation", Values: url.Values{"subject:Patient.birthdate": {"le2011"}}}
 	search := func() (total int, fromMemory bool) {
 		t.Helper()
-		before := s.Searcher().Remembered().Hits
+		before := s.Searcher().CacheState().Hits
 		found, err := s.Search(ctx, x.ParseQuery(t, "_count", "1000"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		return *found.Total, s.Searcher().Remembered().Hits > before
+		return *found.Total, s.Searcher().CacheState().Hits > before
 	}
-	// Which types are contained is known before there is anything to remember.
+	// The store knows which types are contained before the first search with links.
 	few := searchtest.Case{Type: "Observation", Values: url.Values{"subject:Patient.birthdate": {"lt1800"}}}
 	if _, err := s.Search(ctx, few.ParseQuery(t)); err != nil {
 		t.Fatal(err)
 	}
 	var total int
-	remembered := false
+	cached := false
 	for range 2 {
-		total, remembered = search()
+		total, cached = search()
 		s.Searcher().AwaitCache()
 	}
-	if !remembered {
+	if !cached {
 		t.Fatalf("%s: %d matches, not from memory", x, total)
 	}
 	w := searchtest.NewWrite(t, []byte(`{"resourceType":"Observation","id":"contains","status":"final","code":{"text":"x"},"subject":{"reference":"#who"},
