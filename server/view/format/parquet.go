@@ -15,7 +15,7 @@ import (
 const (
 	groupRows  = 100_000
 	groupBytes = 6 << 20   // of values
-	firstBytes = 512 << 10 // of the first row group, so that the first bytes leave soon; each later one may have four times as many
+	firstBytes = 256 << 10 // of the first row group, so that the first bytes leave soon; each later one may have four times as many
 	batchRows  = 128       // rows that are handed over together
 )
 
@@ -62,7 +62,7 @@ func newParquet(w io.Writer, columns []view.Column, _ Options) Writer {
 		g.names = append(g.names, c.Name)
 	}
 	p.w = parquet.NewGenericWriter[any](w, parquet.NewSchema("view", g), parquet.Compression(&parquet.Snappy), parquet.CreatedBy("kiln", "0.1.0", ""),
-		parquet.PageBufferSize(128<<10), parquet.WriteBufferSize(32<<10), parquet.DataPageStatistics(true))
+		parquet.PageBufferSize(128<<10), parquet.WriteBufferSize(4<<10), parquet.DataPageStatistics(true))
 	return p
 }
 
