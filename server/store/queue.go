@@ -347,8 +347,8 @@ func (s *Store) commitEntries(ctx context.Context, conn *pgx.Conn, entries []*en
 	sortEntries(entries)
 	claims := false
 	written := s.searcher.BeginWriting()
-	defer func() { written.End(err == nil) }()
-	row := written.Row(len(entries))
+	defer func() { written.EndWriting(err == nil) }()
+	row := written.BeginRow(len(entries))
 	for _, e := range entries {
 		if e.unit.err == nil {
 			g.addEntry(e)
@@ -363,7 +363,7 @@ func (s *Store) commitEntries(ctx context.Context, conn *pgx.Conn, entries []*en
 			}
 		}
 	}
-	row.Keep()
+	row.KeepRow()
 	terms := g.terms()
 	var position Position
 	if !claims {

@@ -93,8 +93,8 @@ func noteWrite(row *cache.WritingRow, e *entry) {
 	switch {
 	case row == nil || e.w.Unlogged || e.action == nothing:
 	case e.action == deleted:
-		row.Add(e.rid, e.version, nil)
+		row.AddVersion(e.rid, e.version, nil)
 	default:
-		row.Add(e.rid, e.version, &match.Resource{Type: e.w.ResourceType, ID: e.w.ID, VersionID: e.version, LastUpdated: e.lastUpdated, Index: e.fhirIndex})
+		row.AddVersion(e.rid, e.version, &match.Resource{Type: e.w.ResourceType, ID: e.w.ID, VersionID: e.version, LastUpdated: e.lastUpdated, Index: e.fhirIndex})
 	}
 }

@@ -181,7 +181,7 @@ func (s *Store) InTx(ctx context.Context, fn func(*Tx) error) error {
 			}
 		}
 		stored := err == nil || errors.Is(err, errUnreplicated)
-		t.written.End(stored && lost == nil)
+		t.written.EndWriting(stored && lost == nil)
 		if stored {
 			noteCommit(ctx, Position{})
 			s.flush.add(t.terms)
@@ -324,7 +324,7 @@ func (t *Tx) write(ctx context.Context, ws []*Write, refused func(i int, err err
 	if err := lostRace(ctx, q, sorted); err != nil {
 		return translateError(err)
 	}
-	row := t.written.Row(len(sorted))
+	row := t.written.BeginRow(len(sorted))
 	for _, e := range sorted {
 		e.finishWrite()
 		noteWrite(row, e)
@@ -332,7 +332,7 @@ func (t *Tx) write(ctx context.Context, ws []*Write, refused func(i int, err err
 	if i := slices.IndexFunc(sorted, func(e *entry) bool { return e.action != nothing }); i >= 0 {
 		t.made = append(t.made, sorted[i].made())
 	}
-	row.Keep()
+	row.KeepRow()
 	if err := t.runHooks(ctx, sorted); err != nil {
 		return err
 	}

@@ -36,13 +36,13 @@ func (m *Memory) byTerms(q *Question) (members *bitmap.Set, own bool) {
 	begin := time.Now()
 	out := bitmap.Intersection(all, none)
 	if len(q.Columns) == 0 {
-		m.keepDear(q, out, time.Since(begin))
+		m.keepExpensive(q, out, time.Since(begin))
 	}
 	return out, true
 }
 
-// All is how many resources of a type there are in the state of the memory; false where it cannot tell.
-func (m *Memory) All(typ int16) (n int64, ok bool) {
+// CountResources returns the number of resources of a type in the state of the cache; false if that is unknown.
+func (m *Memory) CountResources(typ int16) (n int64, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	i := m.terms[termKey{typ, Every}]
@@ -52,12 +52,12 @@ func (m *Memory) All(typ int16) (n int64, ok bool) {
 	return int64(i.term.members.Len()), true
 }
 
-// maxUnknown bounds the terms that Unknown tells.
+// maxUnknown limits the terms that FindUnknownTerms returns.
 const maxUnknown = 16
 
-// Unknown are the terms that a question names, are not remembered and not common; none where they
-// are more than can be found one by one.
-func (m *Memory) Unknown(typ int16, t *Terms) []int64 {
+// FindUnknownTerms returns the terms of a question that are neither cached nor common; none if they are too many to be read
+// one by one.
+func (m *Memory) FindUnknownTerms(typ int16, t *Terms) []int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var out []int64
@@ -74,8 +74,8 @@ func (m *Memory) Unknown(typ int16, t *Terms) []int64 {
 	return out
 }
 
-// CommonTerms are the terms that are common in a type and remembered, in order.
-func (m *Memory) CommonTerms(typ int16) []int64 {
+// ListCommonTerms returns the cached common terms of a type, in ascending order.
+func (m *Memory) ListCommonTerms(typ int16) []int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var out []int64
@@ -88,9 +88,9 @@ func (m *Memory) CommonTerms(typ int16) []int64 {
 	return out
 }
 
-// Lost are the common terms that a question names and that are not remembered: they have given way to
-// something else. Every is common before the others are looked for.
-func (m *Memory) Lost(typ int16, t *Terms) []int64 {
+// FindEvictedTerms returns the common terms of a question that are not cached, because they were evicted. Every is common
+// before the other terms are read.
+func (m *Memory) FindEvictedTerms(typ int16, t *Terms) []int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var out []int64
@@ -104,14 +104,13 @@ func (m *Memory) Lost(typ int16, t *Terms) []int64 {
 	return out
 }
 
-// isCommon reports whether a term is remembered with all others that are common; Every is before these have been
-// looked for.
+// isCommon reports whether a term is common in a type. Every is common before the other terms are read.
 func (m *Memory) isCommon(typ int16, term int64) bool {
 	return term == Every || m.common[TypeKey(typ)][term]
 }
 
-// Common notes that many resources of a type have a term: it is none of Unknown.
-func (m *Memory) Common(typ int16, term int64) {
+// NoteCommonTerm notes that many resources of a type have a term. FindUnknownTerms does not return it.
+func (m *Memory) NoteCommonTerm(typ int16, term int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if of := m.common[TypeKey(typ)]; of != nil && len(of) < maxWanted {

@@ -23,9 +23,9 @@ const (
 // maxKnown bounds the versions that are known to have been brought in.
 const maxKnown = 4 * maxStepped
 
-// Settle applies changes up to the state in which c was read. It reports whether a is the answer there, or in a later
+// SettleAnswer applies changes up to the state in which c was read. It reports whether a is the answer there, or in a later
 // state of the cache: then its total is exact, and the rows of its surrogates, read with c, belong to that state.
-func (m *Memory) Settle(a Answer, c Changes) (Answer, bool) {
+func (m *Memory) SettleAnswer(a Answer, c Changes) (Answer, bool) {
 	changed, ok := c.resources()
 	if !ok {
 		return Answer{}, false
@@ -66,8 +66,8 @@ func (m *Memory) Settle(a Answer, c Changes) (Answer, bool) {
 	return b, true
 }
 
-// Bring is Settle without an answer.
-func (m *Memory) Bring(c Changes) {
+// ApplyChanges is SettleAnswer without an answer.
+func (m *Memory) ApplyChanges(c Changes) {
 	changed, ok := c.resources()
 	if !ok {
 		return
@@ -134,17 +134,17 @@ func (m *Memory) bring(c *Changes, all map[int64]*match.Resource) bool {
 // A CatchUp applies missed changes to a cache that has fallen behind, some resources at a time.
 type CatchUp struct {
 	Position
-	Cost  time.Duration // of finding everything anew
-	Asked bool          // somebody has asked since it lags
+	Cost  time.Duration // of reading all items again
+	Asked bool          // a search has asked the cache since it lags
 	// Generation is the generation of the cache.
 	Generation int
 
 	m *Memory
 }
 
-// CatchUp begins one; false where the memory does not lag, or has for longer than it may be followed: the
-// change log does not go back for ever.
-func (m *Memory) CatchUp() (c CatchUp, ok bool) {
+// BeginCatchUp returns a CatchUp; false if the cache does not lag. It clears the cache if that lags for too long: the change
+// log is trimmed.
+func (m *Memory) BeginCatchUp() (c CatchUp, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.state == nil || !m.lags {
@@ -161,12 +161,12 @@ func (m *Memory) CatchUp() (c CatchUp, ok bool) {
 	return c, true
 }
 
-// Stored are some resources that have changed, to be filled and brought in.
-func (c CatchUp) Stored(rids []int64) *Stored { return newStored(rids, c.names) }
+// NewStored returns an empty record of changed resources, to be filled and passed to ApplyStored.
+func (c CatchUp) NewStored(rids []int64) *Stored { return newStored(rids, c.names) }
 
-// Bring brings in resources that have changed, in any order, all of one state. Where it ends before all
-// were, they are brought in again.
-func (c CatchUp) Bring(s *Stored) bool {
+// ApplyStored applies changed resources, in any order, all of one state. If the CatchUp ends before all were applied, they are
+// applied again. It returns false if the cache was cleared meanwhile.
+func (c CatchUp) ApplyStored(s *Stored) bool {
 	m := c.m
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -178,8 +178,8 @@ func (c CatchUp) Bring(s *Stored) bool {
 	return true
 }
 
-// Brought moves the memory to the state now, in which everything was read that was brought in.
-func (c CatchUp) Brought(now string) bool {
+// MoveToState moves the cache to the state now, in which all applied resources were read.
+func (c CatchUp) MoveToState(now string) bool {
 	later, ok := parseState(now)
 	m := c.m
 	m.mu.Lock()

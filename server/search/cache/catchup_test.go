@@ -22,36 +22,36 @@ func TestCatchUp(t *testing.T) {
 		m := following(t)
 		generation := m.generation
 		older := m.positionAt("4:4: index")
-		m.Bring(Changes{Position: older, Followed: true, Many: true, Now: "6:6: index"})
+		m.ApplyChanges(Changes{Position: older, Followed: true, Many: true, Now: "6:6: index"})
 		if m.lags || m.generation != generation {
 			t.Fatal("it lags behind an older state")
 		}
 		many := Changes{Position: m.position(), Followed: true, Many: true, Now: "6:6: index"}
-		m.Bring(many)
-		if _, _, follows := m.Following(); !m.lags || follows || m.generation != generation {
+		m.ApplyChanges(many)
+		if _, _, follows := m.FindFollowPosition(); !m.lags || follows || m.generation != generation {
 			t.Fatalf("behind many changes it lags: %v, follows: %v, generation %d, before %d", m.lags, follows, m.generation, generation)
 		}
-		c, ok := m.CatchUp()
+		c, ok := m.BeginCatchUp()
 		if !ok || c.State != "5:5: index" {
 			t.Fatalf("it catches up with %q: %v", c.State, ok)
 		}
-		if !c.Bring(c.Stored([]int64{844424930131969})) || !m.lags || !c.Brought("6:6: index") || m.lags || m.state.text != "6:6: index" {
+		if !c.ApplyStored(c.NewStored([]int64{844424930131969})) || !m.lags || !c.MoveToState("6:6: index") || m.lags || m.state.text != "6:6: index" {
 			t.Fatalf("it has caught up with %q, lags: %v", m.state.text, m.lags)
 		}
-		if _, ok := m.CatchUp(); ok {
+		if _, ok := m.BeginCatchUp(); ok {
 			t.Error("it catches up with nothing")
 		}
 
 		many.Position, many.Now = m.position(), "7:7: index"
-		m.Bring(many)
+		m.ApplyChanges(many)
 		if time.Sleep(followedFor); !m.lags { // by synctest's clock, like the second below
 			t.Fatal("it does not lag again")
 		}
-		if _, ok := m.CatchUp(); !ok {
+		if _, ok := m.BeginCatchUp(); !ok {
 			t.Error("it does not catch up within the time that it may be followed")
 		}
 		time.Sleep(time.Second)
-		if _, ok := m.CatchUp(); ok || m.lags || m.generation != generation+1 {
+		if _, ok := m.BeginCatchUp(); ok || m.lags || m.generation != generation+1 {
 			t.Errorf("a state of more than an hour is caught up with: %v; generation %d, before %d", ok, m.generation, generation)
 		}
 	})
@@ -78,15 +78,15 @@ func TestFollowing(t *testing.T) {
 			m := following(t)
 			time.Sleep(2 * askedFor) // by synctest's clock
 			m.at, m.asked = time.Now().Add(-tt.brought), time.Now().Add(-tt.asked)
-			w := m.Writing()
-			row := w.Row(1)
+			w := m.BeginWriting()
+			row := w.BeginRow(1)
 			for n := range int64(tt.written) {
-				row.Add(rid+n, 1, observation(1))
+				row.AddVersion(rid+n, 1, observation(1))
 			}
-			row.Keep()
+			row.KeepRow()
 			told := func() bool {
 				select {
-				case <-m.ManyWritten():
+				case <-m.AwaitManyWritten():
 					return true
 				default:
 					return false
@@ -95,19 +95,19 @@ func TestFollowing(t *testing.T) {
 			if told() {
 				t.Errorf("%s: what is not committed is told of", tt.name)
 			}
-			w.End(true)
+			w.EndWriting(true)
 			if many := tt.written >= manyWritten; told() != many {
 				t.Errorf("%s: many versions are told of: %v", tt.name, !many)
 			}
-			if p, most, ok := m.Following(); ok != (tt.most > 0) || most != tt.most || ok && len(p.Written) != 1 {
+			if p, most, ok := m.FindFollowPosition(); ok != (tt.most > 0) || most != tt.most || ok && len(p.Written) != 1 {
 				t.Errorf("%s: %d changes of others are followed, %v; want %d; written are %v", tt.name, most, ok, tt.most, p.Written)
 			}
-			m.Bring(Changes{Position: Position{State: m.state.text}, Followed: true, Many: true, Now: "6:6: index"})
+			m.ApplyChanges(Changes{Position: Position{State: m.state.text}, Followed: true, Many: true, Now: "6:6: index"})
 			if m.lags || len(m.written.of) != 1 {
 				t.Errorf("%s: what is written while a statement begins makes a memory lag", tt.name)
 			}
-			m.Bring(Changes{Position: m.position(), Followed: true, Many: true, Now: "6:6: index"})
-			if len(m.written.of) > 0 || m.written.bytes != 0 || m.written.n != 0 || m.Writing() != nil {
+			m.ApplyChanges(Changes{Position: m.position(), Followed: true, Many: true, Now: "6:6: index"})
+			if len(m.written.of) > 0 || m.written.bytes != 0 || m.written.n != 0 || m.BeginWriting() != nil {
 				t.Errorf("%s: a memory that lags keeps what is written", tt.name)
 			}
 		})
@@ -140,7 +140,7 @@ func TestNewResourcesReachTheirColumns(t *testing.T) {
 		{Kind: Dates, Keys: KeysOf([]fhir.Key{match.UpdatedKey})},
 		{Kind: Numbers, Keys: KeysOf([]fhir.Key{1, 2})},
 		{Kind: Quantities, Keys: KeysOf([]fhir.Key{2})},
-		OwnRefs(0),
+		OwnRefsColumn(0),
 	}
 	m := New(1<<20, time.Now)
 	m.state, m.at = &state{}, time.Now()
@@ -180,7 +180,7 @@ func TestNewResourcesReachTheirColumns(t *testing.T) {
 					key.Kind == Numbers && slices.ContainsFunc(r.Index.Numbers, func(e fhir.NumberEntry) bool { return e.Key == k }) ||
 					key.Kind == Quantities && slices.ContainsFunc(r.Index.Quantities, func(e fhir.QuantityEntry) bool { return e.Key == k })
 			})
-			want = want || r != nil && key == OwnRefs(0)
+			want = want || r != nil && key == OwnRefsColumn(0)
 			if has := m.columns[key].column.of.get(uint32(n)) != nowhere; has != want {
 				t.Errorf("%d is in the column %v: %v, want %v", n, key, has, want)
 			}
@@ -197,7 +197,7 @@ func TestMemoryIsWeighed(t *testing.T) {
 	key := ColumnKey{Kind: Dates, Keys: KeysOf([]fhir.Key{1})}
 	m.keep(keyed{&item{column: NewColumn(key, nil).finish()}, key})
 	r := rand.New(rand.NewPCG(1, 2))
-	for n := int64(0); m.Has(key); {
+	for n := int64(0); m.HasItem(key); {
 		changed := make(map[int64]*match.Resource)
 		for range weighEvery / 10 {
 			low := r.Int64N(math.MaxInt32) << 20

@@ -12,9 +12,9 @@ import (
 	"kiln/server/search/match"
 )
 
-// MaxBrought is the largest number of changed resources that are applied in parts, to an item not yet cached or to a
+// MaxCatchUp is the largest number of changed resources that are applied in parts, to an item not yet cached or to a
 // cache that has fallen behind. After more changes the cache is cleared.
-const MaxBrought = 1_000_000
+const MaxCatchUp = 1_000_000
 
 // unlogged are the resource types with versions that have no row in the change log (store.Write.Unlogged).
 var unlogged = []string{"AuditEvent"}
@@ -136,18 +136,18 @@ func parseChanged(rows string, names map[int16]string) (map[int64]*match.Resourc
 			out.all[c.RID] = nil
 			continue
 		}
-		out.Resource(c.RID, *c.ID, c.Version, c.Updated, c.Terms, c.Targets)
+		out.AddResource(c.RID, *c.ID, c.Version, c.Updated, c.Terms, c.Targets)
 		for _, e := range c.Dates {
-			out.Date(c.RID, e.Key, e.Low, e.High)
+			out.AddDate(c.RID, e.Key, e.Low, e.High)
 		}
 		for _, e := range c.Numbers {
-			out.Number(c.RID, e.Key, e.Low, e.High)
+			out.AddNumber(c.RID, e.Key, e.Low, e.High)
 		}
 		for _, e := range c.Quantities {
-			out.Quantity(c.RID, e.Key, e.Low, e.High, e.System, e.Code, e.Unit)
+			out.AddQuantity(c.RID, e.Key, e.Low, e.High, e.System, e.Code, e.Unit)
 		}
 		for _, e := range c.Strings {
-			out.String(c.RID, e.Key, e.Text)
+			out.AddString(c.RID, e.Key, e.Text)
 		}
 	}
 	return out.all, nil
@@ -168,8 +168,8 @@ func newStored(rids []int64, names map[int16]string) *Stored {
 	return s
 }
 
-// Resource adds one that is there, last updated so many microseconds since 1970. It keeps targets.
-func (s *Stored) Resource(rid int64, id string, version int, updated int64, terms, targets []int64) {
+// AddResource adds a present resource, last updated so many microseconds since 1970. It keeps targets.
+func (s *Stored) AddResource(rid int64, id string, version int, updated int64, terms, targets []int64) {
 	s.all[rid] = &match.Resource{Type: s.names[int16(rid>>48)], ID: id, VersionID: version, LastUpdated: time.UnixMicro(updated).UTC(), Index: newIndex(terms, targets, updated, 0)}
 }
 
@@ -181,26 +181,26 @@ func (s *Stored) index(rid int64) *fhir.Index {
 	return new(fhir.Index)
 }
 
-// Date adds an entry of index_date.
-func (s *Stored) Date(rid, key, low, high int64) {
+// AddDate adds an entry of index_date.
+func (s *Stored) AddDate(rid, key, low, high int64) {
 	x := s.index(rid)
 	x.Dates = append(x.Dates, fhir.DateEntry{Key: match.EntryKey(key, rid), Low: low, High: high})
 }
 
-// Number adds an entry of index_number, its ends as PostgreSQL writes them.
-func (s *Stored) Number(rid, key int64, low, high string) {
+// AddNumber adds an entry of index_number, its ends as PostgreSQL writes them.
+func (s *Stored) AddNumber(rid, key int64, low, high string) {
 	x := s.index(rid)
 	x.Numbers = append(x.Numbers, fhir.NumberEntry{Key: fhir.Key(key), Low: low, High: high})
 }
 
-// Quantity adds an entry of index_quantity, its ends as PostgreSQL writes them.
-func (s *Stored) Quantity(rid, key int64, low, high, system, code, unit string) {
+// AddQuantity adds an entry of index_quantity, its ends as PostgreSQL writes them.
+func (s *Stored) AddQuantity(rid, key int64, low, high, system, code, unit string) {
 	x := s.index(rid)
 	x.Quantities = append(x.Quantities, fhir.QuantityEntry{Key: match.EntryKey(key, rid), Low: low, High: high, System: system, Code: code, Unit: unit})
 }
 
-// String adds an entry of index_string.
-func (s *Stored) String(rid, key int64, text string) {
+// AddString adds an entry of index_string.
+func (s *Stored) AddString(rid, key int64, text string) {
 	x := s.index(rid)
 	x.Strings = append(x.Strings, fhir.StringEntry{Key: fhir.Key(key), Text: text})
 }

@@ -166,9 +166,9 @@ func NewColumn(key ColumnKey, units map[int64]*match.Unit) *ColumnBuilder {
 	return &ColumnBuilder{column: column{key: key, keys: key.List(), parts: make(map[int64]*part), units: units, of: places{room: new(packed.Room)}}, ends: make(map[int64]*partEnd)}
 }
 
-// Add reports false for an entry that a column does not hold: a second one of a resource,
-// and a number that is too large or too fine (pointOf).
-func (b *ColumnBuilder) Add(e Entry) bool {
+// AddEntry adds an entry. It returns false if the column cannot store it: a second entry of a resource, or a number that is too
+// large or too fine (pointOf).
+func (b *ColumnBuilder) AddEntry(e Entry) bool {
 	c, ok := b.cellOf(e)
 	if !ok || b.of.get(c.n) != nowhere {
 		return false

@@ -22,7 +22,7 @@ func init() { sectionsFrom, scatteredFrom = 100, 1<<10 }
 func columnOf(key ColumnKey, entries ...Entry) *column {
 	b := NewColumn(key, nil)
 	for _, e := range entries {
-		if !b.Add(e) {
+		if !b.AddEntry(e) {
 			return nil
 		}
 	}
@@ -278,7 +278,7 @@ func TestSectionsTakeLittle(t *testing.T) {
 	} {
 		b := NewColumn(ColumnKey{Kind: Dates, Keys: KeysOf([]fhir.Key{1})}, nil)
 		for i := range entries {
-			b.Add(Entry{RID: int64(c.number(i)), Low: int64(i) * 1e6, High: int64(i)*1e6 + 1})
+			b.AddEntry(Entry{RID: int64(c.number(i)), Low: int64(i) * 1e6, High: int64(i)*1e6 + 1})
 		}
 		p := b.finish().part(0)
 		if none := p.newSectionsBytes() == 0; none != c.none {
@@ -299,7 +299,7 @@ func TestSectionsAreEven(t *testing.T) {
 		b := NewColumn(ColumnKey{Kind: Dates, Keys: KeysOf([]fhir.Key{1})}, nil)
 		for n := range entries {
 			low := int64(n/alike) * 1e6
-			b.Add(Entry{RID: int64(n), Low: low, High: low + 1})
+			b.AddEntry(Entry{RID: int64(n), Low: low, High: low + 1})
 		}
 		p := b.finish().part(0)
 		p.setSections()

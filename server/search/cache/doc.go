@@ -31,11 +31,11 @@
 // same changes at the same time, and apply them in any order of their snapshots. A version
 // that was already applied is skipped:
 //
-//	Ask     the page as of state S                      surrogates
-//	Renew   the same once a connection is available     S is as young as possible
-//	        rows of these, and the changes since S      one statement, in snapshot T
-//	Settle  apply changes up to T, ask again: the same surrogates, none of them
-//	        changed after T, are the answer; else the search asks again
+//	FindAnswer    the page as of state S                      surrogates
+//	RenewAnswer   the same once a connection is available     S is as young as possible
+//	              rows of these, and the changes since S      one statement, in snapshot T
+//	SettleAnswer  apply changes up to T, ask again: the same surrogates, none of them
+//	              changed after T, are the answer; else the search asks again
 //
 // If the cache has passed T meanwhile, its state belongs to a snapshot U, taken while the search
 // ran. Its total and surrogates are right in U, and so are the rows unless one of them
@@ -50,7 +50,7 @@
 //
 // The cache is cleared when the index of stored resources changes, when the search
 // parameters change, on a standby (whose snapshots omit running transactions), when another
-// PostgreSQL answers, and after more than MaxBrought changed resources. It
+// PostgreSQL answers, and after more than MaxCatchUp changed resources. It
 // does not answer then, and the search goes on in SQL. After more than MaxChanges by other servers it lags: it does
 // not answer until a CatchUp has applied them, some resources at a time. Sets of clauses that the index
 // entries of a resource do not decide (match.ByRows) are not cached.

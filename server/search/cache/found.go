@@ -32,8 +32,8 @@ type Found struct {
 	terms map[int64]*item // the items of Terms
 }
 
-// Make prepares the item; false if that is impossible.
-func (f *Found) Make(now time.Time) bool {
+// MakeItems prepares the item; false if that is impossible.
+func (f *Found) MakeItems(now time.Time) bool {
 	made := func(uses float64) *item {
 		if f.Ahead { // an item that no search has used is evicted first
 			uses = 0.1
@@ -82,17 +82,17 @@ func (f *Found) Make(now time.Time) bool {
 	return true
 }
 
-// Stored are some resources that have changed, to be filled and brought in.
-func (f *Found) Stored(rids []int64) *Stored {
+// NewStored returns an empty record of changed resources, to be filled and passed to ApplyStored.
+func (f *Found) NewStored(rids []int64) *Stored {
 	return newStored(rids, map[int16]string{f.Type: f.Name})
 }
 
-// Bring applies resources read in a later state to the item. It returns false if that is impossible. After all changed
-// resources were applied, the caller calls Brought.
-func (f *Found) Bring(s *Stored) bool { return f.apply(s.all) }
+// ApplyStored applies resources read in a later state to the item. It returns false if that is impossible. After all changed
+// resources were applied, the caller calls MoveToState.
+func (f *Found) ApplyStored(s *Stored) bool { return f.apply(s.all) }
 
-// Brought moves the item to the state now, in which the applied resources were read.
-func (f *Found) Brought(now string) bool {
+// MoveToState moves the item to the state now, in which the applied resources were read.
+func (f *Found) MoveToState(now string) bool {
 	built, ok1 := parseState(f.State)
 	later, ok2 := parseState(now)
 	if !ok1 || !ok2 || later.index != built.index || !later.includes(&built) {
@@ -133,9 +133,9 @@ func (f *Found) addTerms(i *item) {
 	}
 }
 
-// Add caches a made item, with the changes since Since. kept is false if it could not; again is true if the same
-// with newer changes can succeed.
-func (m *Memory) Add(f *Found, c Changes) (kept, again bool) {
+// AddFound adds an item after MakeItems, with the changes since FindAddPosition. kept is false if it could not; again is true
+// if the same with newer changes can succeed.
+func (m *Memory) AddFound(f *Found, c Changes) (kept, again bool) {
 	changed, ok := c.resources()
 	if !ok {
 		return false, true

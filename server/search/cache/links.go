@@ -9,13 +9,13 @@ import (
 	"kiln/server/search/match"
 )
 
-// OwnRefs names the column of the refs that the resources of a type have themselves.
-func OwnRefs(typ int16) ColumnKey { return ColumnKey{Type: typ, Kind: References} }
+// OwnRefsColumn returns the key of the column with the own ref of each resource of a type.
+func OwnRefsColumn(typ int16) ColumnKey { return ColumnKey{Type: typ, Kind: References} }
 
 // A Link asks for the resources that refer to some of Others, or, where it leads Back, that these refer to.
 type Link struct {
 	References ColumnKey // of the type that refers to the other
-	Own        ColumnKey // OwnRefs of the other
+	Own        ColumnKey // OwnRefsColumn of the other type
 	Back       bool
 	Others     *Question // without a page
 }

@@ -31,7 +31,7 @@ func TestColumnOfReferences(t *testing.T) {
 	b := NewColumn(ColumnKey{Type: 1, Kind: References, Keys: KeysOf([]fhir.Key{key})}, nil)
 	for _, ref := range refs {
 		for n := range uint32(resources) {
-			if of[n] == ref && !b.Add(Entry{RID: 1<<48 | int64(n), Low: ref}) {
+			if of[n] == ref && !b.AddEntry(Entry{RID: 1<<48 | int64(n), Low: ref}) {
 				t.Fatalf("no room for the reference of %d", n)
 			}
 		}

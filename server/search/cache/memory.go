@@ -351,24 +351,24 @@ func (m *Memory) forget() {
 	m.written.forget()
 }
 
-// Forget forgets everything.
-func (m *Memory) Forget() {
+// Clear removes everything.
+func (m *Memory) Clear() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.forget()
 }
 
-// Generation grows when everything is forgotten. unasked says that this was because nobody had
-// asked for anything for followedFor, and nobody has since.
+// Generation returns a number that grows when the cache is cleared. unasked reports that it was cleared because no search had
+// used it for followedFor, and none has since.
 func (m *Memory) Generation() (n int, unasked bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.generation, m.unasked
 }
 
-// Following is from where the memory needs changes, and how many of others it may take to follow; false
-// where there is nothing to follow at the moment.
-func (m *Memory) Following() (since Position, most int, ok bool) {
+// FindFollowPosition returns the position since which the cache needs changes, and the largest number of changes by others that it
+// follows; false if it needs none at the moment.
+func (m *Memory) FindFollowPosition() (since Position, most int, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.state == nil || m.lags {
@@ -398,16 +398,16 @@ func (m *Memory) lag() {
 	m.written.stop()
 }
 
-// Writes reports whether this server has written within the last seconds.
-func (m *Memory) Writes() bool { return m.written.writes() }
+// HasRecentWrites reports whether this server has written within the last seconds.
+func (m *Memory) HasRecentWrites() bool { return m.written.writes() }
 
-// ManyWritten tells that this server has written many versions that are not brought in: they are as soon as possible
-// then, since a search has to bring in the others.
-func (m *Memory) ManyWritten() <-chan struct{} { return m.written.many }
+// AwaitManyWritten returns a channel that receives an element when this server has written many versions that were not applied.
+// They are then applied as soon as possible, because otherwise a search has to apply them.
+func (m *Memory) AwaitManyWritten() <-chan struct{} { return m.written.many }
 
-// Since is the position of the older of a state and the memory's own: the changes that Add needs are
-// read from there on. The memory follows a type from now on.
-func (m *Memory) Since(built string, typ int16, name string) (since Position, ok bool) {
+// FindAddPosition returns the position since which AddFound needs changes, for an item that was read in the state built. From
+// now on the cache follows the type. It returns false if the item cannot be added.
+func (m *Memory) FindAddPosition(built string, typ int16, name string) (since Position, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.types[typ] == "" {
@@ -433,11 +433,11 @@ func (m *Memory) positionAt(state string) Position {
 	return Position{State: state, Types: m.numbers, Written: m.written.ofLate(), names: m.types}
 }
 
-// Writing begins the record of a transaction's writes by this server.
-func (m *Memory) Writing() *Writing { return m.written.writing() }
+// BeginWriting begins the record of a transaction's writes by this server.
+func (m *Memory) BeginWriting() *Writing { return m.written.writing() }
 
-// Most is the number of bytes that one thing in the memory may take.
-func (m *Memory) Most() int64 {
+// MaxItemBytes returns the largest size of one item in bytes.
+func (m *Memory) MaxItemBytes() int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.most()
@@ -445,9 +445,9 @@ func (m *Memory) Most() int64 {
 
 func (m *Memory) most() int64 { return m.limit / 4 * 3 }
 
-// AheadLeft is the number of bytes that may still be found ahead, 0 where they are less than a sixteenth of the limit: what
-// is read to the end, and then has no room, keeps the database from others for nothing.
-func (m *Memory) AheadLeft() int64 {
+// AheadBytesLeft returns the number of bytes that may still be read ahead. It returns 0 instead of less than a sixteenth of the
+// limit: an item that is read to the end, and then does not fit, keeps the database busy for nothing.
+func (m *Memory) AheadBytesLeft() int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	left := m.ahead() - m.bytes
@@ -524,27 +524,27 @@ func (m *Memory) use(i *item) *item {
 	return i
 }
 
-// want is how often something was wanted.
+// want counts the requests of an item.
 type want struct {
 	times int
 	last  time.Time
 }
 
-// wantedWithin is the time between two wishes of which the second counts.
+// wantedWithin is the largest time between two requests that are counted together.
 const wantedWithin = time.Minute
 
 // maxWanted is the largest number of distinct wanted items.
 const maxWanted = 4096
 
-// Wants reports whether something, a Key, a ColumnKey or a TypeKey, is wanted for the second time
-// within a minute, or for the first by a dear search. The caller finds it then.
-func (m *Memory) Wants(key any, dear bool) bool {
+// WantsItem reports whether an item should be read, by its Key, ColumnKey or TypeKey: if searches have requested it for the second
+// time within a minute, or an expensive search for the first time.
+func (m *Memory) WantsItem(key any, expensive bool) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.limit > 0 && !m.lags && m.wants(key, dear)
+	return m.limit > 0 && !m.lags && m.wants(key, expensive)
 }
 
-func (m *Memory) wants(key any, dear bool) bool {
+func (m *Memory) wants(key any, expensive bool) bool {
 	now := m.now()
 	if m.wanted == nil || len(m.wanted) >= maxWanted {
 		m.wanted = make(map[any]want)
@@ -554,7 +554,7 @@ func (m *Memory) wants(key any, dear bool) bool {
 		w = want{}
 	}
 	w.times++
-	wants := w.times >= 2 || dear && w.times > 0
+	wants := w.times >= 2 || expensive && w.times > 0
 	if wants {
 		w.times = -10 // tried now: not so soon again
 	}
@@ -563,9 +563,9 @@ func (m *Memory) wants(key any, dear bool) bool {
 	return wants
 }
 
-// Refuse notes that a set, a Key, or a column, a ColumnKey, cannot be kept: it has too many members, ranges of
+// RefuseItem notes that a set or a column cannot be cached, by its Key or ColumnKey: it has too many members, ranges of
 // numbers, or several entries of a resource.
-func (m *Memory) Refuse(key any) {
+func (m *Memory) RefuseItem(key any) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.refused == nil || len(m.refused) >= maxWanted {
@@ -574,20 +574,19 @@ func (m *Memory) Refuse(key any) {
 	m.refused[key] = m.now()
 }
 
-// refusedFor is how long something is not tried again that could not be kept.
+// refusedFor is the time for which an item that could not be cached is not read again.
 const refusedFor = 10 * time.Minute
 
-// Refused reports whether a set or a column could not be kept of late, or nothing can be now.
-func (m *Memory) Refused(key any) bool {
+// IsRefused reports whether a set or a column could not be cached lately, or nothing can be cached now.
+func (m *Memory) IsRefused(key any) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	at, ok := m.refused[key]
 	return m.limit == 0 || m.lags || ok && m.now().Sub(at) < refusedFor
 }
 
-// Has reports whether a set or a column is remembered, or the common terms of a type have
-// been looked for.
-func (m *Memory) Has(key any) bool {
+// HasItem reports whether a set or a column is cached, or the common terms of a type were read.
+func (m *Memory) HasItem(key any) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch k := key.(type) {
@@ -601,7 +600,7 @@ func (m *Memory) Has(key any) bool {
 	return false
 }
 
-// Bytes is about how much is kept.
+// Bytes returns the approximate size of the cache.
 func (m *Memory) Bytes() int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -29,15 +29,15 @@ func TestSetLimit(t *testing.T) {
 	if got := m.Bytes(); got > all/2 || got == 0 || m.limit != all/2 {
 		t.Errorf("%d bytes of %d are kept, want at most half", got, all)
 	}
-	if m.Has(Key{0}) || !m.Has(Key{15}) {
+	if m.HasItem(Key{0}) || !m.HasItem(Key{15}) {
 		t.Error("what saves most time is to be kept")
 	}
 	m.SetLimit(0)
-	if m.Bytes() != 0 || m.Has(Key{15}) || m.Wants(Key{1}, false) || m.Wants(Key{1}, true) {
+	if m.Bytes() != 0 || m.HasItem(Key{15}) || m.WantsItem(Key{1}, false) || m.WantsItem(Key{1}, true) {
 		t.Error("a memory without room keeps, or wants, something")
 	}
 	m.SetLimit(1 << 20)
-	if m.Wants(Key{2}, false) || !m.Wants(Key{2}, false) || !m.Wants(Key{3}, true) || m.Wants(Key{3}, true) {
+	if m.WantsItem(Key{2}, false) || !m.WantsItem(Key{2}, false) || !m.WantsItem(Key{3}, true) || m.WantsItem(Key{3}, true) {
 		t.Error("with room again, what is asked for twice is wanted once, what is dear at once")
 	}
 }
@@ -55,7 +55,7 @@ func TestTermsStay(t *testing.T) {
 	terms := NewTerms(together)
 	column := NewColumn(ColumnKey{Type: 7, Kind: Dates, Keys: KeysOf([]fhir.Key{1})}, nil)
 	for n := range int64(100_000) {
-		if !terms.Add(n, []int64{n % each, Every}) || !column.Add(Entry{RID: n, Low: n << 33, High: n<<33 + n}) {
+		if !terms.AddResource(n, []int64{n % each, Every}) || !column.AddEntry(Entry{RID: n, Low: n << 33, High: n<<33 + n}) {
 			t.Fatal("an entry does not fit")
 		}
 	}
@@ -65,15 +65,15 @@ func TestTermsStay(t *testing.T) {
 		if f.Column != nil {
 			f.Cost = time.Duration(float64(150*time.Millisecond) * float64(f.Column.Bytes()) / float64(m.Bytes()))
 		}
-		if !f.Make(now) {
+		if !f.MakeItems(now) {
 			t.Fatal("what was found cannot be kept")
 		}
-		if kept, _ := m.Add(f, Changes{Position: Position{State: f.State}, Followed: true, Now: f.State}); !kept {
+		if kept, _ := m.AddFound(f, Changes{Position: Position{State: f.State}, Followed: true, Now: f.State}); !kept {
 			t.Fatal("what was found is not kept")
 		}
 	}
 	m.SetLimit(m.Bytes() - 1)
-	if m.Has(column.key) {
+	if m.HasItem(column.key) {
 		t.Error("the column is kept")
 	}
 	for term := range int64(each) {
@@ -90,7 +90,7 @@ func TestTermsOfSmallTypesStay(t *testing.T) {
 	now := time.Unix(0, 0)
 	made := func(f *Found, cost time.Duration) float64 {
 		f.State, f.Ahead, f.Cost = "5:5: index", true, cost
-		if !f.Make(now) {
+		if !f.MakeItems(now) {
 			t.Fatal("what was found cannot be kept")
 		}
 		return f.items[0].score(now)
@@ -98,13 +98,13 @@ func TestTermsOfSmallTypesStay(t *testing.T) {
 	terms := func() *TermsBuilder {
 		b := NewTerms(nil)
 		for n := range int64(50_000) {
-			b.Add(n*3, []int64{Every})
+			b.AddResource(n*3, []int64{Every})
 		}
 		return b
 	}
 	column := NewColumn(ColumnKey{Type: 7, Kind: Dates, Keys: KeysOf([]fhir.Key{1})}, nil)
 	for n := range int64(50_000) {
-		column.Add(Entry{RID: n * 3, Low: n * 7919 % 50_000 * 1e6, High: n*7919%50_000*1e6 + 1})
+		column.AddEntry(Entry{RID: n * 3, Low: n * 7919 % 50_000 * 1e6, High: n*7919%50_000*1e6 + 1})
 	}
 	large, small := made(&Found{Terms: terms(), Type: 7}, time.Minute), made(&Found{Terms: terms(), Type: 8, Behind: 13}, time.Minute)
 	if of := made(&Found{Column: column, Type: 7}, 50_000*entryTakes); small != large || small < 20*of {
@@ -119,12 +119,12 @@ func TestAheadLeft(t *testing.T) {
 	m := New(1600, time.Now)
 	for bytes, want := range map[int64]int64{0: 1300, 1000: 300, 1200: 100, 1201: 0, 1300: 0, 1500: 0} {
 		m.bytes = bytes
-		if got := m.AheadLeft(); got != want {
+		if got := m.AheadBytesLeft(); got != want {
 			t.Errorf("%d bytes are left beside %d, want %d", got, bytes, want)
 		}
 	}
 	m.bytes, m.lags = 0, true
-	if got := m.AheadLeft(); got != 0 {
+	if got := m.AheadBytesLeft(); got != 0 {
 		t.Errorf("%d bytes are left where memory lags", got)
 	}
 }
@@ -137,7 +137,7 @@ func TestSectionsMakeRoom(t *testing.T) {
 		now := time.Unix(0, 0)
 		b := NewColumn(ColumnKey{Type: 7, Kind: Dates, Keys: KeysOf([]fhir.Key{1})}, nil)
 		for n := range int64(10_000) {
-			b.Add(Entry{RID: n, Low: n * 7919 % 10_000 * 1e6, High: n*7919%10_000*1e6 + 1})
+			b.AddEntry(Entry{RID: n, Low: n * 7919 % 10_000 * 1e6, High: n*7919%10_000*1e6 + 1})
 		}
 		m := New(1<<30, func() time.Time { return now })
 		m.state, m.at, m.asked = &state{}, now, now
@@ -160,8 +160,8 @@ func TestSectionsMakeRoom(t *testing.T) {
 			}
 		}
 		ask()
-		if made := c.parts[0].sections != nil; made == useful || m.Has(Key{1}) != useful || !m.Has(c.key) {
-			t.Errorf("others are useful: %v; sections are made: %v, the others are kept: %v", useful, made, m.Has(Key{1}))
+		if made := c.parts[0].sections != nil; made == useful || m.HasItem(Key{1}) != useful || !m.HasItem(c.key) {
+			t.Errorf("others are useful: %v; sections are made: %v, the others are kept: %v", useful, made, m.HasItem(Key{1}))
 		}
 		if got := m.Stat().Bytes; got != m.Bytes() || got > m.limit {
 			t.Errorf("%d bytes are kept, %d are told, of %d", got, m.Bytes(), m.limit)
@@ -184,19 +184,19 @@ func TestFoundBeforeTheFirstState(t *testing.T) {
 	m := New(1<<20, time.Now)
 	found := func(key Key) *Found {
 		f := &Found{State: "5:5: index", Type: 3, Name: "Observation", Set: key, RIDs: []int64{rid}}
-		if !f.Make(time.Now()) {
+		if !f.MakeItems(time.Now()) {
 			t.Fatal("what was found cannot be kept")
 		}
 		return f
 	}
-	since, _ := m.Since("5:5: index", 3, "Observation")
+	since, _ := m.FindAddPosition("5:5: index", 3, "Observation")
 	for _, add := range []struct {
 		key         Key
 		now         string
 		kept, again bool
 	}{{Key{1}, "7:7: index", true, false}, {Key{2}, "6:6: index", false, true}, {Key{2}, "7:7: index", true, false}} {
-		kept, again := m.Add(found(add.key), Changes{Position: since, Followed: true, Now: add.now})
-		if kept != add.kept || again != add.again || m.Has(add.key) != add.kept {
+		kept, again := m.AddFound(found(add.key), Changes{Position: since, Followed: true, Now: add.now})
+		if kept != add.kept || again != add.again || m.HasItem(add.key) != add.kept {
 			t.Errorf("what was read in %s is kept: %v, read again: %v", add.now, kept, again)
 		}
 	}
@@ -212,8 +212,8 @@ func TestGrown(t *testing.T) {
 		m := New(1<<20, func() time.Time { return now })
 		for behind := range 4 {
 			f := &Found{State: "5:5: index", Type: int16(behind), Ahead: true, Behind: behind, Cost: time.Millisecond, Set: Key{byte(behind)}, RIDs: []int64{1}}
-			f.Make(now)
-			if kept, _ := m.Add(f, Changes{Position: Position{State: f.State}, Followed: true, Now: f.State}); !kept {
+			f.MakeItems(now)
+			if kept, _ := m.AddFound(f, Changes{Position: Position{State: f.State}, Followed: true, Now: f.State}); !kept {
 				t.Fatal("what was found is not kept")
 			}
 		}
@@ -240,7 +240,7 @@ func TestGrown(t *testing.T) {
 		if all <= most || all > most+most/4 || m.Bytes() > most {
 			t.Errorf("asked %s ago: it gives something up at %d bytes, and keeps %d; it has room for %d", asked, all, m.Bytes(), most)
 		}
-		if left := fmt.Sprint(m.Has(Key{0}), m.Has(Key{1}), m.Has(Key{2}), m.Has(Key{3})); left != "true true true false" {
+		if left := fmt.Sprint(m.HasItem(Key{0}), m.HasItem(Key{1}), m.HasItem(Key{2}), m.HasItem(Key{3})); left != "true true true false" {
 			t.Errorf("asked %s ago: it keeps %s", asked, left)
 		}
 	}

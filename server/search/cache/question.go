@@ -15,9 +15,9 @@ type Comparison struct {
 	Match  match.Match
 }
 
-// Together makes one comparison of those with the one date of a resource: `_lastUpdated=ge…` and
-// `_lastUpdated=lt…` are one range of the column.
-func Together(list []Comparison) []Comparison {
+// JoinDateRanges joins the comparisons with the same date column: `_lastUpdated=ge…` and `_lastUpdated=lt…` are one range
+// of the column.
+func JoinDateRanges(list []Comparison) []Comparison {
 	out := list[:0:0]
 	for _, c := range list {
 		i := slices.IndexFunc(out, func(o Comparison) bool { return o.Column == c.Column && c.Column.Kind == Dates })
@@ -65,8 +65,8 @@ type Answer struct {
 	found      [][]int64   // the refs that each link has found
 }
 
-// Ask answers a question in the state of the memory; false where it cannot.
-func (m *Memory) Ask(q *Question) (Answer, bool) {
+// FindAnswer answers a question in the state of the cache; false if it cannot.
+func (m *Memory) FindAnswer(q *Question) (Answer, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.asked, m.unasked = m.now(), false
@@ -85,8 +85,8 @@ func (m *Memory) Ask(q *Question) (Answer, bool) {
 	return a, ok
 }
 
-// Renew is an answer in the present state of the memory; false where it must be asked for anew.
-func (m *Memory) Renew(a Answer) (Answer, bool) {
+// RenewAnswer returns an answer in the present state of the cache; false if FindAnswer must be called again.
+func (m *Memory) RenewAnswer(a Answer) (Answer, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.state == nil || m.lags || m.generation != a.generation {
@@ -225,12 +225,12 @@ func (m *Memory) compared(c Comparison) []compared {
 	return m.columns[c.Column].column.compare(c.Match)
 }
 
-// dearIntersection is the number of looks from which an intersection is kept: below it to follow
-// some hundred changes takes as long as to find it anew.
-const dearIntersection = 20_000
+// expensiveIntersection is the number of tests from which on an intersection is cached. Following some hundred changes takes as
+// long as computing a cheaper one again.
+const expensiveIntersection = 20_000
 
-// intersection is the resources of rest, nil for every one, for which all comparisons
-// hold. One that was asked for before and is dear is kept as a set.
+// intersection returns the resources of rest, nil for all, for which all comparisons hold. An expensive one that a search has
+// asked for before is cached as a set.
 func (m *Memory) intersection(q *Question, rest *bitmap.Set, parts [][]compared) *bitmap.Set {
 	reach := func(part []compared) (n int) {
 		for i := range part {
@@ -256,8 +256,8 @@ func (m *Memory) intersection(q *Question, rest *bitmap.Set, parts [][]compared)
 			out = d.Set()
 		}
 	}
-	if looks >= dearIntersection {
-		m.keepDear(q, out, time.Since(begin))
+	if looks >= expensiveIntersection {
+		m.keepExpensive(q, out, time.Since(begin))
 	}
 	return out
 }
@@ -310,8 +310,8 @@ func (m *Memory) section(c *compared) {
 // crowdedFor is how long no sections are made where there was no room for them.
 const crowdedFor = 10 * time.Second
 
-// keepDear keeps what all clauses of a question hold for, when it was asked for before.
-func (m *Memory) keepDear(q *Question, members *bitmap.Set, cost time.Duration) {
+// keepExpensive caches the members of a question that a search has asked for before.
+func (m *Memory) keepExpensive(q *Question, members *bitmap.Set, cost time.Duration) {
 	if !m.wants(q.Whole, false) {
 		return
 	}

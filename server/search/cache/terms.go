@@ -15,8 +15,8 @@ type Terms struct {
 	None []int64
 }
 
-// Everything reports whether each resource satisfies the conditions.
-func (t *Terms) Everything() bool {
+// MatchesAll reports whether every resource satisfies the conditions.
+func (t *Terms) MatchesAll() bool {
 	return len(t.All) == 1 && t.All[0] == Every && len(t.Any)+len(t.None) == 0
 }
 
@@ -96,9 +96,9 @@ func newTerms(together [][]int64) *TermsBuilder {
 	return b
 }
 
-// Add adds a resource with its terms, each once and Every among them, to the sets of these; false for a surrogate
-// that sets do not hold.
-func (b *TermsBuilder) Add(rid int64, terms []int64) bool {
+// AddResource adds a resource to the sets of its terms, each once and Every among them. It returns false if sets cannot store the
+// surrogate.
+func (b *TermsBuilder) AddResource(rid int64, terms []int64) bool {
 	n, ok := number(rid)
 	if !ok {
 		return false
@@ -129,8 +129,8 @@ func (b *TermsBuilder) Add(rid int64, terms []int64) bool {
 	return true
 }
 
-// Drop leaves a term out, whose set has no other.
-func (b *TermsBuilder) Drop(term int64) { delete(b.of, term) }
+// DropTerm removes a term whose set has no other term.
+func (b *TermsBuilder) DropTerm(term int64) { delete(b.of, term) }
 
 // sets are all that were made.
 func (b *TermsBuilder) sets() (all []*termSet) {

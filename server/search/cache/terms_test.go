@@ -39,14 +39,14 @@ func TestTermsFollowChanges(t *testing.T) {
 	b := NewTerms(together)
 	for n := range int64(resources) {
 		now[n] = draw()
-		b.Add(n, now[n])
+		b.AddResource(n, now[n])
 	}
 	clock := func() time.Time { return time.Unix(0, 0) }
 	m := New(1<<20, clock)
 	m.state, m.at = &state{}, clock()
 	m.sets, m.columns, m.terms, m.common = map[Key]*item{}, map[ColumnKey]*item{}, map[termKey]*item{}, map[TypeKey]map[int64]bool{}
 	f := &Found{Terms: b}
-	f.Make(clock())
+	f.MakeItems(clock())
 	check := func() {
 		t.Helper()
 		for _, terms := range append(together, []int64{Every}) {
@@ -101,21 +101,21 @@ func TestTermsFollowChanges(t *testing.T) {
 func TestUnknownTerms(t *testing.T) {
 	t.Parallel()
 	m := New(1<<20, time.Now)
-	if got := m.Lost(3, &Terms{All: []int64{Every}, None: []int64{7}}); !slices.Equal(got, []int64{Every}) {
+	if got := m.FindEvictedTerms(3, &Terms{All: []int64{Every}, None: []int64{7}}); !slices.Equal(got, []int64{Every}) {
 		t.Errorf("of a type that nothing is known of %v are lost", got)
 	}
 	m.common = map[TypeKey]map[int64]bool{3: {7: true}}
 	q := &Terms{All: []int64{Every, 7}, Any: [][]int64{{8, 7}, {8}}, None: []int64{9}}
-	if got := m.Unknown(3, q); !slices.Equal(got, []int64{9, 8}) {
+	if got := m.FindUnknownTerms(3, q); !slices.Equal(got, []int64{9, 8}) {
 		t.Errorf("unknown are %v", got)
 	}
-	if got := m.Lost(3, q); !slices.Equal(got, []int64{Every, 7}) {
+	if got := m.FindEvictedTerms(3, q); !slices.Equal(got, []int64{Every, 7}) {
 		t.Errorf("lost are %v", got)
 	}
-	if m.Common(3, 8); !slices.Equal(m.Unknown(3, q), []int64{9}) {
-		t.Errorf("unknown are %v", m.Unknown(3, q))
+	if m.NoteCommonTerm(3, 8); !slices.Equal(m.FindUnknownTerms(3, q), []int64{9}) {
+		t.Errorf("unknown are %v", m.FindUnknownTerms(3, q))
 	}
-	if got := m.Lost(3, q); !slices.Equal(got, []int64{Every, 7, 8}) {
+	if got := m.FindEvictedTerms(3, q); !slices.Equal(got, []int64{Every, 7, 8}) {
 		t.Errorf("lost are %v", got)
 	}
 }
@@ -126,12 +126,12 @@ func TestCommonTermsAreFollowed(t *testing.T) {
 	t.Parallel()
 	m := New(1<<20, time.Now)
 	b := NewSomeTerms([]int64{Every, 7, 8})
-	b.Add(1, []int64{Every, 7, 8})
+	b.AddResource(1, []int64{Every, 7, 8})
 	f := &Found{State: "5:5: index", Type: 3, Terms: b}
-	f.Make(time.Now())
+	f.MakeItems(time.Now())
 	m.common = map[TypeKey]map[int64]bool{3: {7: true}}
 	m.sets, m.columns, m.terms = map[Key]*item{}, map[ColumnKey]*item{}, map[termKey]*item{}
-	if kept, _ := m.Add(f, Changes{Position: Position{State: f.State}, Followed: true, Now: f.State}); !kept {
+	if kept, _ := m.AddFound(f, Changes{Position: Position{State: f.State}, Followed: true, Now: f.State}); !kept {
 		t.Fatal("what was found is not kept")
 	}
 	for term, some := range map[int64]bool{Every: false, 7: false, 8: true} {

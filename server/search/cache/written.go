@@ -52,17 +52,17 @@ type WritingRow struct {
 	unknown bool // some of it must be read
 }
 
-// Row begins a row of the change log, of so many versions at most; nil for a nil Writing.
-func (w *Writing) Row(most int) *WritingRow {
+// BeginRow begins a row of the change log, of so many versions at most; nil for a nil Writing.
+func (w *Writing) BeginRow(most int) *WritingRow {
 	if w == nil {
 		return nil
 	}
 	return &WritingRow{Written: Written{versions: make([]writtenVersion, 0, most), by: w, bytes: writtenBytes}}
 }
 
-// Add records a version, in the order of the row; r is nil for a deletion. It copies r: others reuse its index, and its
+// AddVersion records a version, in the order of the row; r is nil for a deletion. It copies r: others reuse its index, and its
 // texts and type are parts of the body of a whole Bundle.
-func (v *WritingRow) Add(rid int64, version int, r *match.Resource) {
+func (v *WritingRow) AddVersion(rid int64, version int, r *match.Resource) {
 	if v == nil || v.unknown {
 		return
 	}
@@ -84,8 +84,8 @@ func (v *WritingRow) Add(rid int64, version int, r *match.Resource) {
 	v.bytes += versionBytes
 }
 
-// Keep keeps the row, which is complete. It comes before the commit.
-func (v *WritingRow) Keep() {
+// KeepRow keeps the row, which is complete. The caller calls it before the commit.
+func (v *WritingRow) KeepRow() {
 	if v == nil || v.unknown || len(v.versions) == 0 {
 		return
 	}
@@ -94,8 +94,8 @@ func (v *WritingRow) Keep() {
 	}
 }
 
-// End tells whether the transaction was committed: false where that is not known, too.
-func (w *Writing) End(committed bool) {
+// EndWriting ends the record. committed is false if the transaction was not committed, or if that is unknown.
+func (w *Writing) EndWriting(committed bool) {
 	if w == nil {
 		return
 	}

@@ -18,7 +18,7 @@ import (
 func following(t *testing.T) *Memory {
 	t.Helper()
 	m := New(1<<20, time.Now)
-	if _, ok := m.Since("5:5: index", 3, "Observation"); !ok {
+	if _, ok := m.FindAddPosition("5:5: index", 3, "Observation"); !ok {
 		t.Fatal("a state cannot be followed")
 	}
 	m.state, m.at = &state{text: "5:5: index", end: 5, index: "index"}, time.Now()
@@ -38,25 +38,25 @@ func changedTo(p Position) Changes {
 
 // write notes a row of one version.
 func (w *Writing) write(rid int64, r *match.Resource) {
-	row := w.Row(1)
-	row.Add(rid, r.VersionID, r)
-	row.Keep()
+	row := w.BeginRow(1)
+	row.AddVersion(rid, r.VersionID, r)
+	row.KeepRow()
 }
 
 // The server's own writes are brought in as they were written, and then not named again.
 func TestWrittenIsBrought(t *testing.T) {
 	t.Parallel()
 	m := following(t)
-	w := m.Writing()
+	w := m.BeginWriting()
 	r := observation(1)
 	w.write(rid, r)
 	r.Index.Terms[0], r.Index.Strings[0].Text = 8, "other" // the index is used again
-	w.End(true)
+	w.EndWriting(true)
 	p := m.position()
 	if len(p.Written) != 1 || p.Written[0].RID != rid {
 		t.Fatalf("written are %v", p.Written)
 	}
-	m.Bring(changedTo(p))
+	m.ApplyChanges(changedTo(p))
 	if len(m.steps) != 1 || m.state.text != "6:6: index" {
 		t.Fatalf("%d steps, state %q", len(m.steps), m.state.text)
 	}
@@ -77,13 +77,13 @@ func TestWrittenKeepsNoBody(t *testing.T) {
 	body := strings.Repeat("12345", size/5)
 	first := uintptr(unsafe.Pointer(unsafe.StringData(body)))
 	m := following(t)
-	w := m.Writing()
+	w := m.BeginWriting()
 	w.write(rid, &match.Resource{Type: body[:4], ID: body[1:3], VersionID: 1, Index: &fhir.Index{
 		Numbers:    []fhir.NumberEntry{{Key: 1, Low: body[:2], High: body[:3]}},
 		Quantities: []fhir.QuantityEntry{{Key: 1, Low: body[:2], High: body[:3], System: body[3:9], Code: body[2:5], Unit: body[:5]}},
 		Strings:    []fhir.StringEntry{{Key: 1, Text: body[5:10]}},
 	}})
-	w.End(true)
+	w.EndWriting(true)
 	p := m.position()
 	if len(p.Written) != 1 {
 		t.Fatalf("written are %v", p.Written)
@@ -124,18 +124,18 @@ func TestWrittenIsAwaited(t *testing.T) {
 	for _, committed := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
 			m := following(t)
-			w := m.Writing()
+			w := m.BeginWriting()
 			w.write(rid, observation(1))
 			brought := false
 			go func() {
-				m.Bring(changedTo(m.position()))
+				m.ApplyChanges(changedTo(m.position()))
 				brought = true
 			}()
 			synctest.Wait()
 			if brought {
 				t.Fatal("a commit is not awaited")
 			}
-			w.End(committed)
+			w.EndWriting(committed)
 			synctest.Wait()
 			if moved := m.state.text == "6:6: index"; !brought || moved != committed {
 				t.Errorf("committed: %v, brought: %v, state %q", committed, brought, m.state.text)
@@ -147,8 +147,8 @@ func TestWrittenIsAwaited(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) { // nor one that never ends
 		m := following(t)
-		m.Writing().write(rid, observation(1))
-		m.Bring(changedTo(m.position()))
+		m.BeginWriting().write(rid, observation(1))
+		m.ApplyChanges(changedTo(m.position()))
 		if m.state.text != "5:5: index" {
 			t.Errorf("state %q", m.state.text)
 		}
@@ -157,11 +157,11 @@ func TestWrittenIsAwaited(t *testing.T) {
 
 func TestWrittenIsKept(t *testing.T) {
 	t.Parallel()
-	if w := New(1<<20, time.Now).Writing(); w != nil {
+	if w := New(1<<20, time.Now).BeginWriting(); w != nil {
 		t.Errorf("a memory that follows nothing keeps %v", w)
 	}
 	(*Writing)(nil).write(rid, observation(1))
-	(*Writing)(nil).End(true)
+	(*Writing)(nil).EndWriting(true)
 
 	numbers := func(low, high string) *match.Resource {
 		r := observation(1)
@@ -189,12 +189,12 @@ func TestWrittenIsKept(t *testing.T) {
 		{"one that is not quite so large", rid, text(maxWrittenBytes - 64), 1},
 	} {
 		m := following(t)
-		if row := m.Writing().Row(1); c.r == nil {
-			row.Add(c.rid, 2, nil)
-			row.Keep()
+		if row := m.BeginWriting().BeginRow(1); c.r == nil {
+			row.AddVersion(c.rid, 2, nil)
+			row.KeepRow()
 		} else {
-			row.Add(c.rid, 1, c.r)
-			row.Keep()
+			row.AddVersion(c.rid, 1, c.r)
+			row.KeepRow()
 		}
 		if p := m.position(); len(p.Written) != c.want {
 			t.Errorf("%s: kept are %v", c.name, p.Written)
@@ -202,8 +202,8 @@ func TestWrittenIsKept(t *testing.T) {
 	}
 
 	m := following(t)
-	m.Writing().write(rid, observation(1))
-	m.Writing().write(rid, observation(2))
+	m.BeginWriting().write(rid, observation(1))
+	m.BeginWriting().write(rid, observation(2))
 	m.written.brought(nil, map[int64]*match.Resource{rid: observation(1)})
 	if p := m.position(); len(p.Written) != 1 || p.Written[0].Version != 2 {
 		t.Errorf("after the version before was brought in %v are kept", p.Written)
@@ -212,13 +212,13 @@ func TestWrittenIsKept(t *testing.T) {
 	if p := m.position(); len(p.Written) > 0 {
 		t.Errorf("after the deletion was brought in %v are kept", p.Written)
 	}
-	m.Writing().write(rid, observation(1))
+	m.BeginWriting().write(rid, observation(1))
 	m.written.brought(m.position().Written, nil)
 	if p := m.position(); len(p.Written) > 0 || m.written.n != 0 || m.written.bytes != 0 {
 		t.Errorf("after the row was brought in %v are kept: %d versions in %d bytes", p.Written, m.written.n, m.written.bytes)
 	}
-	m.Writing().write(rid, observation(1))
-	m.Forget()
+	m.BeginWriting().write(rid, observation(1))
+	m.Clear()
 	if len(m.written.of) > 0 {
 		t.Errorf("after all is forgotten %v are kept", m.written.of)
 	}
@@ -226,11 +226,11 @@ func TestWrittenIsKept(t *testing.T) {
 	for n := range int64(maxWritten + 1) {
 		m.written.add(&Written{RID: n, versions: make([]writtenVersion, 1)})
 	}
-	if w := m.Writing(); len(m.written.of) > 0 || w != nil {
+	if w := m.BeginWriting(); len(m.written.of) > 0 || w != nil {
 		t.Errorf("%d are kept of more than %d, and those of %v", len(m.written.of), maxWritten, w)
 	}
 	m.written.brought(nil, map[int64]*match.Resource{1: observation(1)})
-	m.Writing().write(rid, observation(1))
+	m.BeginWriting().write(rid, observation(1))
 	if len(m.written.of) != 1 {
 		t.Errorf("%d are kept after something was brought in", len(m.written.of))
 	}
@@ -246,20 +246,20 @@ func TestWrittenIsKept(t *testing.T) {
 func TestLastVersionCounts(t *testing.T) {
 	t.Parallel()
 	m := following(t)
-	w := m.Writing()
-	row := w.Row(1)
+	w := m.BeginWriting()
+	row := w.BeginRow(1)
 	for n, versions := range [][]int{{3}, {1}, {1}} {
 		for _, v := range versions {
-			row.Add(rid+int64(n), v, observation(v))
+			row.AddVersion(rid+int64(n), v, observation(v))
 		}
 	}
-	row.Keep()
+	row.KeepRow()
 	w.write(rid+1, observation(2))
-	second := w.Row(1)
-	second.Add(rid+2, 2, nil)
-	second.Add(rid, 2, observation(2))
-	second.Keep()
-	w.End(true)
+	second := w.BeginRow(1)
+	second.AddVersion(rid+2, 2, nil)
+	second.AddVersion(rid, 2, observation(2))
+	second.KeepRow()
+	w.EndWriting(true)
 	rows := fmt.Sprintf(`%d/2,%d/3,%d/2 [{"r":%d,"i":"x","v":9,"u":0,"t":[],"g":[]}]`, rid+2, rid, rid+1, rid+1)
 	c := Changes{Position: m.position(), Followed: true, Now: "6:6: index", Rows: rows}
 	got, ok := c.resources()

@@ -332,7 +332,7 @@ func (p *Plan) link(c *match.Clause) (l Link, ok bool) {
 	if l.Back {
 		from, to = to, from
 	}
-	l.References, l.Own = referencesColumn(from, m.Keys), cache.OwnRefs(to)
+	l.References, l.Own = referencesColumn(from, m.Keys), cache.OwnRefsColumn(to)
 	return l, !l.Others.Empty
 }
 
@@ -568,9 +568,9 @@ func (p *Plan) OneType() (name string, ok bool) {
 // Clauses returns the clauses of the query after the database has resolved the parts that depend on it.
 func (p *Plan) Clauses() []match.Clause { return p.clauses }
 
-// RememberedPage is the page, in the order of surrogates or of a column; ok is false for a cursor
-// of another type. A search for the total alone has an empty one, and one in another order.
-func (p *Plan) RememberedPage() (page cache.Page, ok bool, err error) {
+// CachePage returns the page as the cache reads it, in the order of surrogates or of a column; ok is false for a cursor of another
+// type. The page is empty if the search has another order, or asks for the total alone.
+func (p *Plan) CachePage() (page cache.Page, ok bool, err error) {
 	order := p.rememberedOrder()
 	if p.q.Count == 0 || len(p.q.Sort) > 0 && order == nil {
 		return cache.Page{}, true, nil

@@ -24,7 +24,7 @@ func (x *execution) answerFromCache(ctx context.Context) (*session.Page, error) 
 	}
 	connection := x.session.Connection()
 	for range maxAttempts {
-		a, ok := x.env.cache.Ask(q)
+		a, ok := x.env.cache.FindAnswer(q)
 		if !ok {
 			return nil, nil
 		}
@@ -33,7 +33,7 @@ func (x *execution) answerFromCache(ctx context.Context) (*session.Page, error) 
 			return nil, err
 		}
 		// Other searches have applied changes meanwhile: they need not be read again.
-		if a, ok = x.env.cache.Renew(a); !ok {
+		if a, ok = x.env.cache.RenewAnswer(a); !ok {
 			continue
 		}
 		shown := a.RIDs[:min(len(a.RIDs), pageSize(x.q))] // one more only shows that there is a next page
@@ -44,7 +44,7 @@ func (x *execution) answerFromCache(ctx context.Context) (*session.Page, error) 
 		if err != nil {
 			return nil, err
 		}
-		settled, ok := x.env.cache.Settle(a, changes.Changes(a.Position))
+		settled, ok := x.env.cache.SettleAnswer(a, changes.Changes(a.Position))
 		if !textsUnchanged {
 			return nil, nil
 		}
@@ -92,7 +92,7 @@ func (x *execution) hasCachedLinks() bool {
 		return false
 	}
 	for i := range q.Links {
-		if l := &q.Links[i]; !x.env.cache.Has(l.References) || !x.env.cache.Has(l.Own) {
+		if l := &q.Links[i]; !x.env.cache.HasItem(l.References) || !x.env.cache.HasItem(l.Own) {
 			return false
 		}
 	}
@@ -105,7 +105,7 @@ func (x *execution) hasCachedLinks() bool {
 func (x *execution) answerByCachedLinks(ctx context.Context) (*session.Page, error) {
 	for i := range x.question.Links {
 		others := x.question.Links[i].Others
-		if _, ok := x.env.cache.Ask(others); ok {
+		if _, ok := x.env.cache.FindAnswer(others); ok {
 			continue
 		}
 		if !x.env.filler.CanReadMembers(others) {

@@ -51,7 +51,7 @@ func (x *execution) findTotalInCache() (*cachedTotal, error) {
 	}
 	total := *q
 	total.Page, total.Exactly = cache.Page{}, true
-	a, ok := x.env.cache.Ask(&total)
+	a, ok := x.env.cache.FindAnswer(&total)
 	if !ok {
 		return nil, nil
 	}
@@ -59,7 +59,7 @@ func (x *execution) findTotalInCache() (*cachedTotal, error) {
 	t.scan = func() ([]any, func() (int64, bool)) {
 		var row plan.ChangesRow
 		return row.Columns(), func() (int64, bool) {
-			settled, ok := x.env.cache.Settle(a, row.Changes(a.Position))
+			settled, ok := x.env.cache.SettleAnswer(a, row.Changes(a.Position))
 			return settled.Total, ok
 		}
 	}

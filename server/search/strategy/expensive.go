@@ -21,7 +21,7 @@ func (x *execution) answerOrBecomeExpensive(ctx context.Context) (p *session.Pag
 	}
 	answered := func() (bool, <-chan struct{}) {
 		next := x.env.filler.NextRead()
-		_, ok := x.env.cache.Ask(q)
+		_, ok := x.env.cache.FindAnswer(q)
 		return ok, next
 	}
 	connection := x.session.Connection()

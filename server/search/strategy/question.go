@@ -19,7 +19,7 @@ func (x *execution) cacheQuestion() (*cache.Question, error) {
 	if q == nil || err != nil {
 		return nil, err
 	}
-	page, ok, err := x.plan.RememberedPage()
+	page, ok, err := x.plan.CachePage()
 	if !ok || err != nil {
 		return nil, err
 	}
@@ -41,7 +41,7 @@ func newQuestion(p *plan.Plan) (*cache.Question, error) {
 	if !ok {
 		return nil, nil
 	}
-	q := &cache.Question{Type: p.OnlyType(), Name: typ, Clauses: p.Clauses(), Columns: cache.Together(compared), Others: others, Terms: p.Terms(len(compared))}
+	q := &cache.Question{Type: p.OnlyType(), Name: typ, Clauses: p.Clauses(), Columns: cache.JoinDateRanges(compared), Others: others, Terms: p.Terms(len(compared))}
 	var err error
 	if q.Whole, err = clausesKey(q.Type, q.Clauses); err != nil {
 		return nil, err

@@ -92,7 +92,7 @@ func (x *execution) findSortedPage(ctx context.Context) (*session.Page, error) {
 	if p, err := x.readPageOfRecentOrder(ctx, key); p != nil || err != nil {
 		return p, err
 	}
-	if !x.env.cache.Wants(key, false) {
+	if !x.env.cache.WantsItem(key, false) {
 		return x.gatherPage(ctx)
 	}
 	total, err := x.countToSort(ctx)

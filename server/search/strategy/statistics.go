@@ -34,13 +34,13 @@ func (s *Searcher) ForgetTotals() { s.env.totals.Clear() }
 
 // ForgetQueries clears the other caches of queries.
 func (s *Searcher) ForgetQueries() {
-	s.env.cache.Forget()
+	s.env.cache.Clear()
 	s.env.overflows.Clear()
 	s.env.orders.Clear()
 }
 
 // BeginWriting begins the record of the writes of a transaction of this server. The cache follows them without reading them.
-func (s *Searcher) BeginWriting() *cache.Writing { return s.env.cache.Writing() }
+func (s *Searcher) BeginWriting() *cache.Writing { return s.env.cache.BeginWriting() }
 
 // ReadAhead starts to read the items into the cache that broad searches need, for the types with at least so many
 // resources.

@@ -44,7 +44,7 @@ func (x *execution) estimateTypeSize(ctx context.Context, atLeast int64) (int64,
 // from PostgreSQL's statistics for large types, or from the statement.
 func (x *execution) readTypeSize(ctx context.Context, count match.Statement) (n int64, err error) {
 	if len(x.q.Types) == 1 {
-		if n, ok := x.env.cache.All(x.plan.OnlyType()); ok {
+		if n, ok := x.env.cache.CountResources(x.plan.OnlyType()); ok {
 			return n, nil
 		}
 		x.session.NoteStatement("size of the types", plan.TypeSizes())

@@ -99,17 +99,17 @@ func (a *aheadReader) nextItems(ctx context.Context) []item {
 		}
 		if len(a.list) == 0 {
 			a.next, a.idle = now.Add(aheadEvery), 0
-			if a.Cache.Writes() {
+			if a.Cache.HasRecentWrites() {
 				a.next = now.Add(busyFor)
 			}
 		}
 		return nil
 	}
-	if a.Cache.AheadLeft() <= 0 {
+	if a.Cache.AheadBytesLeft() <= 0 {
 		a.list = nil
 		return nil
 	}
-	if soon := a.Cache.Writes() && a.moveSoonFirst(); !soon && !a.awaitIdle(ctx, now, generation) {
+	if soon := a.Cache.HasRecentWrites() && a.moveSoonFirst(); !soon && !a.awaitIdle(ctx, now, generation) {
 		return nil
 	}
 	return a.takeItems(generation)
@@ -119,7 +119,7 @@ func (a *aheadReader) nextItems(ctx context.Context) []item {
 func (a *aheadReader) awaitIdle(ctx context.Context, now time.Time, generation int) bool {
 	if idle, err := a.pacer.isDatabaseIdle(ctx); err != nil || !idle {
 		a.idle, a.next = 0, now.Add(busyFor)
-		if a.Cache.Writes() { // other types have grown meanwhile
+		if a.Cache.HasRecentWrites() { // other types have grown meanwhile
 			more, _ := a.listMissing(ctx, generation)
 			a.appendItems(more)
 		}

@@ -17,9 +17,9 @@ const changesAtOnce = 500
 
 // target is a cache or an item to which changed resources are applied, some at a time: cache.CatchUp, *cache.Found.
 type target interface {
-	Stored(rids []int64) *cache.Stored
-	Bring(s *cache.Stored) bool
-	Brought(now string) bool
+	NewStored(rids []int64) *cache.Stored
+	ApplyStored(s *cache.Stored) bool
+	MoveToState(now string) bool
 }
 
 // changeList is the list of resources that have changed since a state.
@@ -37,11 +37,11 @@ func readChangeList(ctx context.Context, tx pgx.Tx, since string, types []int16,
 }
 
 // applyAllChanges reads the resources of a type that have changed since a state, and applies them. It returns their number, or
-// below 0 if the target cannot follow them or they are more than cache.MaxBrought.
+// below 0 if the target cannot follow them or they are more than cache.MaxCatchUp.
 func applyAllChanges(ctx context.Context, conn *pgxpool.Conn, since string, typ int16, to target) (n int, err error) {
 	err = pgx.BeginTxFunc(ctx, conn, readOnlySnapshot, func(tx pgx.Tx) error {
 		n = -1
-		l, ok, err := readChangeList(ctx, tx, since, []int16{typ}, cache.MaxBrought)
+		l, ok, err := readChangeList(ctx, tx, since, []int16{typ}, cache.MaxCatchUp)
 		if err != nil || !ok {
 			return err
 		}
@@ -50,7 +50,7 @@ func applyAllChanges(ctx context.Context, conn *pgxpool.Conn, since string, typ 
 				return err
 			}
 		}
-		if to.Brought(l.state) {
+		if to.MoveToState(l.state) {
 			n = len(l.rids)
 		}
 		return nil
@@ -65,7 +65,7 @@ var readOnlySnapshot = pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: p
 // read as columns in one round trip: the function changed_resources returns JSON, which takes both sides several
 // times as long.
 func applyChanges(ctx context.Context, tx pgx.Tx, rids []int64, to target) (bool, error) {
-	stored := to.Stored(rids)
+	stored := to.NewStored(rids)
 	resources, dates, numbers, quantities, strings := plan.Stored(rids)
 	var batch pgx.Batch
 	queue := func(st match.Statement) *pgx.QueuedQuery { return batch.Queue(st.SQL, st.Args...) }
@@ -75,7 +75,7 @@ func applyChanges(ctx context.Context, tx pgx.Tx, rids []int64, to target) (bool
 		var version int
 		var terms, targets []int64
 		_, err := pgx.ForEachRow(rows, []any{&rid, &id, &version, &updated, &terms, &targets}, func() error {
-			stored.Resource(rid, id, version, updated, terms, targets)
+			stored.AddResource(rid, id, version, updated, terms, targets)
 			return nil
 		})
 		return err
@@ -93,14 +93,14 @@ func applyChanges(ctx context.Context, tx pgx.Tx, rids []int64, to target) (bool
 			return nil
 		})
 	}
-	entries(dates, func(i int) { stored.Date(of[i], keys[i], low[i], high[i]) }, &low, &high)
-	entries(numbers, func(i int) { stored.Number(of[i], keys[i], from[i], until[i]) }, &from, &until)
+	entries(dates, func(i int) { stored.AddDate(of[i], keys[i], low[i], high[i]) }, &low, &high)
+	entries(numbers, func(i int) { stored.AddNumber(of[i], keys[i], from[i], until[i]) }, &from, &until)
 	entries(quantities, func(i int) {
-		stored.Quantity(of[i], keys[i], from[i], until[i], system[i], code[i], unit[i])
+		stored.AddQuantity(of[i], keys[i], from[i], until[i], system[i], code[i], unit[i])
 	}, &from, &until, &system, &code, &unit)
-	entries(strings, func(i int) { stored.String(of[i], keys[i], text[i]) }, &text)
+	entries(strings, func(i int) { stored.AddString(of[i], keys[i], text[i]) }, &text)
 	if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
 		return true, err
 	}
-	return to.Bring(stored), nil
+	return to.ApplyStored(stored), nil
 }

@@ -16,11 +16,11 @@
 //
 // # From a miss to an item
 //
-//	search ──> Request ──> queue ──> reader ──> cache.Memory.Add
+//	search ──> Request ──> queue ──> reader ──> cache.Memory.AddFound
 //	                                   └── reads in one snapshot, then applies the changes since then
 //
 // An item is read in one snapshot, at about a million rows a second. Changes that were committed meanwhile are applied in
-// transactions of their own, until few are left. cache.Memory.Add applies these and adds the item.
+// transactions of their own, until few are left. cache.Memory.AddFound applies these and adds the item.
 //
 // # Reading ahead
 //

@@ -48,7 +48,7 @@ func (f *Filler) start() bool {
 func (f *Filler) readItems(ctx context.Context) {
 	for {
 		if i, ok := f.queue.takeItem(); ok {
-			if i.evicted || !f.Cache.Has(i.key()) {
+			if i.evicted || !f.Cache.HasItem(i.key()) {
 				_ = f.reader.readItem(ctx, i) // after a failure, a search requests the item again
 			}
 			f.queue.finishItem()
@@ -65,7 +65,7 @@ func (f *Filler) readItems(ctx context.Context) {
 // addItem queues an item that the cache lacks and wants.
 func (f *Filler) addItem(i item) {
 	key := i.key()
-	if f.Cache.Has(key) && !i.evicted || !f.Cache.Wants(key, i.expensive) || !f.queue.addItem(i) {
+	if f.Cache.HasItem(key) && !i.evicted || !f.Cache.WantsItem(key, i.expensive) || !f.queue.addItem(i) {
 		return
 	}
 	f.mu.Lock()

@@ -51,7 +51,7 @@ func (f *follower) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-f.Cache.ManyWritten():
+		case <-f.Cache.AwaitManyWritten():
 		case <-tick.C:
 		}
 		f.followChanges(ctx)
@@ -65,11 +65,11 @@ func (f *follower) run(ctx context.Context) {
 
 // followChanges applies the changes up to the present.
 func (f *follower) followChanges(ctx context.Context) {
-	if lag, ok := f.Cache.CatchUp(); ok {
+	if lag, ok := f.Cache.BeginCatchUp(); ok {
 		f.catchUpWhenCalm(ctx, lag)
 		return
 	}
-	if _, _, ok := f.Cache.Following(); !ok {
+	if _, _, ok := f.Cache.FindFollowPosition(); !ok {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, followTimeout)
@@ -79,7 +79,7 @@ func (f *follower) followChanges(ctx context.Context) {
 		return
 	}
 	defer conn.Release()
-	since, most, ok := f.Cache.Following() // includes this server's own writes, which are not read
+	since, most, ok := f.Cache.FindFollowPosition() // includes this server's own writes, which are not read
 	if !ok {
 		return
 	}
@@ -89,7 +89,7 @@ func (f *follower) followChanges(ctx context.Context) {
 	err = conn.QueryRow(ctx, st.SQL, st.Args...).Scan(row.Columns()...)
 	f.pacer.following.Unlock()
 	if err == nil {
-		f.Cache.Bring(row.Changes(since))
+		f.Cache.ApplyChanges(row.Changes(since))
 	}
 }
 
@@ -109,14 +109,14 @@ func (f *follower) catchUpWhenCalm(ctx context.Context, lag cache.CatchUp) {
 	if err := conn.QueryRow(ctx, st.SQL, st.Args...).Scan(&known, &rids, &f.checkedState); err != nil {
 		return
 	}
-	most := min(cache.MaxBrought, int(lag.Cost/f.ChangeTakes))
+	most := min(cache.MaxCatchUp, int(lag.Cost/f.ChangeTakes))
 	most, ready := f.calm.check(len(rids), most, lag.Asked)
 	if !ready {
 		return
 	}
 	f.checkedState, f.calm = "", calmChecker{}
 	if !f.catchUp(ctx, conn, lag, most) {
-		f.Cache.Forget()
+		f.Cache.Clear()
 	}
 }
 
@@ -141,7 +141,7 @@ func (f *follower) catchUp(ctx context.Context, conn *pgxpool.Conn, lag cache.Ca
 		case len(f.left.rids) == 0:
 			now := f.left.state
 			f.left = remaining{}
-			return lag.Brought(now)
+			return lag.MoveToState(now)
 		}
 	}
 }

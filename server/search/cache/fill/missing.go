@@ -34,7 +34,7 @@ const (
 //
 // Columns of codes need the terms of the type. While the cache lacks these, the list ends before the columns.
 func (a *aheadReader) listMissing(ctx context.Context, generation int) ([]item, error) {
-	if a.Store.Registry() == nil || a.Cache.AheadLeft() <= 0 {
+	if a.Store.Registry() == nil || a.Cache.AheadBytesLeft() <= 0 {
 		return nil, nil
 	}
 	conn, err := a.Store.Acquire(ctx)
@@ -93,7 +93,7 @@ func (a *aheadReader) newMissingList(ctx context.Context, conn *pgxpool.Conn, ge
 	registry := a.Store.Registry()
 	l := &missingList{names: make(map[int16]string), from: a.from, parameters: registry.Parameters, isMissing: func(i item) bool {
 		last, tried := a.tried[i.key()]
-		return !a.Cache.Has(i.key()) && (!tried || last != generation)
+		return !a.Cache.HasItem(i.key()) && (!tried || last != generation)
 	}}
 	var types []int16
 	for _, name := range registry.Types() {
@@ -118,7 +118,7 @@ func (a *aheadReader) newMissingList(ctx context.Context, conn *pgxpool.Conn, ge
 
 // addCodedColumns adds the columns of each common code of a type.
 func (a *aheadReader) addCodedColumns(ctx context.Context, conn *pgxpool.Conn, l *missingList, typ int16) error {
-	columns, err := a.selectWithEntries(ctx, conn, plan.CodedColumns(typ, l.parameters(l.names[typ]), a.Cache.CommonTerms(typ)))
+	columns, err := a.selectWithEntries(ctx, conn, plan.CodedColumns(typ, l.parameters(l.names[typ]), a.Cache.ListCommonTerms(typ)))
 	if err != nil {
 		return err
 	}
@@ -192,7 +192,7 @@ func (l *missingList) addReferences(typ int16) {
 			continue
 		}
 		l.addColumn(typ, ref.References)
-		l.addColumn(target, cache.OwnRefs(target))
+		l.addColumn(target, cache.OwnRefsColumn(target))
 		if l.isSmall(target) {
 			l.addType(target)
 		}

@@ -12,9 +12,9 @@ import (
 // readColumn reads the entries of a column. It gives up if there are too many, or if the column cannot store one of
 // them, such as a range of numbers.
 func (s *snapshot) readColumn(ctx context.Context, key cache.ColumnKey) error {
-	most := s.Cache.Most()
+	most := s.Cache.MaxItemBytes()
 	if s.found.Ahead {
-		most = min(most, s.Cache.AheadLeft())
+		most = min(most, s.Cache.AheadBytesLeft())
 	}
 	var units map[int64]*match.Unit
 	if key.Kind == cache.Quantities {
@@ -41,9 +41,9 @@ func (s *snapshot) readColumn(ctx context.Context, key cache.ColumnKey) error {
 			return err
 		}
 		full := n%rowsBetweenPauses == 0 && column.Bytes() > most
-		if full || ranged || int16(e.RID>>48) != key.Type || !column.Add(e) {
+		if full || ranged || int16(e.RID>>48) != key.Type || !column.AddEntry(e) {
 			if !full || !s.found.Ahead { // the cache may have room when a search requests the column
-				s.Cache.Refuse(key)
+				s.Cache.RefuseItem(key)
 			}
 			s.giveUp()
 			return nil

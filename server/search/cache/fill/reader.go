@@ -38,7 +38,7 @@ func (r *reader) readItem(ctx context.Context, i item) error {
 	}
 	defer conn.Release()
 	found, err := r.readSnapshot(ctx, conn, i)
-	if err != nil || !plan.Lasting(found.State) || !found.Make(r.Now()) {
+	if err != nil || !plan.Lasting(found.State) || !found.MakeItems(r.Now()) {
 		return err
 	}
 	if ok, err := catchUpItem(ctx, conn, found); !ok || err != nil {
@@ -95,7 +95,7 @@ func catchUpItem(ctx context.Context, conn *pgxpool.Conn, found *cache.Found) (b
 // addItem adds an item to the cache, with the changes that both still lack.
 func (r *reader) addItem(ctx context.Context, conn *pgxpool.Conn, i item, found *cache.Found) error {
 	for range maxAttempts {
-		since, ok := r.Cache.Since(found.State, i.typ, i.typeName)
+		since, ok := r.Cache.FindAddPosition(found.State, i.typ, i.typeName)
 		if !ok {
 			return nil
 		}
@@ -104,12 +104,12 @@ func (r *reader) addItem(ctx context.Context, conn *pgxpool.Conn, i item, found 
 		if err := conn.QueryRow(ctx, st.SQL, st.Args...).Scan(row.Columns()...); err != nil {
 			return err
 		}
-		kept, again := r.Cache.Add(found, row.Changes(since))
+		kept, again := r.Cache.AddFound(found, row.Changes(since))
 		if again && !kept {
 			continue
 		}
 		if !kept && i.column != nil && !i.ahead {
-			r.Cache.Refuse(*i.column)
+			r.Cache.RefuseItem(*i.column)
 		}
 		return nil
 	}

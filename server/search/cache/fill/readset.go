@@ -23,7 +23,7 @@ func (s *snapshot) readSet(ctx context.Context, i item) error {
 		return err
 	}
 	st := p.Members()
-	most := int(s.Cache.Most() / memberBytes)
+	most := int(s.Cache.MaxItemBytes() / memberBytes)
 	if i.few {
 		most = min(most, maxFew)
 		st = st.AtMost(maxFew + 1)
@@ -40,7 +40,7 @@ func (s *snapshot) readSet(ctx context.Context, i item) error {
 		}
 		s.found.RIDs = append(s.found.RIDs, pgvalue.ReadInt8(v))
 		if len(s.found.RIDs) > most {
-			s.Cache.Refuse(i.set)
+			s.Cache.RefuseItem(i.set)
 			s.giveUp()
 			return nil
 		}

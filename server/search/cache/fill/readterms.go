@@ -48,7 +48,7 @@ func (s *snapshot) readTerms(ctx context.Context, typ int16) error {
 		if err := pgvalue.EachInt8(v[1], func(term int64) { of = append(of, term) }); err != nil {
 			return err
 		}
-		if !terms.Add(pgvalue.ReadInt8(v[0]), of) {
+		if !terms.AddResource(pgvalue.ReadInt8(v[0]), of) {
 			s.giveUp()
 			return nil
 		}
@@ -74,8 +74,8 @@ func (s *snapshot) readSomeTerms(ctx context.Context, i item) error {
 			return err
 		}
 		if n == most {
-			s.Cache.Common(i.typ, term)
-			s.found.Terms.Drop(term)
+			s.Cache.NoteCommonTerm(i.typ, term)
+			s.found.Terms.DropTerm(term)
 		}
 	}
 	return nil
@@ -94,7 +94,7 @@ func (s *snapshot) readTerm(ctx context.Context, typ int16, term int64, most int
 		if len(v[0]) != 8 {
 			return n, pgvalue.ErrFormat
 		}
-		if !s.found.Terms.Add(pgvalue.ReadInt8(v[0]), []int64{term}) {
+		if !s.found.Terms.AddResource(pgvalue.ReadInt8(v[0]), []int64{term}) {
 			s.giveUp()
 			return n, nil
 		}

@@ -18,12 +18,12 @@ func (f *Filler) Request(q *cache.Question, expensive bool) {
 		f.requestLinked(q, expensive)
 		return
 	}
-	if f.Cache.Has(q.Whole) {
+	if f.Cache.HasItem(q.Whole) {
 		return
 	}
 	whole := len(q.Columns) == 0
 	for _, c := range q.Columns {
-		whole = whole || f.Cache.Refused(c.Column) // the cache can still store the set of the matches
+		whole = whole || f.Cache.IsRefused(c.Column) // the cache can still store the set of the matches
 	}
 	i, ok := f.missingTerms(q, expensive)
 	switch {
@@ -49,10 +49,10 @@ func (f *Filler) missingTerms(q *cache.Question, expensive bool) (item, bool) {
 	if !expensive || q.Terms == nil {
 		return item{}, false
 	}
-	evicted := f.Cache.Lost(q.Type, q.Terms)
-	known := f.Cache.Has(cache.TypeKey(q.Type))
+	evicted := f.Cache.FindEvictedTerms(q.Type, q.Terms)
+	known := f.Cache.HasItem(cache.TypeKey(q.Type))
 	switch {
-	case !known && !q.Terms.Everything():
+	case !known && !q.Terms.MatchesAll():
 		return item{allTerms: true, expensive: true}, true
 	case known && len(evicted) > maxEvicted:
 		return item{allTerms: true, evicted: true, expensive: true}, true
@@ -61,7 +61,7 @@ func (f *Filler) missingTerms(q *cache.Question, expensive bool) (item, bool) {
 	case !known:
 		return item{}, false
 	}
-	unknown := f.Cache.Unknown(q.Type, q.Terms)
+	unknown := f.Cache.FindUnknownTerms(q.Type, q.Terms)
 	return item{someTerms: unknown, expensive: true}, len(unknown) > 0
 }
 
@@ -94,7 +94,7 @@ func (f *Filler) fewMembers(q *cache.Question) (item, bool) {
 	if len(q.Columns) > 0 {
 		i.set, i.clauses = q.Rest, q.Others
 	}
-	return i, len(i.clauses) > 0 && !f.Cache.Has(i.set) && !f.Cache.Refused(i.set)
+	return i, len(i.clauses) > 0 && !f.Cache.HasItem(i.set) && !f.Cache.IsRefused(i.set)
 }
 
 // CanReadMembers reports whether ReadMembers may help to answer a question.
