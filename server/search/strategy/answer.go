@@ -8,7 +8,7 @@ import (
 	"kiln/server/search/session"
 )
 
-// answer finds the page of a search:
+// answerQuery finds the page of a search:
 //
 //  1. The plan is made with units and texts that earlier searches have read.
 //  2. The cache answers, if it can.
@@ -17,7 +17,7 @@ import (
 //  5. One of the ways answers the rest.
 //
 // exact reports whether the page has an exact total.
-func (x *execution) answer(ctx context.Context) (p *session.Page, exact bool, err error) {
+func (x *execution) answerQuery(ctx context.Context) (p *session.Page, exact bool, err error) {
 	needsUnits := match.NeedUnits(x.q.Clauses)
 	units := x.env.units.FindUnits()
 	if needsUnits && units == nil {

@@ -32,18 +32,18 @@ func (s *Searcher) Search(ctx context.Context, q *search.Query) (*Result, error)
 func (s *Searcher) searchOnce(ctx context.Context, q *search.Query) (*Result, error) {
 	c := session.NewConnection(s.env.admission, s.env.Store)
 	defer c.Close()
-	return s.env.run(ctx, q, source{store: s.env.Store, connection: c})
+	return s.env.runSearch(ctx, q, source{store: s.env.Store, connection: c})
 }
 
 // SearchIn runs a search inside a transaction, whose writes it sees.
 func (s *Searcher) SearchIn(ctx context.Context, tx pgx.Tx, q *search.Query) (*Result, error) {
-	return s.env.run(ctx, q, source{store: s.env.Store, private: tx})
+	return s.env.runSearch(ctx, q, source{store: s.env.Store, private: tx})
 }
 
 // SearchOn runs a search in one snapshot of another PostgreSQL with the same data, without the cache. Parts and type
 // numbers of that snapshot come from store.
 func (s *Searcher) SearchOn(ctx context.Context, conn session.Conn, q *search.Query, store Store) (*Result, error) {
-	return s.env.run(ctx, q, source{store: store, private: conn})
+	return s.env.runSearch(ctx, q, source{store: store, private: conn})
 }
 
 // source is the source of the statements' rows.
@@ -61,10 +61,10 @@ func (s source) newSession(q *search.Query) session.Session {
 	return session.New(q, s.store, s.connection)
 }
 
-// run answers a search. A search by `_content` first counts the resources that the other parameters find.
-func (e *environment) run(ctx context.Context, q *search.Query, from source) (*Result, error) {
+// runSearch answers a search. A search by `_content` first counts the resources that the other parameters find.
+func (e *environment) runSearch(ctx context.Context, q *search.Query, from source) (*Result, error) {
 	if readsContent(q) {
-		rest, err := e.answer(ctx, withoutContent(q), from)
+		rest, err := e.answerQuery(ctx, withoutContent(q), from)
 		if err != nil {
 			return nil, explainTooManyWords(q, err)
 		}
@@ -72,17 +72,17 @@ func (e *environment) run(ctx context.Context, q *search.Query, from source) (*R
 			return nil, err
 		}
 	}
-	r, err := e.answer(ctx, q, from)
+	r, err := e.answerQuery(ctx, q, from)
 	if err != nil {
 		return nil, explainTooManyWords(q, err)
 	}
 	return r, nil
 }
 
-// answer finds the page of a search, its includes and its explanation.
-func (e *environment) answer(ctx context.Context, q *search.Query, from source) (*Result, error) {
+// answerQuery finds the page of a query, its includes and its explanation.
+func (e *environment) answerQuery(ctx context.Context, q *search.Query, from source) (*Result, error) {
 	x := &execution{env: e, store: from.store, session: from.newSession(q), q: q}
-	p, exact, err := x.answer(ctx)
+	p, exact, err := x.answerQuery(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -18,10 +18,10 @@ const (
 // calmChecker counts the checks at which writers were calm, in succession, and busy.
 type calmChecker struct{ calm, busy int }
 
-// check decides whether to catch up, from the number of resources that have changed since the last check. most is the number up
+// checkWriters decides whether to catch up, from the number of resources that have changed since the last check. most is the number up
 // to which catching up is worthwhile. If ready is true, at most atMost resources are applied: after more the
 // cache is cleared. It is also cleared if writers are never calm while a search waits; atMost is 0 then.
-func (c *calmChecker) check(changed, most int, awaited bool) (atMost int, ready bool) {
+func (c *calmChecker) checkWriters(changed, most int, awaited bool) (atMost int, ready bool) {
 	switch {
 	case changed <= cache.MaxChanges/calmPart:
 		c.calm++

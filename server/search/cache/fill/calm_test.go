@@ -31,7 +31,7 @@ func TestCalmChecks(t *testing.T) {
 	} {
 		var c calmChecker
 		for i, changed := range tt.changed {
-			got, ready := c.check(changed, most, tt.awaited)
+			got, ready := c.checkWriters(changed, most, tt.awaited)
 			if last := i == len(tt.changed)-1; ready && (!last || got != tt.want) || last && ready == (tt.want < 0) {
 				t.Errorf("%s: check %d: %d, %v; want %d at check %d", tt.name, i+1, got, ready, tt.want, len(tt.changed))
 				break

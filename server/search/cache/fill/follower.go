@@ -110,7 +110,7 @@ func (f *follower) catchUpWhenCalm(ctx context.Context, lag cache.CatchUp) {
 		return
 	}
 	most := min(cache.MaxCatchUp, int(lag.Cost/f.ChangeTakes))
-	most, ready := f.calm.check(len(rids), most, lag.Asked)
+	most, ready := f.calm.checkWriters(len(rids), most, lag.Asked)
 	if !ready {
 		return
 	}
