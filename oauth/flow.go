@@ -191,7 +191,10 @@ func (s *Server) showPage(w http.ResponseWriter, r *http.Request, f *flow, c *st
 		return err
 	}
 	p.SessionID, p.CSRF, p.Client, p.Signed, p.OwnPage = f.ID, f.CSRF, c, f.Username, f.Page != ""
-	p.Host, p.Lasts = p.dataHost(f.RedirectURI), s.accessLasts(p, f, c)
+	if c.ID != ConsoleClient { // its data stays on this server
+		p.Host = p.dataHost(f.RedirectURI)
+	}
+	p.Lasts = s.accessLasts(p, f, c)
 	if name == "login" {
 		for _, o := range s.others.Load().providers {
 			p.Providers = append(p.Providers, o.Name)

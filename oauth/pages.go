@@ -27,8 +27,8 @@ type page struct {
 	SessionID  string
 	CSRF       string
 	Client     *storage.Client
-	OwnPage    bool // the sign-in leads to a page of ours, not to an app
-	Host       string
+	OwnPage    bool   // the sign-in leads to a page of ours, not to an app
+	Host       string // that gets the data, "" where it stays on this server
 	Lasts      string
 	User       *storage.User
 	Signed     string // name of who signed in

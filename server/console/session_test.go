@@ -42,6 +42,7 @@ func TestSessions(t *testing.T) {
 	if strings.Contains(away.location, "Patient") {
 		t.Errorf("the address of the sign-in names the page: %s", away.location)
 	}
+	v.follow(away.location).has("Kiln console").lacks("The data goes to") // it stays on this server
 	v.do(http.MethodPost, "/console/Patient/a/delete", url.Values{"csrf_token": {"x"}}).want(http.StatusUnauthorized).has("<h1>Sign in again</h1>")
 
 	// The client is built in: nobody else redeems its codes.
