@@ -40,6 +40,8 @@ func TestAdministratorsScreensInABrowser(t *testing.T) {
 	send("POST", "/admin/apikeys", `{"name":"loader","scope":"system/*.rs"}`)
 	send("PUT", "/ViewDefinition/names", namesView("names"))
 	send("POST", "/admin/views", `{"view":"ViewDefinition/names","indexes":[["family"]]}`)
+	tested := v.post("/console/Subscription/s1/deliveries", url.Values{"action": {"test"}}).want(http.StatusSeeOther)
+	v.get(tested.location).want(200).has(`<p class="said failed" role="status">The test was not delivered: `)
 	c := openChromium(t, s.base)
 	c.signIn("admin")
 	c.must("button", "Sign out")
@@ -47,6 +49,16 @@ func TestAdministratorsScreensInABrowser(t *testing.T) {
 	if got := script[[]string](c, `[...document.querySelectorAll("nav.main a")].map(e => e.innerText)`); strings.Join(got[len(got)-2:], " ") != "Audit Views" {
 		t.Errorf("the navigation is %v", got)
 	}
+	// On a phone the longer German words fit too.
+	c.fill("Language", "de")
+	c.press("button", "Apply")
+	c.run(chromedp.EmulateViewport(390, 844))
+	if got := script[[]float64](c, `[...document.querySelectorAll(".who > *")].map(e => { const r = e.getBoundingClientRect(); return (r.top + r.bottom) / 2; })`); len(got) != 3 || got[0] != got[1] || got[1] != got[2] {
+		t.Errorf("the banner breaks its line: %v", got)
+	}
+	c.run(chromedp.EmulateViewport(1280, 844))
+	c.fill("Sprache", "en")
+	c.press("button", "Anwenden")
 	c.forget()
 	for _, tt := range []struct {
 		name, path, heading string
@@ -60,7 +72,7 @@ func TestAdministratorsScreensInABrowser(t *testing.T) {
 		{"app-log", "/console/App/dose/log", "Dose check", map[string][]string{"table": {"Invocations"}}},
 		{"app-versions", "/console/App/dose/versions", "Dose check", map[string][]string{"button": {"Roll back to version 1"}}},
 		{"app-grants", "/console/App/dose/grants", "Dose check", map[string][]string{"field": {"Scopes"}, "button": {"Save"}}},
-		{"jobs", "/console/jobs", "Jobs", map[string][]string{"table": {"Jobs"}}},
+		{"jobs", "/console/jobs", "Jobs", map[string][]string{"table": {"Jobs"}, "field": {"Types"}, "button": {"Export"}}},
 		{"definitions", "/console/definitions", "Definitions", map[string][]string{"field": {"Package file", "Dry run"}, "button": {"Install"}, "table": {"Packages", "Search parameters"}}},
 		{"users", "/console/access/users", "Users", map[string][]string{"table": {"Users"}, "link": {"New user", "doctor"}}},
 		{"new-user", "/console/access/users/new", "New user", map[string][]string{"field": {"User name", "Password", "Name", "FHIR user", "Administrator", "Active"}, "button": {"Save"}}},

@@ -63,6 +63,9 @@ func (v *visit) app(id, page string) error {
 		err = v.appRun(&p, at, n)
 	case "code":
 		appCode(&p, n)
+		if len(p.Regions) == 0 {
+			p.Note = v.T("The App has no code.")
+		}
 	case "log":
 		err = v.appLog(&p, id)
 	case "deliveries":

@@ -103,14 +103,21 @@ func issuesOf(body []byte) []outcome.Issue {
 
 // call makes a request to the server on behalf of the person. headers are names and values in turn.
 func (v *visit) call(method, target string, body []byte, headers ...string) *answer {
-	ctx, cancel := context.WithTimeout(web.Inside(v.r.Context(), v.principal), callTimeout)
+	ctx, cancel := context.WithTimeout(v.r.Context(), callTimeout)
 	defer cancel()
 	a := &answer{header: make(http.Header)}
+	v.callInto(ctx, a, method, target, body, headers...)
+	return a
+}
+
+// callInto is call with an answer that the caller receives as it comes.
+func (v *visit) callInto(ctx context.Context, a http.ResponseWriter, method, target string, body []byte, headers ...string) {
+	ctx = web.Inside(ctx, v.principal)
 	u, err := url.ParseRequestURI(target)
 	if err != nil || !strings.HasPrefix(target, "/") {
-		a.status = http.StatusBadRequest
-		a.WriteString("the path cannot be read")
-		return a
+		a.WriteHeader(http.StatusBadRequest)
+		_, _ = a.Write([]byte("the path cannot be read")) // to memory
+		return
 	}
 	r := (&http.Request{Method: method, URL: u, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: make(http.Header), Host: v.r.Host,
 		RequestURI: target, RemoteAddr: v.r.RemoteAddr, TLS: v.r.TLS, Body: http.NoBody}).WithContext(ctx)
@@ -130,7 +137,6 @@ func (v *visit) call(method, target string, body []byte, headers ...string) *ans
 	}
 	v.c.mux.ServeHTTP(a, r)
 	a.WriteHeader(http.StatusOK)
-	return a
 }
 
 // closer is a body in memory.

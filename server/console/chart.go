@@ -48,8 +48,8 @@ func (c *chart) draw(points []point, zero bool) {
 			minY = 0
 		}
 	}
-	if maxX == minX {
-		maxX++
+	if maxX == minX { // in the middle
+		minX, maxX = minX-1, maxX+1
 	}
 	at := func(p point) (x, y string) {
 		return trim(chartMargin + (p.X-minX)/(maxX-minX)*(chartWidth-2*chartMargin)), trim(chartHeight - chartMargin - (p.Y-minY)/(maxY-minY)*(chartHeight-2*chartMargin))

@@ -123,7 +123,7 @@ func TestClicksOfAdministrators(t *testing.T) {
 	// Why a webhook failed: 3, and redelivery: 4.
 	from()
 	c.must("region", "Attention")
-	c.must("link", "Subscription/"+id+" fails", "Subscription/"+id+" has 1 dead letters")
+	c.must("link", "Subscription/"+id+" fails", "Subscription/"+id+" has 1 dead letter")
 	c.press("link", "Subscription/"+id+" fails")
 	if got := script[string](c, "location.pathname"); got != "/console/Subscription/"+id+"/deliveries" {
 		t.Errorf("Attention leads to %s", got)

@@ -97,6 +97,7 @@ type visit struct {
 	Language  string
 	status    int    // of the page
 	Said      string // status message
+	Failed    bool   // it is about a failure
 	Alerts    []string
 	form      url.Values
 	files     map[string][]*multipart.FileHeader
@@ -235,9 +236,11 @@ func (v *visit) admit(show func(v *visit) error) error {
 	if ok, err := v.enter(!live); !ok {
 		return err
 	}
-	if text, ok := v.c.seal.open("said", readCookie(v.r, saidCookie)); ok && v.r.Method == http.MethodGet {
-		v.Said = text
-		v.setCookie(saidCookie, "", -1)
+	for _, purpose := range []string{"said", "failed"} {
+		if text, ok := v.c.seal.open(purpose, readCookie(v.r, saidCookie)); ok && v.r.Method == http.MethodGet {
+			v.Said, v.Failed = text, purpose == "failed"
+			v.setCookie(saidCookie, "", -1)
+		}
 	}
 	switch v.r.Method {
 	case http.MethodGet, http.MethodHead:
@@ -340,7 +343,17 @@ func (v *visit) redirect(to string) {
 
 // done ends an action: the next page has a status message.
 func (v *visit) done(to, message string) error {
-	v.setCookie(saidCookie, v.c.seal.seal("said", message), 60)
+	return v.say("said", to, message)
+}
+
+// failed is done for an action that was carried out and came to nothing.
+func (v *visit) failed(to, message string) error {
+	return v.say("failed", to, message)
+}
+
+// say leads to a page with a message for a purpose of the seal.
+func (v *visit) say(purpose, to, message string) error {
+	v.setCookie(saidCookie, v.c.seal.seal(purpose, message), 60)
 	v.redirect(to)
 	return nil
 }

@@ -190,8 +190,8 @@ func (v *visit) searches(_ []string) error {
 	if err := v.get("/admin/searches", &shapes); err != nil {
 		return err
 	}
-	number := func(f float64) cell { return cell{Text: short(f) + " ms", Class: "number"} }
-	list := table{Name: v.T("Searches"), Head: columns(v.T("Search"), "#"+v.T("Calls"), "#"+v.T("Mean"), "#P95", "#P99", "#"+v.T("Rows"))}
+	number := func(f float64) cell { return cell{Text: v.decimal(short(f)) + " ms", Class: "number"} }
+	list := table{Name: v.T("Searches"), Head: columns(v.T("Query"), "#"+v.T("Calls"), "#"+v.T("Mean"), "#P95", "#P99", "#"+v.T("Rows"))}
 	for i, s := range shapes {
 		if i == jobsShown {
 			list.More = v.T("The first %d are shown.", jobsShown)
@@ -212,13 +212,13 @@ func (v *visit) searches(_ []string) error {
 	if err := v.get("/admin/indexes/suggestions", &answer); err != nil {
 		return err
 	}
-	suggestions := table{Name: v.T("Index suggestions"), Head: columns(v.T("Search"), v.T("Reason"), "#"+v.T("Saving"), v.T("Action"))}
+	suggestions := table{Name: v.T("Index suggestions"), Head: columns(v.T("Query"), v.T("Reason"), "#"+v.T("Saving"), v.T("Action"))}
 	for _, s := range answer.Suggestions {
 		action := cell{Text: v.T("applied")}
 		if !s.Applied {
 			action = cell{Buttons: []button{v.post(v.T("Apply"), "/console/searches", "id", s.ID)}}
 		}
-		suggestions.Rows = append(suggestions.Rows, []cell{{Text: s.ResourceType + "?" + strings.Join(s.Parameters, "&"), Head: true}, {Text: s.Reason, Class: "wrap"}, {Text: short(100*s.Improvement) + "%", Class: "number"}, action})
+		suggestions.Rows = append(suggestions.Rows, []cell{{Text: s.ResourceType + "?" + strings.Join(s.Parameters, "&"), Head: true}, {Text: s.Reason, Class: "wrap"}, {Text: v.decimal(short(100*s.Improvement)) + "%", Class: "number"}, action})
 	}
 	return v.showPanel("searches", v.T("Searches"), panel{Tables: []table{list, suggestions}})
 }

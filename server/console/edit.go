@@ -1,9 +1,11 @@
 package console
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
 
 	"kiln/server/outcome"
@@ -146,7 +148,11 @@ func (v *visit) editRefused(a *answer, heading string, p editPage) error {
 // issueLines writes issues as "Line N: words", with the line of the element in the text.
 func (v *visit) issueLines(issues []outcome.Issue, text string) []string {
 	n, err := parseTree([]byte(text))
-	var out []string
+	type lineIssue struct {
+		line  int
+		words string
+	}
+	var list []lineIssue
 	for _, i := range issues {
 		if i.Severity == "information" {
 			continue
@@ -161,7 +167,12 @@ func (v *visit) issueLines(issues []outcome.Issue, text string) []string {
 		case i.Expression != "":
 			line = n.lineOf(i.Expression)
 		}
-		out = append(out, v.T("Line %d: %s", line, i.Diagnostics))
+		list = append(list, lineIssue{line, i.Diagnostics})
+	}
+	slices.SortStableFunc(list, func(a, b lineIssue) int { return cmp.Compare(a.line, b.line) })
+	var out []string
+	for _, i := range list {
+		out = append(out, v.T("Line %d: %s", i.line, i.words))
 	}
 	return out
 }

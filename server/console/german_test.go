@@ -29,6 +29,16 @@ func (p *page) words() (out []string) {
 // dataWord is a text that is data, an example or a name of software: it has no translation.
 var dataWord = regexp.MustCompile(`^(PostgreSQL|P9[59]|Dose check|Dr\. Grace Doctor|Growth Viewer|admin|[a-z][a-z_.-]*|[^ ]*[/@:=$][^ ]*|\.tgz|2026-01-31)$|^Kiln|^vm |127\.0\.0\.1|^[A-Z][A-Za-z]+/[A-Za-z0-9.-]+( · Kiln)?$`)
 
+// blockInParagraph returns an element in a paragraph that HTML has no place for there. A browser ends the paragraph before it.
+func blockInParagraph(body string) string {
+	for _, m := range regexp.MustCompile(`(?s)<p[ >].*?</p>`).FindAllString(body, -1) {
+		if block := regexp.MustCompile(`<(form|div|ul|table|section|fieldset|p|pre)[ >][^>]*`).FindString(m[2:]); block != "" {
+			return block
+		}
+	}
+	return ""
+}
+
 // Each text of each screen that is not data is German where the language is, but for words that German has too. Titles
 // name a screen, at most with a type and an id.
 func TestGermanPages(t *testing.T) {
@@ -64,6 +74,9 @@ func TestGermanPages(t *testing.T) {
 		english, german := v.get(path, "Accept-Language", "en"), v.get(path, "Accept-Language", "de")
 		if german.status != english.status || !strings.Contains(german.body, `<html lang="de">`) {
 			t.Errorf("%s: %d, in German %d", path, english.status, german.status)
+		}
+		if block := blockInParagraph(german.body); block != "" {
+			t.Errorf("%s: a paragraph has %q, which ends it", path, block)
 		}
 		own := english.words()
 		if len(own) < 3 {

@@ -1,7 +1,10 @@
 package console
 
 import (
+	"encoding/json"
 	"net/http"
+	"net/url"
+	"strings"
 	"time"
 )
 
@@ -47,13 +50,191 @@ func (v *visit) jobs(_ []string) error {
 		if j.ResourceType != "" {
 			words = j.ResourceType + ": " + words
 		}
-		t.Rows = append(t.Rows, []cell{{Text: j.ID, Head: true}, textCell(j.Type), {Tag: j.State}, done, timeCell(j.Created), {Text: clipText(words)}, action})
+		t.Rows = append(t.Rows, []cell{linkCell(j.ID, "/console/jobs/"+escape(j.ID)), textCell(j.Type), {Tag: j.State}, done, timeCell(j.Created), {Text: clipText(words)}, action})
 	}
-	return v.showPanel("jobs", v.T("Jobs"), panel{Tables: []table{t}, Refresh: 3})
+	export := v.newForm("/console/jobs", v.T("Export"), field{Label: v.T("Types"), Name: "types", Hint: v.T("Such as Patient,Observation; empty exports everything.")})
+	export.Hidden = [][2]string{{"action", "export"}}
+	return v.showPanel("jobs", v.T("Jobs"), panel{Forms: []panelForm{export}, Tables: []table{t}, Refresh: 3})
 }
 
-// cancelJob ends a job.
-func (v *visit) cancelJob(_ []string) error {
+// job shows a job with the files that it has made.
+func (v *visit) job(parts []string) error {
+	var j job
+	if err := v.get("/admin/jobs/"+escape(parts[0]), &j); err != nil {
+		return err
+	}
+	p := panel{Links: []navItem{{Name: v.T("Jobs"), Path: "/console/jobs"}}, Facts: [][2]string{{v.T("Job"), j.ID}, {v.T("Type"), j.Type}, {v.T("State"), j.State}, {v.T("Description"), clipText(j.Reason)},
+		{v.T("Progress"), formatNumber(v.Language, j.Done) + " / " + formatNumber(v.Language, max(j.Total, j.Done))}}}
+	for _, at := range []struct {
+		name string
+		time *time.Time
+	}{{"Created", j.Created}, {"Ended", j.Finished}} {
+		if at.time != nil {
+			p.Facts = append(p.Facts, [2]string{v.T(at.name), formatTime(*at.time)})
+		}
+	}
+	if j.Failure != "" {
+		p.Facts = append(p.Facts, [2]string{v.T("Error"), clipText(j.Failure)})
+	}
+	if j.State == "done" {
+		p.Tables = []table{v.filesTable(j.ID)}
+	}
+	return v.showPanel("jobs", v.T("Job"), p)
+}
+
+// resultFile is a file that a job has made.
+type resultFile struct {
+	Type, URL string
+	Count     int64
+}
+
+// filesTable is the table Files of a job that is done.
+func (v *visit) filesTable(id string) table {
+	t := table{Name: v.T("Files"), Head: columns(v.T("File"), v.T("Type"), "#"+v.T("Lines"))}
+	target := "/$job/" + escape(id)
+	a := v.call(http.MethodGet, target, nil)
+	if a.status == http.StatusSeeOther {
+		a = v.call(http.MethodGet, target+"/result", nil)
+	}
+	if !a.ok() { // a job without a result of its own
+		return t
+	}
+	for _, f := range filesOf(a.Bytes()) {
+		row := []cell{{Head: true}, textCell(f.Type), {Class: "number"}}
+		if f.Count > 0 {
+			row[2] = v.numberCell(f.Count)
+		}
+		_, name, own := strings.Cut(f.URL, target+"/")
+		switch outside := safeLink(f.URL); {
+		case own:
+			row[0].Text, row[0].Link = name, "/console/jobs/"+escape(id)+"/"+escape(name)
+		case outside != "": // in an object store
+			u, _, _ := strings.Cut(outside, "?")
+			row[0].Text, row[0].Link, row[0].Outside = u[strings.LastIndexByte(u, '/')+1:], outside, true
+		}
+		t.Rows = append(t.Rows, row)
+	}
+	return t
+}
+
+// filesOf reads the files of a manifest of Bulk Data Access, or of the Parameters of an export of SQL on FHIR.
+func filesOf(body []byte) (list []resultFile) {
+	var m struct {
+		Output, Deleted, Error []resultFile
+		Parameter              []struct {
+			Name string
+			Part []struct {
+				Name        string
+				ValueString string `json:"valueString"`
+				ValueURI    string `json:"valueUri"`
+			}
+		}
+	}
+	if json.Unmarshal(body, &m) != nil {
+		return nil
+	}
+	for _, files := range [][]resultFile{m.Output, m.Deleted, m.Error} {
+		for _, f := range files {
+			if f.URL != "" { // the outputs of an import are numbers
+				list = append(list, f)
+			}
+		}
+	}
+	for _, p := range m.Parameter {
+		if p.Name != "output" {
+			continue
+		}
+		name := ""
+		for _, part := range p.Part {
+			switch part.Name {
+			case "name":
+				name = part.ValueString
+			case "location":
+				list = append(list, resultFile{Type: name, URL: part.ValueURI})
+			}
+		}
+	}
+	return list
+}
+
+// download passes a file on as it comes, and keeps any other answer.
+type download struct {
+	*answer
+	to   http.ResponseWriter
+	name string
+	sent bool
+}
+
+// SetWriteDeadline lets a client read slowly.
+func (d *download) SetWriteDeadline(t time.Time) error {
+	return http.NewResponseController(d.to).SetWriteDeadline(t)
+}
+
+func (d *download) WriteHeader(status int) {
+	if d.sent || d.answer.status != 0 {
+		return
+	}
+	if status != http.StatusOK {
+		d.answer.WriteHeader(status)
+		return
+	}
+	d.sent = true
+	h := d.to.Header()
+	for _, name := range []string{"Content-Type", "Content-Length"} {
+		if value := d.header.Get(name); value != "" {
+			h.Set(name, value)
+		}
+	}
+	h.Set("Content-Disposition", `attachment; filename="`+d.name+`"`)
+	h.Set("Content-Security-Policy", "default-src 'none'; sandbox")
+	d.to.WriteHeader(status)
+}
+
+func (d *download) Write(b []byte) (int, error) {
+	if d.answer.status == 0 {
+		d.WriteHeader(http.StatusOK)
+	}
+	if d.sent {
+		return d.to.Write(b)
+	}
+	return d.answer.Write(b)
+}
+
+// downloadFile answers with a file of a job. The rights are those of REST: only the owner of a job may read its files.
+func (v *visit) downloadFile(parts []string) error {
+	v.screen = "download"
+	name := strings.Map(func(r rune) rune {
+		if r == '.' || r == '-' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' {
+			return r
+		}
+		return '_'
+	}, parts[1])
+	d := &download{answer: &answer{header: make(http.Header)}, to: v.x, name: name}
+	v.callInto(v.r.Context(), d, http.MethodGet, "/$job/"+escape(parts[0])+"/"+escape(parts[1]), nil)
+	if d.sent {
+		return nil
+	}
+	v.screen = "error"
+	if err := d.err(); err != nil {
+		return err
+	}
+	return errNoPage
+}
+
+// changeJobs begins an export, or ends a job.
+func (v *visit) changeJobs(_ []string) error {
+	if v.form.Get("action") == "export" {
+		q := make(url.Values)
+		if types := strings.Join(strings.FieldsFunc(v.form.Get("types"), func(r rune) bool { return r == ',' || r == ' ' }), ","); types != "" {
+			q.Set("_type", types)
+		}
+		a := v.call(http.MethodGet, "/$export"+queryOf(q), nil, "Prefer", "respond-async")
+		if err := a.err(); err != nil {
+			return err
+		}
+		at := a.header.Get("Content-Location")
+		return v.done("/console/jobs/"+escape(at[strings.LastIndexByte(at, '/')+1:]), v.T("The export is started."))
+	}
 	if err := v.send(http.MethodDelete, "/admin/jobs/"+escape(v.form.Get("id")), nil, nil); err != nil {
 		return err
 	}

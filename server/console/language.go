@@ -68,6 +68,22 @@ func translate(language, text string, values ...any) string {
 	return fmt.Sprintf(text, values...)
 }
 
+// plural returns the text for one thing, or that for several with their number in front of values.
+func (v *visit) plural(n int64, one, several string, values ...any) string {
+	if n == 1 {
+		return v.T(one, values...)
+	}
+	return v.T(several, append(values, formatNumber(v.Language, n))...)
+}
+
+// decimal writes a figure of the page with the decimal sign of its language: 1.5 in English, 1,5 in German.
+func (v *visit) decimal(text string) string {
+	if v.Language == german {
+		return strings.Replace(text, ".", ",", 1)
+	}
+	return text
+}
+
 // formatNumber writes a count with its groups of three digits: 1,768 in English, 1.768 in German.
 func formatNumber(language string, n int64) string {
 	text, separator := strconv.FormatInt(n, 10), ","

@@ -74,7 +74,7 @@ func (v *visit) fillHealth(p *overviewPage) error {
 	}
 	p.Facts = append(p.Facts, [2]string{v.T("Version"), v.c.Version}, [2]string{v.T("Servers"), formatNumber(v.Language, int64(len(servers)))})
 	for _, s := range servers {
-		p.Facts = append(p.Facts, [2]string{s.Address, v.T("since %s, %s requests a second", formatTime(s.Started), short(s.Load))})
+		p.Facts = append(p.Facts, [2]string{s.Address, v.T("since %s, %s requests a second", formatTime(s.Started), v.decimal(short(s.Load)))})
 	}
 	return nil
 }
@@ -107,13 +107,13 @@ func (v *visit) fillTraffic(p *overviewPage) error {
 		rates, slows = append(rates, point{float64(-i), perSecond}), append(slows, point{float64(-i), m.p95})
 		mostRate, mostSlow = max(mostRate, perSecond), max(mostSlow, m.p95)
 		if ok {
-			rateTable.Rows = append(rateTable.Rows, []cell{{Text: at.Format("15:04Z"), Head: true}, {Text: short(perSecond), Class: "number"}})
-			slowTable.Rows = append(slowTable.Rows, []cell{{Text: at.Format("15:04Z"), Head: true}, {Text: short(m.p95) + " ms", Class: "number"}})
+			rateTable.Rows = append(rateTable.Rows, []cell{{Text: at.Format("15:04Z"), Head: true}, {Text: v.decimal(short(perSecond)), Class: "number"}})
+			slowTable.Rows = append(slowTable.Rows, []cell{{Text: at.Format("15:04Z"), Head: true}, {Text: v.decimal(short(m.p95)) + " ms", Class: "number"}})
 		}
 	}
 	rate.draw(rates, true)
 	slow.draw(slows, true)
-	rate.Range, slow.Range = v.T("last hour, at most %s", short(mostRate)), v.T("last hour, at most %s", short(mostSlow)+" ms")
+	rate.Range, slow.Range = v.T("last hour, at most %s", v.decimal(short(mostRate))), v.T("last hour, at most %s", v.decimal(short(mostSlow))+" ms")
 	rate.Table, slow.Table = &rateTable, &slowTable
 	p.Charts = []chart{rate, slow}
 	return nil
@@ -124,10 +124,10 @@ func (v *visit) fillStorage(p *overviewPage) error {
 	if err != nil {
 		return err
 	}
-	p.Tables = [][2]string{{v.T("Database"), formatBytes(stats.bytes)}, {"PostgreSQL", stats.version}, {v.T("As of"), formatTime(stats.at)}}
+	p.Tables = [][2]string{{v.T("Database"), v.bytes(stats.bytes)}, {"PostgreSQL", stats.version}, {v.T("As of"), formatTime(stats.at)}}
 	p.Storage = table{Name: v.T("Largest tables"), Head: columns(v.T("Table"), "#"+v.T("Size"), "#"+v.T("Rows"))}
 	for _, t := range stats.tables {
-		p.Storage.Rows = append(p.Storage.Rows, []cell{{Text: t.name, Head: true}, {Text: formatBytes(t.bytes), Class: "number"}, v.numberCell(t.rows)})
+		p.Storage.Rows = append(p.Storage.Rows, []cell{{Text: t.name, Head: true}, {Text: v.bytes(t.bytes), Class: "number"}, v.numberCell(t.rows)})
 	}
 	return nil
 }
@@ -152,7 +152,7 @@ func (v *visit) fillBackups(p *overviewPage) error {
 		}
 		started := timeCell(&b.Started)
 		started.Head = true
-		p.Backups.Rows = append(p.Backups.Rows, []cell{started, timeCell(&b.Ended), {Text: formatBytes(b.Bytes), Class: "number"}, textCell(verified)})
+		p.Backups.Rows = append(p.Backups.Rows, []cell{started, timeCell(&b.Ended), {Text: v.bytes(b.Bytes), Class: "number"}, textCell(verified)})
 	}
 	switch {
 	case len(answer.Backups) == 0:

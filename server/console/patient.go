@@ -106,7 +106,7 @@ var patientTables = []struct {
 	name, german string
 	types        []string
 }{
-	{"Conditions", "Diagnosen", []string{"Condition"}}, {"Medications", "", []string{"MedicationRequest"}}, {"Encounters", "", []string{"Encounter"}}, {"Documents", "", []string{"DocumentReference", "DiagnosticReport"}},
+	{"Conditions", "Diagnosen", []string{"Condition"}}, {"Allergies", "", []string{"AllergyIntolerance"}}, {"Medications", "", []string{"MedicationRequest"}}, {"Encounters", "", []string{"Encounter"}}, {"Documents", "", []string{"DocumentReference", "DiagnosticReport"}},
 }
 
 // firstOf is the text of the first element that there is.
@@ -218,7 +218,7 @@ func (v *visit) recordTables(found map[string][]*node, totals map[string]int64) 
 			out.More = v.T("There are none.")
 		}
 		if rest > 0 {
-			out.More = v.T("%s more are in the search.", formatNumber(v.Language, rest))
+			out.More = v.plural(rest, "1 more is in the search.", "%s more are in the search.")
 		}
 		list = append(list, out)
 	}

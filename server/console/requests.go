@@ -30,6 +30,7 @@ type requestsPage struct {
 	Methods       []option
 	Path, Headers string
 	Body          string
+	Note          string
 	Answer        *shownAnswer
 	Curl          string
 	Sent          table
@@ -55,17 +56,23 @@ func (v *visit) requests(parts []string) error {
 	chosen := "GET"
 	if len(parts) == 1 {
 		var sent sentRequest
-		if path, ok := v.c.seal.open("request", parts[0]); ok {
+		path, ok := v.c.seal.open("request", parts[0])
+		switch {
+		case ok && startsJob(path):
+			p.Path, p.Headers, p.Note = path, "Prefer: respond-async", v.T("This request starts a job. It is not sent yet.")
+		case ok:
 			sent = v.sendRequest(sentRequest{Method: "GET", Path: path}, nil)
-		} else {
+		default:
 			kept, err := v.findRequest(parts[0])
 			if err != nil {
 				return err
 			}
 			sent = *kept
 		}
-		chosen, p.Path, p.Headers, p.Body = sent.Method, sent.Path, sent.Headers, sent.Body
-		p.Answer, p.Curl = v.showAnswer(sent), v.curl(sent)
+		if p.Note == "" {
+			chosen, p.Path, p.Headers, p.Body = sent.Method, sent.Path, sent.Headers, sent.Body
+			p.Answer, p.Curl = v.showAnswer(sent), v.curl(sent)
+		}
 	}
 	for _, m := range methods {
 		p.Methods = append(p.Methods, option{Value: m, Chosen: m == chosen})
@@ -82,6 +89,12 @@ func (v *visit) requests(parts []string) error {
 		}
 	}
 	return v.show("requests", v.T("Requests"), "", p)
+}
+
+// startsJob reports whether a GET of a path is a kick-off. Another site can link to it, and a browser can load it twice.
+func startsJob(path string) bool {
+	path, _, _ = strings.Cut(path, "?")
+	return strings.HasSuffix(path, "/$export")
 }
 
 // sessionID returns the id of the session, "" without authorization.
@@ -192,7 +205,7 @@ func (v *visit) sendRequest(s sentRequest, body []byte) sentRequest {
 func (v *visit) showAnswer(s sentRequest) *shownAnswer {
 	a := &shownAnswer{Status: s.Status, Text: http.StatusText(s.Status), Headers: strings.Join(s.AnswerHeaders, "\n"), Body: s.Answer}
 	if s.TooLong {
-		a.Note = v.T("The answer is longer than %s or no text; the rest is not shown.", formatBytes(maxKept))
+		a.Note = v.T("The answer is longer than %s or no text; the rest is not shown.", v.bytes(maxKept))
 		return a
 	}
 	a.Body = indentJSON([]byte(s.Answer))

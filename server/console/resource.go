@@ -170,7 +170,7 @@ func (v *visit) elementsTable(n *node, typ string) table {
 	list := n.flatten(typ)
 	for i, e := range list {
 		if i == maxRows {
-			t.More = v.T("%s more elements are in the JSON.", formatNumber(v.Language, int64(len(list)-i)))
+			t.More = v.plural(int64(len(list)-i), "1 more element is in the JSON.", "%s more elements are in the JSON.")
 			break
 		}
 		value := cell{Text: e.Node.text, Class: "wrap"}
@@ -180,7 +180,7 @@ func (v *visit) elementsTable(n *node, typ string) table {
 		case strings.HasSuffix(e.Path, ".reference"):
 			value = referenceCell(e.Node.text, "")
 		case strings.HasSuffix(e.Path, ".data") && len(e.Node.text) > 200:
-			value = cell{Text: formatBytes(int64(len(e.Node.text) * 3 / 4)), Class: "quiet"}
+			value = cell{Text: v.bytes(int64(len(e.Node.text) * 3 / 4)), Class: "quiet"}
 		case strings.HasSuffix(e.Path, ".url"):
 			if link := safeLink(e.Node.text); link != "" {
 				value.Link, value.Outside = link, true
@@ -275,7 +275,7 @@ func (v *visit) resourceJSON(typ, id string) error {
 	}
 	p := resourcePage{Tabs: v.tabs(typ, id, "JSON"), JSON: indentJSON(body), Download: "/console/" + typ + "/" + id + "/download"}
 	if len(p.JSON) > maxJSON {
-		p.TooLong, p.JSON = v.T("The resource has %s and is not shown here.", formatBytes(int64(len(body)))), ""
+		p.TooLong, p.JSON = v.T("The resource has %s and is not shown here.", v.bytes(int64(len(body)))), ""
 	}
 	return v.show("json", typ+"/"+id, "", p)
 }

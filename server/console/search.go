@@ -366,7 +366,7 @@ func (v *visit) fillResults(p *searchPage, s searchState, list []pair, b *search
 		p.Count = v.T("%s results", formatNumber(v.Language, *b.Total))
 	}
 	if included > 0 {
-		p.Results.More = v.T("%s included resources are not shown.", formatNumber(v.Language, int64(included)))
+		p.Results.More = v.plural(int64(included), "1 included resource is not shown.", "%s included resources are not shown.")
 	}
 	for _, l := range b.Link {
 		_, query, found := strings.Cut(l.URL, "?")

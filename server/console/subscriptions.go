@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -62,7 +63,7 @@ func (v *visit) subscriptions(_ []string) error {
 		t.Rows = append(t.Rows, []cell{linkCell(id, "/console/Subscription/"+escape(id)+"/deliveries"), textCell(n.str("criteria")), textCell(n.str("channel", "endpoint")), {Tag: n.str("status")}, v.numberCell(dead["Subscription/"+id])})
 	}
 	if b.Total != nil && *b.Total > int64(len(t.Rows)) {
-		t.More = v.T("%s more are in the search.", formatNumber(v.Language, *b.Total-int64(len(t.Rows))))
+		t.More = v.plural(*b.Total-int64(len(t.Rows)), "1 more is in the search.", "%s more are in the search.")
 	}
 	return v.showPanel("subscriptions", v.T("Subscriptions"), panel{Tables: []table{t}, Links: []navItem{{Name: v.T("New %s", "Subscription"), Path: "/console/Subscription/new"}, {Name: v.T("Live events"), Path: "/console/live"}}})
 }
@@ -106,21 +107,21 @@ func (v *visit) subscriptionDeliveries(id string) error {
 			if err := v.send(http.MethodPost, "/"+name+"/$test", nil, &answer); err != nil {
 				return err
 			}
-			said := v.T("The test was delivered.")
-			failure := ""
-			success := false
+			status, failure, success := "", "", false
 			for _, p := range answer.Parameter {
 				switch p.Name {
 				case "success":
 					success = p.value == "true"
-				case "status", "error":
-					failure += " " + p.value
+				case "status":
+					status = p.value
+				case "error":
+					failure = p.value
 				}
 			}
 			if !success {
-				said = v.T("The test was not delivered:%s", failure)
+				return v.failed(here, v.T("The test was not delivered: %s", cmp.Or(failure, status)))
 			}
-			return v.done(here, said)
+			return v.done(here, v.T("The test was delivered."))
 		case "again":
 			body, version, err := v.read("Subscription", id)
 			if err != nil {
@@ -139,7 +140,7 @@ func (v *visit) subscriptionDeliveries(id string) error {
 			if err := v.send(http.MethodPost, "/admin/notifications/dead-letters/redeliver?subscription="+url.QueryEscape(id), nil, &answer); err != nil {
 				return err
 			}
-			return v.done(here, v.T("%s dead letters are delivered again.", formatNumber(v.Language, answer.Redelivered)))
+			return v.done(here, v.plural(answer.Redelivered, "1 dead letter is delivered again.", "%s dead letters are delivered again."))
 		}
 		return errNoPage
 	}
@@ -318,7 +319,7 @@ func (v *visit) fillMoreAttention(p *overviewPage) error {
 			id, _, _ := strings.Cut(app, "/")
 			link = "/console/App/" + escape(id) + "/deliveries"
 		}
-		p.Attention = append(p.Attention, attention{v.T("%s has %s dead letters", name, formatNumber(v.Language, dead[name])), link})
+		p.Attention = append(p.Attention, attention{v.plural(dead[name], "%s has 1 dead letter", "%s has %s dead letters", name), link})
 	}
 	var jobs []job
 	if err := v.get("/admin/jobs?state=failed", &jobs); err != nil {

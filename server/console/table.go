@@ -80,8 +80,8 @@ func timeCell(t *time.Time) cell {
 // formatTime writes an instant as stored data does.
 func formatTime(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05Z") }
 
-// formatBytes writes a size.
-func formatBytes(n int64) string {
+// bytes writes a size.
+func (v *visit) bytes(n int64) string {
 	const unit = 1024
 	if n < unit {
 		return fmt.Sprintf("%d B", n)
@@ -91,7 +91,7 @@ func formatBytes(n int64) string {
 		value /= unit
 		at++
 	}
-	return fmt.Sprintf("%.1f %cB", value, "kMGTP"[at])
+	return v.decimal(fmt.Sprintf("%.1f", value)) + " " + "kMGTP"[at:at+1] + "B"
 }
 
 // post is a button that acts.

@@ -142,7 +142,7 @@ func (v *visit) view(parts []string) error {
 		indexes = append(indexes, strings.Join(i, ", "))
 	}
 	return v.showPanel("views", name, panel{Title: v.T("Views"), Links: []navItem{{Name: v.T("Views"), Path: "/console/views"}, {Name: x.View, Path: "/console/" + x.View}}, Buttons: []button{ask(v.T("Remove %s", name), here+"/remove")},
-		Facts: [][2]string{{v.T("Table"), x.Table}, {v.T("Version"), x.VersionID}, {v.T("State"), strings.TrimSpace(v.T(x.State) + " " + x.Reason)}, {v.T("Rows"), formatNumber(v.Language, x.Rows)}, {v.T("Size"), formatBytes(x.Bytes)},
+		Facts: [][2]string{{v.T("Table"), x.Table}, {v.T("Version"), x.VersionID}, {v.T("State"), strings.TrimSpace(v.T(x.State) + " " + x.Reason)}, {v.T("Rows"), formatNumber(v.Language, x.Rows)}, {v.T("Size"), v.bytes(x.Bytes)},
 			{v.T("Current to"), timeCell(x.CurrentTo).Text}, {v.T("Indexes"), strings.Join(indexes, "; ")}},
 		Tables: []table{kept, problems}})
 }

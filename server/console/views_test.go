@@ -92,7 +92,7 @@ func TestViewsRefused(t *testing.T) {
 	v.post("/console/views/names/remove", url.Values{}).want(http.StatusSeeOther)
 	v.post("/console/views/names/remove", url.Values{}).want(http.StatusNotFound)
 	awaitBuild("to its end", func(state string) bool { return state != "running" && state != "waiting" })
-	v.get("/console/views", "Accept-Language", "de").want(200).has("Tabelle bauen", "Indexe")
+	v.get("/console/views", "Accept-Language", "de").want(200).has("Tabelle erstellen", "Indexe")
 
 	off := start(t, "", func(c *server.Config) { c.Views.Enabled = false })
 	off.visitor().get("/console/views").want(http.StatusNotImplemented).has("<h1>Views</h1>", "views.enabled", `role="alert"`).lacks("Build table")
