@@ -148,7 +148,7 @@ var germanTexts = map[string]string{
 	"Refers to":                            "Verweist auf",
 	"Remove %s":                            "%s entfernen",
 	"Request":                              "Anfrage",
-	"Request id: %s":                       "Kennung der Anfrage: %s",
+	"Request id: %s":                       "Anfrage-ID: %s",
 	"Requests":                             "Anfragen",
 	"Requests per second":                  "Anfragen pro Sekunde",
 	"Resource":                             "Ressource",

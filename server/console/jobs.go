@@ -27,19 +27,25 @@ func (v *visit) jobs(_ []string) error {
 	if err := v.get("/admin/jobs", &list); err != nil {
 		return err
 	}
-	t := table{Name: v.T("Jobs"), Head: columns(v.T("Job"), v.T("Type"), v.T("State"), v.T("Progress"), v.T("Created"), v.T("Description"), "")}
-	t.Head[6].Text = v.T("Action")
-	for i, j := range list {
-		if i == jobsShown {
-			t.More = v.T("The newest %d are shown.", jobsShown)
-			break
-		}
+	t := v.jobsTable(list[:min(len(list), jobsShown)])
+	if len(list) > jobsShown {
+		t.More = v.T("The newest %d are shown.", jobsShown)
+	}
+	export := v.newForm("/console/jobs", v.T("Export"), field{Label: v.T("Types"), Name: "types", Hint: v.T("Such as Patient,Observation; empty exports everything.")})
+	export.Hidden = [][2]string{{"action", "export"}}
+	return v.showPanel("jobs", v.T("Jobs"), panel{Forms: []panelForm{export}, Tables: []table{t}, Refresh: 3})
+}
+
+// jobsTable is the table Jobs.
+func (v *visit) jobsTable(list []job) table {
+	t := table{Name: v.T("Jobs"), Head: columns(v.T("Job"), v.T("Type"), v.T("State"), v.T("Progress"), v.T("Created"), v.T("Description"), v.T("Action"))}
+	for _, j := range list {
 		done := cell{Text: formatNumber(v.Language, j.Done) + " / " + formatNumber(v.Language, j.Total)}
 		if j.Total == 0 {
 			done.Text = formatNumber(v.Language, j.Done)
 		}
 		action := cell{}
-		if j.State == "running" || j.State == "waiting" {
+		if j.runs() {
 			done.Progress = &progress{v.T("Progress of %s", j.ID), min(j.Done, max(j.Total, 1)), max(j.Total, 1)}
 			action.Buttons = []button{v.post(v.T("Cancel job"), "/console/jobs", "id", j.ID)}
 		}
@@ -52,10 +58,11 @@ func (v *visit) jobs(_ []string) error {
 		}
 		t.Rows = append(t.Rows, []cell{linkCell(j.ID, "/console/jobs/"+escape(j.ID)), textCell(j.Type), {Tag: j.State}, done, timeCell(j.Created), {Text: clipText(words)}, action})
 	}
-	export := v.newForm("/console/jobs", v.T("Export"), field{Label: v.T("Types"), Name: "types", Hint: v.T("Such as Patient,Observation; empty exports everything.")})
-	export.Hidden = [][2]string{{"action", "export"}}
-	return v.showPanel("jobs", v.T("Jobs"), panel{Forms: []panelForm{export}, Tables: []table{t}, Refresh: 3})
+	return t
 }
+
+// runs reports whether the job has not ended.
+func (j *job) runs() bool { return j.State == "running" || j.State == "waiting" }
 
 // job shows a job with the files that it has made.
 func (v *visit) job(parts []string) error {
@@ -63,21 +70,12 @@ func (v *visit) job(parts []string) error {
 	if err := v.get("/admin/jobs/"+escape(parts[0]), &j); err != nil {
 		return err
 	}
-	p := panel{Links: []navItem{{Name: v.T("Jobs"), Path: "/console/jobs"}}, Facts: [][2]string{{v.T("Job"), j.ID}, {v.T("Type"), j.Type}, {v.T("State"), j.State}, {v.T("Description"), clipText(j.Reason)},
-		{v.T("Progress"), formatNumber(v.Language, j.Done) + " / " + formatNumber(v.Language, max(j.Total, j.Done))}}}
-	for _, at := range []struct {
-		name string
-		time *time.Time
-	}{{"Created", j.Created}, {"Ended", j.Finished}} {
-		if at.time != nil {
-			p.Facts = append(p.Facts, [2]string{v.T(at.name), formatTime(*at.time)})
-		}
-	}
-	if j.Failure != "" {
-		p.Facts = append(p.Facts, [2]string{v.T("Error"), clipText(j.Failure)})
-	}
-	if j.State == "done" {
-		p.Tables = []table{v.filesTable(j.ID)}
+	p := panel{Links: []navItem{{Name: v.T("Jobs"), Path: "/console/jobs"}}, Tables: []table{v.jobsTable([]job{j})}}
+	switch {
+	case j.runs():
+		p.Refresh = 3
+	case j.State == "done":
+		p.Tables = append(p.Tables, v.filesTable(j.ID))
 	}
 	return v.showPanel("jobs", v.T("Job"), p)
 }
@@ -96,7 +94,10 @@ func (v *visit) filesTable(id string) table {
 	if a.status == http.StatusSeeOther {
 		a = v.call(http.MethodGet, target+"/result", nil)
 	}
-	if !a.ok() { // a job without a result of its own
+	if err := a.err(); err != nil {
+		if a.status != http.StatusNotFound { // a job without a result of its own
+			t.More = clipText(err.Error())
+		}
 		return t
 	}
 	for _, f := range filesOf(a.Bytes()) {

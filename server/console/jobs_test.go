@@ -28,7 +28,7 @@ func TestExportByPages(t *testing.T) {
 	admin.post("/console/jobs", url.Values{"action": {"export"}, "types": {"Nonsense"}}).want(http.StatusBadRequest).has("Nonsense")
 	job := admin.post("/console/jobs", url.Values{"action": {"export"}, "types": {"Patient, Practitioner"}}).want(http.StatusSeeOther).location
 	p := admin.get(job).want(200).has("The export is started.")
-	for deadline := time.Now().Add(time.Minute); !strings.Contains(p.body, "<dd>done</dd>"); <-time.After(50 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !strings.Contains(p.body, `<span class="tag done">`); <-time.After(50 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("the export does not end: %s", p.body)
 		}
