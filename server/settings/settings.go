@@ -126,6 +126,12 @@ func (s *Settings[C]) overlay(list []store.Setting) (config C, overrides map[str
 			left = append(left, o) // the others are of another version, or we are above them
 		}
 	}
+	if all, err := s.with(config, left...); err == nil {
+		for _, o := range left {
+			overrides[o.Name] = o
+		}
+		return all, overrides
+	}
 	// A value may be usable only beside another one, as a page beside the largest page: the
 	// order in which they are taken must not count.
 	for taken := true; taken; {
@@ -148,15 +154,15 @@ func (s *Settings[C]) overlay(list []store.Setting) (config C, overrides map[str
 	return config, overrides
 }
 
-// with is a configuration with a setting of the database above it. It fails where no
-// server can run with that.
-func (s *Settings[C]) with(config C, o store.Setting) (C, error) {
-	k, _ := s.key(o.Name)
-	err := k.set(reflect.ValueOf(&config).Elem(), o.Value)
-	if err == nil {
-		err = s.Check(config)
+// with returns a configuration with settings of the database above it. It fails if no server can run with them.
+func (s *Settings[C]) with(config C, list ...store.Setting) (C, error) {
+	for _, o := range list {
+		k, _ := s.key(o.Name)
+		if err := k.set(reflect.ValueOf(&config).Elem(), o.Value); err != nil {
+			return config, err
+		}
 	}
-	return config, err
+	return config, s.Check(config)
 }
 
 // Overlay is the configuration that a server would begin with that was started with
