@@ -6,17 +6,6 @@ import (
 	"kiln/server/search/match"
 )
 
-// Surrogates reports whether ordered tables alone tell the matches and their order,
-// so that Gather reads resources for the page only.
-func (p *Plan) Surrogates() bool {
-	for _, k := range p.q.Sort {
-		if len(k.Keys) == 0 {
-			return false
-		}
-	}
-	return len(p.where.Preds) > 0 && p.where.OnlyRanged() && p.where.Preds[0].BySurrogates()
-}
-
 // Gather is the statement that fetches every match, however many, sorts them and
 // returns the page: for an order that no index has, and for matches that are many
 // but rare.

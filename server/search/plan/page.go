@@ -5,7 +5,6 @@ import (
 	"strconv"
 	"strings"
 
-	"kiln/server/outcome"
 	"kiln/server/search"
 	"kiln/server/search/match"
 )
@@ -25,10 +24,6 @@ type page struct {
 	reverse bool
 	limit   int
 	offset  int
-}
-
-func badCursor() *outcome.Error {
-	return outcome.Invalid("parameter _cursor does not fit this search: follow the links of a search result")
 }
 
 func (p *Plan) page() (page, error) {
@@ -208,4 +203,32 @@ func (p *Plan) rowsOf(w *writer, rids []int64) {
 	w.Write("= ANY (")
 	w.Terms(rids)
 	w.Write(")")
+}
+
+// sortValues joins the values of later sort keys to each row.
+func (w *writer) sortValues(g *page, later []int, r string) {
+	if len(later) == 0 {
+		return
+	}
+	w.Write(" CROSS JOIN LATERAL (SELECT ")
+	for n, i := range later {
+		if n > 0 {
+			w.Write(", ")
+		}
+		w.value(&g.cols[i], r)
+		w.Write(" AS k", strconv.Itoa(i+1))
+	}
+	w.Write(" OFFSET 0) s")
+}
+
+// bound writes the part of the keyset that an index on the first column can use.
+func (w *writer) bound(g *page, col string) {
+	w.Write(col)
+	if g.cols[0].key.Descending != g.reverse {
+		w.Write(" <= ")
+	} else {
+		w.Write(" >= ")
+	}
+	w.Bind(g.args[0])
+	w.Write("::", g.cols[0].cast)
 }

@@ -110,3 +110,14 @@ const DefaultLimit = 2001
 type writer struct{ *match.Writer }
 
 func newWriter(e *match.Env) *writer { return &writer{match.NewWriter(e)} }
+
+// Surrogates reports whether ordered tables alone tell the matches and their order,
+// so that Gather reads resources for the page only.
+func (p *Plan) Surrogates() bool {
+	for _, k := range p.q.Sort {
+		if len(k.Keys) == 0 {
+			return false
+		}
+	}
+	return len(p.where.Preds) > 0 && p.where.OnlyRanged() && p.where.Preds[0].BySurrogates()
+}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"kiln/server/fhir"
+	"kiln/server/outcome"
 	"kiln/server/search"
 )
 
@@ -125,30 +126,6 @@ func (c *sortColumn) bind(text string) (any, error) {
 	return text, nil
 }
 
-// sortValues joins the values of later sort keys to each row.
-func (w *writer) sortValues(g *page, later []int, r string) {
-	if len(later) == 0 {
-		return
-	}
-	w.Write(" CROSS JOIN LATERAL (SELECT ")
-	for n, i := range later {
-		if n > 0 {
-			w.Write(", ")
-		}
-		w.value(&g.cols[i], r)
-		w.Write(" AS k", strconv.Itoa(i+1))
-	}
-	w.Write(" OFFSET 0) s")
-}
-
-// bound writes the part of the keyset that an index on the first column can use.
-func (w *writer) bound(g *page, col string) {
-	w.Write(col)
-	if g.cols[0].key.Descending != g.reverse {
-		w.Write(" <= ")
-	} else {
-		w.Write(" >= ")
-	}
-	w.Bind(g.args[0])
-	w.Write("::", g.cols[0].cast)
+func badCursor() *outcome.Error {
+	return outcome.Invalid("parameter _cursor does not fit this search: follow the links of a search result")
 }

@@ -88,3 +88,10 @@ func (p *Plan) scope() (from, to int64, ok bool) {
 	}
 	return int64(p.types[0]) << 48, (int64(p.types[0]) + 1) << 48, true
 }
+
+// snapshot binds the epoch and the snapshot of a state.
+func (w *writer) snapshot(state string) (epoch, at string) {
+	at, registry, _ := strings.Cut(state, " ")
+	number, _, _ := strings.Cut(registry, " ")
+	return w.Param(number) + "::text::bigint", w.Param(at) + "::text::pg_snapshot"
+}

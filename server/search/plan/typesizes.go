@@ -1,0 +1,44 @@
+package plan
+
+import "kiln/server/search/match"
+
+// TypeSizes is the statement that reads the approximate number of resources of each large type from
+// PostgreSQL's statistics: type and number.
+func TypeSizes() match.Statement {
+	w := newWriter(nil)
+	w.Write("SELECT v.typ, (v.part * s.rows)::bigint FROM ")
+	w.statistics("typ")
+	w.Write(" CROSS JOIN LATERAL unnest(s.most_common_vals::text::smallint[], s.most_common_freqs) AS v(typ, part)")
+	return w.Statement()
+}
+
+// TypeSpans is the statement that reads for some types what TypeSizes does, at most: how many surrogates there are from the
+// first resource to the last. Statistics come late behind an import.
+func TypeSpans(types []int16) match.Statement {
+	w := newWriter(nil)
+	w.Write("SELECT t.typ, s.last - s.first + 1 FROM unnest(")
+	w.Bind(types)
+	w.Write("::smallint[]) AS t(typ) CROSS JOIN LATERAL (SELECT")
+	for _, end := range []struct{ name, order string }{{" AS first, ", ""}, {" AS last", "DESC "}} {
+		w.Write(" (SELECT r.rid FROM resource r WHERE r.rid >= t.typ::bigint << 48 AND r.rid < (t.typ + 1)::bigint << 48 ORDER BY r.rid ", end.order, "LIMIT 1)", end.name)
+	}
+	w.Write(") s WHERE s.first IS NOT NULL")
+	return w.Statement()
+}
+
+// PerInstant is the statement that reads about how many resources have the same last update, as the
+// statistics of PostgreSQL tell; no row where there are none.
+func PerInstant() match.Statement {
+	w := newWriter(nil)
+	w.Write("SELECT CASE WHEN s.n_distinct < 0 THEN -1 / s.n_distinct ELSE s.rows / s.n_distinct END::float8 FROM ")
+	w.statistics("last_updated")
+	w.Write(" WHERE s.n_distinct <> 0")
+	return w.Statement()
+}
+
+// statistics writes s, what PostgreSQL's statistics tell of a column of resource and of how many rows
+// that has.
+func (w *writer) statistics(column string) {
+	w.Write("(SELECT t.*, c.reltuples AS rows FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace",
+		" JOIN pg_stats t ON t.schemaname = n.nspname AND t.tablename = c.relname WHERE c.oid = 'resource'::regclass AND t.attname = '", column, "') s")
+}
