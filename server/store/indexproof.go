@@ -120,7 +120,7 @@ func (s *Store) ProveIndex(ctx context.Context, c IndexCandidate, queries []*sea
 	}
 	statements := make([]match.Statement, len(queries))
 	for i, q := range queries {
-		statements[i] = plan.Compile(q, &match.Env{Type: searchable{s}.KnownType, Parts: parts}).Count()
+		statements[i] = plan.Compile(q, &match.Env{Type: searchable{s}.KnownType, Parts: parts}).CountMatches()
 	}
 	var hypothetical bool
 	if err := conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_extension e WHERE e.extname = 'hypopg')").Scan(&hypothetical); err != nil {

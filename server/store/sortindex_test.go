@@ -96,7 +96,7 @@ func (s *sortServer) parse(t testing.TB, memory bool, typ string, values url.Val
 
 // inMemory reports whether a search reads its sort keys from resources.
 func inMemory(q *search.Query) bool {
-	return plan.Compile(q, &match.Env{Type: func(string) (int16, bool) { return 1, true }}).InMemory()
+	return plan.Compile(q, &match.Env{Type: func(string) (int16, bool) { return 1, true }}).SortsInMemory()
 }
 
 // awaitSortIndex waits for the state of an index, "" for none.

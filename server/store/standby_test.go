@@ -114,7 +114,7 @@ func TestTotalsOnAStandby(t *testing.T) {
 	if err := replica.QueryRow(ctx, "SELECT "+plan.Now).Scan(&taken); err != nil {
 		t.Fatal(err)
 	}
-	if !plan.Lasting(taken) || plan.SameIndex(of, taken) {
+	if !plan.IsLasting(taken) || plan.HasSameIndex(of, taken) {
 		t.Errorf("the state %q of the primary, %q of who has taken over", of, taken)
 	}
 	totals(64)

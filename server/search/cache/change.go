@@ -33,7 +33,7 @@ type Position struct {
 	names map[int16]string // of Types
 }
 
-// Changes are the resources that have changed since a position, as plan.Changes reads them.
+// Changes are the resources that have changed since a position, as plan.SelectChanges reads them.
 type Changes struct {
 	Position
 	Followed bool // they can be followed at all

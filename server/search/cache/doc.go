@@ -25,7 +25,7 @@
 // The contents of a Memory belong to one state: a snapshot of PostgreSQL and the search
 // parameters in force. A search that uses it reads, in the statement that fetches the page,
 // all resources that have changed since that state, with their present index
-// entries (plan.Changes). Old entries are not needed: a set knows its members, a column
+// entries (plan.SelectChanges). Old entries are not needed: a set knows its members, a column
 // the value of each. Each changed resource is removed from all sets and columns and judged anew
 // (match.Hold). So a change is idempotent: several searches may read the
 // same changes at the same time, and apply them in any order of their snapshots. A version

@@ -7,9 +7,9 @@ import (
 	"kiln/server/search/match"
 )
 
-// Candidates is the statement that finds the matches through driver i. Its answer
-// holds when it has seen fewer rows than Plan.Limit; then total and page are exact.
-func (p *Plan) Candidates(i int) (match.Statement, error) {
+// SelectCandidates returns the statement that finds the matches through driver i. Total and page are exact if the driver finds
+// fewer rows than Plan.Limit.
+func (p *Plan) SelectCandidates(i int) (match.Statement, error) {
 	g, err := p.page()
 	if err != nil {
 		return match.Statement{}, err
@@ -49,7 +49,7 @@ func (p *Plan) Candidates(i int) (match.Statement, error) {
 	return w.Statement(), nil
 }
 
-// firstPage is Candidates for a first page whose driver needs no test. It is short, because the fixed part of a
+// firstPage is SelectCandidates for a first page whose driver needs no test. It is short, because the fixed part of a
 // statement is half of the cost of a few rows. Without matches it returns no row. Unless plain, an entry may
 // occur more than once.
 func (p *Plan) firstPage(w *writer, d Driver, g *page, plain bool) {
@@ -71,7 +71,7 @@ func (p *Plan) firstPage(w *writer, d Driver, g *page, plain bool) {
 // onlyEntries reports whether the driver is the only clause, an ordered one, so that
 // its entries are matches, though some more than once.
 func (p *Plan) onlyEntries(d Driver) bool {
-	return d.pred == 0 && len(p.where.Preds) == 1 && p.Surrogates()
+	return d.pred == 0 && len(p.where.Preds) == 1 && p.FindsBySurrogates()
 }
 
 // plain reports whether the rows of a driver need neither a test nor a sort value.
@@ -82,12 +82,12 @@ func (p *Plan) plain(d Driver, g *page) bool {
 	case len(p.where.Preds) == 0:
 		return true
 	}
-	return d.pred == 0 && p.Surrogates() && p.where.Preds[0].Single()
+	return d.pred == 0 && p.FindsBySurrogates() && p.where.Preds[0].Single()
 }
 
-// Driving is the part of Candidates that finds rows, as a statement of its own. It is never run: it identifies the
+// SelectDriver returns the part of SelectCandidates that finds rows, as a statement of its own. It is never run: it identifies the
 // driver, so that every search with the same driver profits from an earlier one.
-func (p *Plan) Driving(i int) match.Statement {
+func (p *Plan) SelectDriver(i int) match.Statement {
 	w := newWriter(p.env)
 	d := p.Drivers[i]
 	if p.chain(d) {

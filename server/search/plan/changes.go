@@ -8,20 +8,23 @@ import (
 	"kiln/server/search/match"
 )
 
-// Changes is the statement that reads the changes since a position, in one row: cache.Changes.Rows (null
-// for no change, "" if that cannot be determined) and the present state.
-func Changes(since cache.Position) match.Statement {
-	return MostChanges(since, cache.MaxChanges)
+// SelectChanges returns the statement that reads the changes since a position, in one row: cache.Changes.Rows (null for no
+// change, "" if that cannot be determined) and the present state.
+func SelectChanges(since cache.Position) match.Statement {
+	return SelectMostChanges(since, cache.MaxChanges)
 }
 
-// ChangesRow receives the row of the statement Changes.
+// ChangesRow receives the row of SelectChanges.
 type ChangesRow struct{ rows, state *string }
+
+// Columns returns the destinations of the columns.
+func (r *ChangesRow) Columns() []any { return []any{&r.rows, &r.state} }
 
 // Changes returns the changes that the row contains. since is the argument of the statement.
 func (r *ChangesRow) Changes(since cache.Position) cache.Changes {
 	c := cache.Changes{Position: since}
 	if r.state != nil {
-		c.Now, c.Followed = *r.state, Lasting(*r.state)
+		c.Now, c.Followed = *r.state, IsLasting(*r.state)
 	}
 	if r.rows != nil {
 		c.Rows, c.Many = *r.rows, *r.rows == ""
@@ -29,15 +32,15 @@ func (r *ChangesRow) Changes(since cache.Position) cache.Changes {
 	return c
 }
 
-// MostChanges is Changes of most resources at most that others have written: more cannot be told, and are not read.
-func MostChanges(since cache.Position, most int) match.Statement {
+// SelectMostChanges is SelectChanges with a limit on the resources that others have written. If they are more, it reads none.
+func SelectMostChanges(since cache.Position, most int) match.Statement {
 	w := newWriter(nil)
 	w.Write("SELECT ")
 	w.changes(since, most)
 	return w.Statement()
 }
 
-// changes writes the columns of Changes. The function is not called where nothing has changed: that
+// changes writes the columns of SelectChanges. The function is not called where nothing has changed: that
 // is seen in an index of the change log.
 func (w *writer) changes(since cache.Position, most int) {
 	epoch, at := w.snapshot(since.State)
@@ -56,11 +59,11 @@ func (w *writer) changes(since cache.Position, most int) {
 	w.Write("::integer[]) END AS changed, ", Now, " AS now")
 }
 
-// ChangedSince is the statement that reads which resources of some types have changed since a state,
-// in one row: whether that can be followed, their rids, and the present state. They are one more
-// than most at most; of many times as many changes not all are read, and they cannot be followed. Of the
-// change log it reads what changes_of_others does.
-func ChangedSince(since string, types []int16, most int) match.Statement {
+// SelectChangedSince returns the statement that reads which resources of some types have changed since a state, in one row:
+// whether that is known, their rids, and the present state. There are at most most+1 rids. After many times as many changes it
+// does not read all of them, and the resources are unknown. Of the change log it reads the same rows as the function
+// changes_of_others.
+func SelectChangedSince(since string, types []int16, most int) match.Statement {
 	w := newWriter(nil)
 	epoch, at := w.snapshot(since)
 	read := strconv.Itoa(changesRead*most + 1)
@@ -77,11 +80,11 @@ func ChangedSince(since string, types []int16, most int) match.Statement {
 // changesRead is how many changes are read for each resource that may have changed: some change again.
 const changesRead = 4
 
-// Stored returns the statements that read some resources and their index entries, in one snapshot. The first
+// SelectStored returns the statements that read some resources and their index entries, in one snapshot. The first
 // returns a row for each present resource: rid, id, version, last update in microseconds, terms and targets.
 // The others return one row of arrays for each table of entries: rids and keys, then the arguments of the methods of
 // cache.Stored.
-func Stored(rids []int64) (resources, dates, numbers, quantities, strings match.Statement) {
+func SelectStored(rids []int64) (resources, dates, numbers, quantities, strings match.Statement) {
 	of := func(columns, from string) match.Statement {
 		w := newWriter(nil)
 		w.Write("SELECT ", columns, " FROM ", from, " WHERE x.rid = ANY (")
@@ -101,9 +104,9 @@ func Stored(rids []int64) (resources, dates, numbers, quantities, strings match.
 // Texts are all texts under some keys of the dictionary, by key and by value.
 type Texts struct{ Keys, Values []int64 }
 
-// RowsChanged is Rows with the row of Changes in the first columns of a first row, which
-// has no resource, and whether the dictionary has these texts and no others; they are null in all other rows.
-func (p *Plan) RowsChanged(rids []int64, since cache.Position, texts Texts) match.Statement {
+// SelectRowsAndChanges is SelectRows with a first row that has no resource. Its first columns are the row of SelectChanges, and
+// whether the dictionary has these texts and no others. They are null in all other rows.
+func (p *Plan) SelectRowsAndChanges(rids []int64, since cache.Position, texts Texts) match.Statement {
 	w := newWriter(p.env)
 	w.Write("SELECT ")
 	w.changes(since, cache.MaxChanges)

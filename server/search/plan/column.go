@@ -12,11 +12,10 @@ var columnTables = [...]string{cache.Dates: "index_date", cache.Numbers: "index_
 // updatedColumn names the column of the last updates.
 var updatedColumn = cache.KeysOf([]fhir.Key{match.UpdatedKey})
 
-// Column is the statement that reads the entries of a column: rid, whether any of them is
-// a range of numbers, and low and high end of a date, or the number as text and its unit; by
-// unit, then by value and rid. It reads nothing but an index, in its order, of several keys merged;
-// references are read from the resources, and sorted.
-func Column(c cache.ColumnKey, env *match.Env) match.Statement {
+// SelectColumn returns the statement that reads the entries of a column: rid, whether any of them is a range of numbers, and low
+// and high end of a date, or the number as text and its unit; by unit, then by value and rid. It reads only an index, in its
+// order, and merges several keys. It reads references from the resources, and sorts them.
+func SelectColumn(c cache.ColumnKey, env *match.Env) match.Statement {
 	w := newWriter(env)
 	if c.Keys == updatedColumn {
 		w.Write("SELECT x.rid, false, x.at, x.at + 1, NULL::text, 0::bigint FROM (SELECT r.rid, (extract(epoch FROM r.last_updated) * 1000000)::bigint AS at FROM resource r WHERE r.typ = ")
@@ -76,9 +75,9 @@ func (w *writer) anyRange(kind match.Table, keys []fhir.Key) {
 	w.Write(" AND y.high IS NOT NULL))")
 }
 
-// WithEntries is the statement that reads the positions of those columns that have entries, among some of
-// a kind and a type.
-func WithEntries(columns []cache.ColumnKey, env *match.Env) match.Statement {
+// SelectFilledColumns returns the statement that reads the positions of the columns with entries, among columns of one kind and
+// one type.
+func SelectFilledColumns(columns []cache.ColumnKey, env *match.Env) match.Statement {
 	w := newWriter(env)
 	var keys, at []int64
 	for i, c := range columns {
@@ -102,7 +101,7 @@ func storedKeys(c cache.ColumnKey, keys []fhir.Key, env *match.Env) []fhir.Key {
 	return env.Parts.Stored(keys, []int16{c.Type})
 }
 
-// UpdatedColumn is the column of the last updates of a type.
+// UpdatedColumn returns the column of the last updates of a type.
 func UpdatedColumn(typ int16) cache.ColumnKey {
 	return cache.ColumnKey{Type: typ, Kind: cache.Dates, Keys: updatedColumn}
 }

@@ -50,7 +50,7 @@ func TestLimits(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if p := Compile(q, testEnv); len(p.Count().SQL) == 0 {
+				if p := Compile(q, testEnv); len(p.CountMatches().SQL) == 0 {
 					t.Error("no statement")
 				}
 				return
@@ -90,15 +90,15 @@ func TestTextDependsOnShapeOnly(t *testing.T) {
 				t.Fatal(err)
 			}
 			p := Compile(q, testEnv)
-			texts[i] = p.Count().SQL
+			texts[i] = p.CountMatches().SQL
 			for d := range p.Drivers {
-				st, err := p.Candidates(d)
+				st, err := p.SelectCandidates(d)
 				if err != nil {
 					t.Fatal(err)
 				}
 				texts[i] += st.SQL
 			}
-			st, _, err := p.Walk(0, 0, 0, 0)
+			st, _, err := p.SelectWalk(0, 0, 0, 0)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -137,14 +137,14 @@ func FuzzParse(f *testing.F) {
 		if p.Empty {
 			return
 		}
-		p.Count()
+		p.CountMatches()
 		for i := range p.Drivers {
-			if _, err := p.Candidates(i); err != nil {
+			if _, err := p.SelectCandidates(i); err != nil {
 				if _, ok := outcome.From(err); !ok {
 					t.Fatalf("%s: %v", line, err)
 				}
 			}
 		}
-		p.Following([]int64{1}, nil, false, 1)
+		p.SelectIncludes([]int64{1}, nil, false, 1)
 	})
 }

@@ -7,9 +7,8 @@ import (
 	"kiln/server/search/match"
 )
 
-// Count is the statement that counts the matches, whatever their number: one row,
-// one bigint.
-func (p *Plan) Count() match.Statement {
+// CountMatches returns the statement that counts the matches: one row, one bigint.
+func (p *Plan) CountMatches() match.Statement {
 	w := newWriter(p.env)
 	c := &p.where
 	onlyTerms := len(c.Preds) == 0 && !c.ByID
@@ -49,10 +48,9 @@ func (p *Plan) CountType() match.Statement {
 // sampled is the number of places that Sample looks at.
 const sampled = 500
 
-// Sample is the statement that estimates how many matches there are: one row, one
-// bigint. It looks at places of the type at random, each in an equal part of its
-// surrogates; 0 says little. ok is false for a query that depends on other resources.
-func (p *Plan) Sample() (st match.Statement, ok bool) {
+// SampleMatches returns the statement that estimates the number of matches: one row, one bigint. It reads places of the type at
+// random, each in an equal part of its surrogates. An estimate of 0 is unreliable. ok is false for a query that depends on other resources.
+func (p *Plan) SampleMatches() (st match.Statement, ok bool) {
 	from, to, ok := p.scope()
 	if !ok {
 		return st, false
@@ -83,5 +81,5 @@ func (p *Plan) CountValued() match.Statement {
 		present := match.Clause{Any: []match.Match{match.TermsOf(p.q.Sort[0].Keys, fhir.ValuePresent())}}
 		valued.where = match.Conjoin(append(p.clauses[:len(p.clauses):len(p.clauses)], present))
 	}
-	return valued.Count()
+	return valued.CountMatches()
 }

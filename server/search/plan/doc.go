@@ -9,9 +9,16 @@
 //	page.go        the place of the page: cursor, offset, keyset
 //	sort.go        the values that _sort compares
 //	order.go       matches in an order without an index, in memory
-//	changes.go     changes since a state, and the reads of package remembered
-//	state.go       tests whether data changed since a statement ran
 //	include.go     _include and _revinclude
+//	state.go       tests whether data changed since a statement ran
+//
+// The search cache (package cache) needs:
+//
+//	question.go          the parts of a query that the cache can answer
+//	changes.go           the changes since a state
+//	column.go            the entries of a column; parametercolumns.go, the columns of search parameters
+//	terms.go             the terms of a type
+//	typesizes.go         the number of resources of each type
 //
 // The text of a statement depends on the shape of the query only, and every value
 // is bound, so that PostgreSQL reuses its prepared statements.

@@ -6,10 +6,9 @@ import (
 	"kiln/server/search/match"
 )
 
-// Gather is the statement that fetches every match, however many, sorts them and
-// returns the page: for an order that no index has, and for matches that are many
-// but rare.
-func (p *Plan) Gather() (match.Statement, error) {
+// GatherMatches returns the statement that fetches all matches, sorts them and returns the page. It is for an order that no index
+// has, and for matches that are many but rare.
+func (p *Plan) GatherMatches() (match.Statement, error) {
 	g, err := p.page()
 	if err != nil {
 		return match.Statement{}, err
@@ -22,7 +21,7 @@ func (p *Plan) Gather() (match.Statement, error) {
 		w.Write(" AS k", strconv.Itoa(i+1))
 	}
 	w.Write(" FROM ")
-	if p.Surrogates() {
+	if p.FindsBySurrogates() {
 		w.Write("(")
 		w.Set(&p.where, p.types)
 		w.Write(") r")

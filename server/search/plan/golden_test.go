@@ -124,30 +124,30 @@ func compileGolden(b *bytes.Buffer, line string, env *match.Env) {
 		fmt.Fprintf(b, "  with %s\n", arguments(st.Args))
 	}
 	for i, d := range p.Drivers {
-		st, err := p.Candidates(i)
+		st, err := p.SelectCandidates(i)
 		show("candidates by "+d.Name, st, err)
 		if i == 0 && len(p.Drivers) > 2 {
 			break
 		}
 	}
-	show("count", p.Count(), nil)
-	if p.InMemory() {
-		show("unsorted", p.Unsorted(), nil)
-	} else if p.Walkable() {
-		for phase := range p.Phases() {
-			if st, ok, err := p.Walk(phase, 0, 0, 0); ok || err != nil {
+	show("count", p.CountMatches(), nil)
+	if p.SortsInMemory() {
+		show("unsorted", p.SelectUnsorted(), nil)
+	} else if p.CanWalk() {
+		for phase := range p.CountPhases() {
+			if st, ok, err := p.SelectWalk(phase, 0, 0, 0); ok || err != nil {
 				show("walk", st, err)
 			}
 		}
 	} else {
-		st, err := p.Gather()
+		st, err := p.GatherMatches()
 		show("gather", st, err)
 	}
-	for _, st := range p.Following([]int64{1}, []int64{1}, false, 10) {
+	for _, st := range p.SelectIncludes([]int64{1}, []int64{1}, false, 10) {
 		show("include", st, nil)
 	}
 	if len(q.RevIncludes) > 0 {
-		for _, st := range p.Following(make([]int64, 3000), nil, false, 10) {
+		for _, st := range p.SelectIncludes(make([]int64, 3000), nil, false, 10) {
 			show("include for many", st, nil)
 		}
 	}

@@ -12,15 +12,14 @@ import (
 // IncludeLimit bounds what includes add to one page.
 const IncludeLimit = 1000
 
-// Following returns the statements that follow includes from resources already
-// found: references of theirs for `_include`, references to them for
-// `_revinclude`. iterate chooses the ones with `:iterate` only, for resources
-// that were themselves included. Each returns at most limit rows with the columns
+// SelectIncludes returns the statements that find includes of known resources: the targets of their references for
+// `_include`, the resources that refer to them for `_revinclude`. With iterate it uses only the parameters with `:iterate`, for
+// resources that were themselves included. Each returns at most limit rows with the columns
 //
 //	rid, id, version, last_updated, method, typ, body
 //
 // and none whose rid is in seen. Spec: https://hl7.org/fhir/R4/search.html#include.
-func (p *Plan) Following(rids, seen []int64, iterate bool, limit int) []match.Statement {
+func (p *Plan) SelectIncludes(rids, seen []int64, iterate bool, limit int) []match.Statement {
 	var out []match.Statement
 	if keys, types := p.includeKeys(p.q.Includes, iterate); len(keys) > 0 {
 		out = append(out, p.included(rids, seen, keys, types, iterate, limit))
@@ -143,9 +142,9 @@ func (p *Plan) includeKeys(includes []search.Include, iterate bool) (keys []int6
 	return keys, types
 }
 
-// Canonicals are the includes that may follow canonical URLs: of `_include`, or,
-// reverse, of `_revinclude`. iterate means what it means for Following.
-func (p *Plan) Canonicals(reverse, iterate bool) []search.Include {
+// ListCanonicals returns the includes that may follow canonical URLs: of `_include`, or with reverse of `_revinclude`. iterate
+// has the same meaning as in SelectIncludes.
+func (p *Plan) ListCanonicals(reverse, iterate bool) []search.Include {
 	list := p.q.Includes
 	if reverse {
 		list = p.q.RevIncludes
@@ -159,10 +158,9 @@ func (p *Plan) Canonicals(reverse, iterate bool) []search.Include {
 	return out
 }
 
-// ByCanonical is the statement that finds the resources which canonicals name, in
-// the columns of Following; of any version, so that SameCanonical has the last
-// word. false is nothing to ask.
-func (p *Plan) ByCanonical(in search.Include, canonicals []string, seen []int64, limit int) (match.Statement, bool) {
+// SelectByCanonical returns the statement that finds the resources of any version that canonicals name, in the columns of
+// SelectIncludes. The caller tests them with MatchesCanonical. It returns false if there can be none.
+func (p *Plan) SelectByCanonical(in search.Include, canonicals []string, seen []int64, limit int) (match.Statement, bool) {
 	var terms []int64
 	for _, c := range in.Canonicals {
 		if _, ok := p.env.Type(c.Type); ok {
@@ -172,9 +170,8 @@ func (p *Plan) ByCanonical(in search.Include, canonicals []string, seen []int64,
 	return p.withTerms(terms, seen, limit)
 }
 
-// ToCanonical is the statement that finds the resources which refer to any of
-// canonicals, like ByCanonical.
-func (p *Plan) ToCanonical(in search.Include, canonicals []string, seen []int64, limit int) (match.Statement, bool) {
+// SelectToCanonical is SelectByCanonical for the resources that refer to any of the canonicals.
+func (p *Plan) SelectToCanonical(in search.Include, canonicals []string, seen []int64, limit int) (match.Statement, bool) {
 	return p.withTerms(match.TermsOf(in.Keys, urlValues(canonicals)...).Values, seen, limit)
 }
 
@@ -207,10 +204,10 @@ func urlValues(canonicals []string) []fhir.Value {
 	return out
 }
 
-// SameCanonical reports whether a canonical names the resource with this url and
-// version: one without a version names every one.
+// MatchesCanonical reports whether a canonical names the resource with this url and version. A canonical without a version
+// names every version.
 // Spec: https://hl7.org/fhir/R4/references.html#canonical.
-func SameCanonical(canonical, url, version string) bool {
+func MatchesCanonical(canonical, url, version string) bool {
 	canonical, _, _ = strings.Cut(canonical, "#")
 	named, wanted, versioned := strings.Cut(canonical, "|")
 	return url != "" && named == url && (!versioned || wanted == version)

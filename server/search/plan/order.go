@@ -24,16 +24,14 @@ const MaxOrder = 500_000
 // MaxOrder is the number of matches that the plan can sort.
 func (p *Plan) MaxOrder() int { return max(MaxOrder, p.env.MaxOrder) }
 
-// InMemory reports whether the search must be sorted by an Order, as the values of
-// some key are in the resources alone.
-func (p *Plan) InMemory() bool {
+// SortsInMemory reports whether the search must be sorted by an Order, because only the resources contain the values of some key.
+func (p *Plan) SortsInMemory() bool {
 	return slices.ContainsFunc(p.q.Sort, func(k search.SortKey) bool { return k.InMemory() })
 }
 
-// Tied reports whether there are further sort keys behind one that an index has by an
-// administrator's wish. Many resources have the same code: a walk along them sorts all
-// of these by the further keys for each page.
-func (p *Plan) Tied() bool { return len(p.q.Sort) > 1 && p.q.Sort[0].Indexed }
+// HasTies reports whether further sort keys follow a key that an administrator has indexed. Many resources have the same code: a
+// walk along the index sorts all of these by the further keys for each page.
+func (p *Plan) HasTies() bool { return len(p.q.Sort) > 1 && p.q.Sort[0].Indexed }
 
 // maxCommands is how many commands a refusal names.
 const maxCommands = 4
@@ -60,8 +58,8 @@ func (p *Plan) TooManyToSort(total int64) *outcome.Error {
 		strings.Join(names, ", "), p.MaxOrder(), total, or)
 }
 
-// Sorters are the sort keys that are read from resources, in the order of `_sort`.
-func (p *Plan) Sorters() []*fhir.Sorter {
+// NewSorters returns the sort keys that are read from resources, in the order of `_sort`.
+func (p *Plan) NewSorters() []*fhir.Sorter {
 	var out []*fhir.Sorter
 	for _, k := range p.q.Sort {
 		if k.InMemory() {
@@ -71,7 +69,7 @@ func (p *Plan) Sorters() []*fhir.Sorter {
 	return out
 }
 
-// OrderName tells orders apart, together with the statement Unsorted.
+// OrderName identifies an order, together with the statement of SelectUnsorted.
 func (p *Plan) OrderName() string {
 	var b strings.Builder
 	for _, k := range p.q.Sort {
@@ -87,10 +85,9 @@ func (p *Plan) OrderName() string {
 	return b.String()
 }
 
-// Unsorted is the statement that reads every match, in no order: rid, a text for
-// each sort key that has an index, and the body, null where the resource has no
-// value for any other. More than Plan.MaxOrder rows are too many.
-func (p *Plan) Unsorted() match.Statement {
+// SelectUnsorted returns the statement that reads every match, in no order: rid, a text for each sort key that has an index, and
+// the body, null if the resource has no value for any other key. More than Plan.MaxOrder rows are too many.
+func (p *Plan) SelectUnsorted() match.Statement {
 	w := newWriter(p.env)
 	w.Write("SELECT r.rid, ")
 	var present []int64
@@ -147,8 +144,8 @@ func (p *Plan) NewOrder() *Order {
 	return o
 }
 
-// Add takes a match with a text for each sort key, nil for no value.
-func (o *Order) Add(rid int64, keys []*string) {
+// AddMatch adds a match with a text for each sort key, nil for no value.
+func (o *Order) AddMatch(rid int64, keys []*string) {
 	o.rids = append(o.rids, rid)
 	for i, k := range keys {
 		at := uint32(missing)
@@ -167,8 +164,8 @@ func (o *Order) Add(rid int64, keys []*string) {
 	}
 }
 
-// Finish sorts the added matches.
-func (o *Order) Finish() {
+// FinishOrder sorts the added matches.
+func (o *Order) FinishOrder() {
 	n := len(o.cols)
 	for i := range o.cols {
 		c := &o.cols[i]
@@ -267,10 +264,9 @@ func (o *Order) after(c *search.Cursor) int {
 	})
 }
 
-// PageIn is the part of the order that the page has, with one more when there is
-// one; backwards the last comes first, as from Walk. keys are the texts of each
-// match, for cursors.
-func (p *Plan) PageIn(o *Order) (rids []int64, keys [][]*string, err error) {
+// FindPage returns the matches of the page in an order, with one more if there is one. Backwards the last comes first, as in
+// SelectWalk. keys are the texts of each match, for cursors.
+func (p *Plan) FindPage(o *Order) (rids []int64, keys [][]*string, err error) {
 	g, err := p.page()
 	if err != nil {
 		return nil, nil, err

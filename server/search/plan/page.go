@@ -11,7 +11,7 @@ import (
 
 // Every page statement returns these columns:
 //
-//	seen, total  rows that the driver found, and matches; null from Walk
+//	seen, total  rows that the driver found, and matches; null from SelectWalk
 //	rid          null when the page is empty
 //	a text for each sort key, null where the match has no value
 //	id, version, last_updated, method, typ, body
@@ -165,19 +165,18 @@ func (g *page) needsResource() bool {
 	return false
 }
 
-// Rows is the statement that fetches the resources of a page: the columns of a
-// page statement, in no order.
-func (p *Plan) Rows(rids []int64) match.Statement {
+// SelectRows returns the statement that fetches the resources of a page: the columns of a page statement, in no order.
+func (p *Plan) SelectRows(rids []int64) match.Statement {
 	w := newWriter(p.env)
 	w.Write("SELECT ")
 	p.rowsOf(w, rids)
 	return w.Statement()
 }
 
-// RowsUnchanged is Rows with Unchanged before the columns of each row.
-func (p *Plan) RowsUnchanged(rids []int64, since string) match.Statement {
+// SelectRowsIfUnchanged is SelectRows with the expressions of CheckUnchanged before the columns of each row.
+func (p *Plan) SelectRowsIfUnchanged(rids []int64, since string) match.Statement {
 	if len(rids) == 0 {
-		return p.Rows(rids).Beside(p.Unchanged(since))
+		return p.SelectRows(rids).Beside(p.CheckUnchanged(since))
 	}
 	w := newWriter(p.env)
 	w.Write("SELECT ")

@@ -11,8 +11,8 @@ func referencesColumn(typ int16, keys []fhir.Key) cache.ColumnKey {
 	return cache.ColumnKey{Type: typ, Kind: cache.References, Keys: cache.KeysOf(keys)}
 }
 
-// ColumnsOf are the columns that comparisons with parameters of a type are answered by.
-func ColumnsOf(typ int16, params []*fhir.Parameter) []cache.ColumnKey {
+// ListColumns returns the columns that answer comparisons with parameters of a type.
+func ListColumns(typ int16, params []*fhir.Parameter) []cache.ColumnKey {
 	var out []cache.ColumnKey
 	for _, p := range params {
 		kind, ok := kindOf(p)
@@ -39,9 +39,9 @@ func kindOf(p *fhir.Parameter) (kind cache.Kind, ok bool) {
 	return kind, p.Single && len(p.Keys) > 0
 }
 
-// CodedColumns are the columns that answer comparisons of a composite of code and value, for each of some terms
+// ListCodedColumns returns the columns that answer comparisons of a composite of code and value, for each of some terms
 // of the code.
-func CodedColumns(typ int16, params []*fhir.Parameter, terms []int64) []cache.ColumnKey {
+func ListCodedColumns(typ int16, params []*fhir.Parameter, terms []int64) []cache.ColumnKey {
 	type rows struct { // of values with codes, which several composites may share
 		kind        cache.Kind
 		coded, code fhir.Key
@@ -100,8 +100,8 @@ type Reference struct {
 	Target     string
 }
 
-// LinksOf are the references that links of a type lead along, by parameters that have one target.
-func LinksOf(typ int16, params []*fhir.Parameter) []Reference {
+// ListReferences returns the references that links of a type follow, for parameters with one target type.
+func ListReferences(typ int16, params []*fhir.Parameter) []Reference {
 	var out []Reference
 	for _, p := range params {
 		if p.Type == fhir.SearchReference && len(p.Targets) == 1 && len(p.Keys) > 0 {

@@ -47,7 +47,7 @@ func Compile(q *search.Query, env *match.Env) *Plan {
 		return p
 	}
 	p.drivers()
-	if len(p.where.Preds) == 1 && len(q.Sort) == 0 && p.Surrogates() {
+	if len(p.where.Preds) == 1 && len(q.Sort) == 0 && p.FindsBySurrogates() {
 		p.Limit *= rangedFactor
 	}
 	return p
@@ -96,8 +96,8 @@ func (p *Plan) drivers() {
 	}
 }
 
-// OneDriver reports whether the rows of the driver are exactly the matches.
-func (p *Plan) OneDriver() bool {
+// HasOneDriver reports whether the rows of the driver are exactly the matches.
+func (p *Plan) HasOneDriver() bool {
 	c := &p.where
 	terms := len(c.All)+len(c.Any)+len(c.None) > 0 || c.ByID
 	return len(p.Drivers) == 1 && (len(c.Preds) == 0 || len(c.Preds) == 1 && !terms && len(p.types) <= 1)
@@ -111,9 +111,9 @@ type writer struct{ *match.Writer }
 
 func newWriter(e *match.Env) *writer { return &writer{match.NewWriter(e)} }
 
-// Surrogates reports whether ordered tables alone tell the matches and their order,
-// so that Gather reads resources for the page only.
-func (p *Plan) Surrogates() bool {
+// FindsBySurrogates reports whether ordered tables alone decide the matches and their order. GatherMatches then reads the
+// resources of the page only.
+func (p *Plan) FindsBySurrogates() bool {
 	for _, k := range p.q.Sort {
 		if len(k.Keys) == 0 {
 			return false

@@ -10,11 +10,8 @@ import (
 	"kiln/server/search/match"
 )
 
-// Columns returns the destinations of the columns.
-func (r *ChangesRow) Columns() []any { return []any{&r.rows, &r.state} }
-
-// Members is the statement that finds the rid of every match, each once.
-func (p *Plan) Members() match.Statement {
+// SelectMembers returns the statement that finds the rid of every match, each once.
+func (p *Plan) SelectMembers() match.Statement {
 	w := newWriter(p.env)
 	if p.where.Empty() {
 		w.Write("SELECT r.rid FROM resource r WHERE ")
@@ -25,10 +22,9 @@ func (p *Plan) Members() match.Statement {
 	return w.Statement()
 }
 
-// Columns splits the clauses into comparisons, each of the one entry that a resource has
-// under a key at most, and the rest. ok is false for a query that memory does not answer:
-// of several types, or by more than the rows of the resource itself.
-func (p *Plan) Columns() (compared []cache.Comparison, rest []match.Clause, ok bool) {
+// SplitByColumns splits the clauses into comparisons with columns, and the rest. A resource has at most one entry in a column. ok is
+// false for a query that the cache cannot answer: of several types, or by more than the rows of the resource itself.
+func (p *Plan) SplitByColumns() (compared []cache.Comparison, rest []match.Clause, ok bool) {
 	if len(p.types) != 1 || p.Empty || !match.ByRows(p.clauses) {
 		return nil, nil, false
 	}
@@ -59,9 +55,9 @@ type Link struct {
 	Others          *Plan // of those resources
 }
 
-// Links are the clauses that are links, and the plan of those beside them, nil where there are none;
-// no links where one of the clauses asks about other resources in another way.
-func (p *Plan) Links() (links []Link, beside *Plan) {
+// SplitByLinks splits the clauses into links and the plan of the other clauses, nil for none. It returns no links if a clause
+// depends on other resources in another way.
+func (p *Plan) SplitByLinks() (links []Link, beside *Plan) {
 	reachesOut := func(c match.Clause) bool { return match.ReachesOut(c.Any) }
 	if len(p.types) != 1 || p.Empty || !slices.ContainsFunc(p.clauses, reachesOut) {
 		return nil, nil
@@ -105,9 +101,9 @@ func (p *Plan) link(c *match.Clause) (l Link, ok bool) {
 	return l, !l.Others.Empty
 }
 
-// Terms returns the clauses on terms beside so many comparisons. It returns nil if the clauses contain something
+// FindTerms returns the clauses on terms beside so many comparisons. It returns nil if the clauses contain something
 // else, or nothing but comparisons.
-func (p *Plan) Terms(comparisons int) *cache.Terms {
+func (p *Plan) FindTerms(comparisons int) *cache.Terms {
 	c := &p.where
 	switch {
 	case c.ByID, len(c.Preds) != comparisons:
@@ -129,10 +125,10 @@ func columnOf(typ int16, m match.Match) (key cache.ColumnKey, ok bool) {
 	return cache.ColumnKey{Type: typ, Kind: c.Table, Keys: cache.KeysOf(c.Keys)}, true
 }
 
-// OnlyType is the number of the one type searched.
+// OnlyType returns the number of the one type searched.
 func (p *Plan) OnlyType() int16 { return p.types[0] }
 
-// OneType is the name of the one type searched; false where there are more, or nothing can match.
+// OneType returns the name of the one type searched; false if there are more, or nothing can match.
 func (p *Plan) OneType() (name string, ok bool) {
 	if len(p.q.Types) != 1 || p.Empty {
 		return "", false
@@ -146,7 +142,7 @@ func (p *Plan) Clauses() []match.Clause { return p.clauses }
 // CachePage returns the page as the cache reads it, in the order of surrogates or of a column; ok is false for a cursor of another
 // type. The page is empty if the search has another order, or asks for the total alone.
 func (p *Plan) CachePage() (page cache.Page, ok bool, err error) {
-	order := p.rememberedOrder()
+	order := p.cacheOrder()
 	if p.q.Count == 0 || len(p.q.Sort) > 0 && order == nil {
 		return cache.Page{}, true, nil
 	}
@@ -168,9 +164,9 @@ func (p *Plan) CachePage() (page cache.Page, ok bool, err error) {
 	return page, true, nil
 }
 
-// rememberedOrder is the order asked for where a column has it: of one date that a resource has
-// one of at most, or of the last update. nil for others.
-func (p *Plan) rememberedOrder() *cache.ColumnOrder {
+// cacheOrder returns the order of the search if a column has it: the order of a date that a resource has at most once, or of the last
+// update. It returns nil for others.
+func (p *Plan) cacheOrder() *cache.ColumnOrder {
 	if len(p.q.Sort) != 1 || len(p.types) != 1 {
 		return nil
 	}

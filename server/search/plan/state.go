@@ -14,28 +14,26 @@ import (
 const registryState = "(SELECT g.epoch || ' ' || g.version || '.' || g.progress || '.' || extract(epoch FROM pg_postmaster_start_time()) FROM search_registry g WHERE g.one)"
 
 // Now is the SQL expression, of type text, for the state that a statement sees: a count in that state is valid while
-// Unchanged says so.
+// CheckUnchanged says so.
 //
 // A standby has no such state: its pg_current_snapshot omits the running transactions of the primary, so their
 // changes would seem to be visible already.
 const Now = "CASE WHEN pg_is_in_recovery() THEN '' ELSE pg_current_snapshot()::text END || ' ' || " + registryState
 
-// Lasting reports whether a statement can prove later that an answer of this state still holds.
-func Lasting(state string) bool { return state != "" && state[0] != ' ' }
+// IsLasting reports whether a later statement can prove that an answer of this state is still valid.
+func IsLasting(state string) bool { return state != "" && state[0] != ' ' }
 
-// Unchanged is two expressions: whether no resource that the query depends on has
-// changed since a state, and the present state, which SameIndex is to be asked of as
-// well. Changes of resources are in the change log, where a row without any says that
-// the index has changed.
-func (p *Plan) Unchanged(since string) match.Statement {
+// CheckUnchanged returns two expressions: whether no resource that the query depends on has changed since a state, and the present
+// state. The caller also compares the states with HasSameIndex. Changes of resources are in the change log. A row without
+// resources says that the index has changed.
+func (p *Plan) CheckUnchanged(since string) match.Statement {
 	w := newWriter(p.env)
 	p.unchanged(w, since)
 	return w.Statement()
 }
 
-// SameIndex reports whether search parameters, which concern every search, are the
-// same in two states.
-func SameIndex(a, b string) bool {
+// HasSameIndex reports whether the search parameters, on which every search depends, are the same in two states.
+func HasSameIndex(a, b string) bool {
 	_, x, _ := strings.Cut(a, " ")
 	_, y, _ := strings.Cut(b, " ")
 	return x == y
@@ -57,11 +55,9 @@ func (p *Plan) unchanged(w *writer, since string) {
 // maxAdded is the number of new resources that are looked at one by one.
 const maxAdded = 1000
 
-// Added is the statement that brings a total, counted in the state since, up to the
-// present: whether all that has changed are a few new resources, how many of them
-// match, and the present state, as from Unchanged. ok is false for a query that depends on other
-// resources.
-func (p *Plan) Added(since string) (st match.Statement, ok bool) {
+// CountAdded returns the statement that updates a total, counted in the state since: whether only a few new resources have changed,
+// how many of them match, and the present state, as in CheckUnchanged. ok is false for a query that depends on other resources.
+func (p *Plan) CountAdded(since string) (st match.Statement, ok bool) {
 	from, to, ok := p.scope()
 	if !ok {
 		return st, false

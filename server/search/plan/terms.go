@@ -7,17 +7,16 @@ import (
 	"kiln/server/search/match"
 )
 
-// The resources whose terms SampleTerms reads: so many one after the other, at so many
-// places among all of the type; of a type that is not large one in samplePart.
+// SelectSampleTerms reads samplesAtOnce adjacent resources at each of samplePlaces places of a type; of a small type one resource
+// in samplePart.
 const (
 	samplesAtOnce = 500
 	samplePlaces  = 80
 	samplePart    = 4
 )
 
-// SampleTerms is the statement that reads the terms of some resources of a type, evenly
-// spread, as arrays.
-func SampleTerms(typ int16) match.Statement {
+// SelectSampleTerms returns the statement that reads the terms of some resources of a type, evenly spread, as arrays.
+func SelectSampleTerms(typ int16) match.Statement {
 	w := newWriter(nil)
 	end := func(order string) {
 		w.Write("(SELECT r.rid FROM resource r WHERE ")
@@ -34,17 +33,16 @@ func SampleTerms(typ int16) match.Statement {
 	return w.Statement()
 }
 
-// AllTerms is the statement that reads rid and terms of every resource of a type.
-func AllTerms(typ int16) match.Statement {
+// SelectAllTerms returns the statement that reads rid and terms of every resource of a type.
+func SelectAllTerms(typ int16) match.Statement {
 	w := newWriter(nil)
 	w.Write("SELECT r.rid, r.terms FROM resource r WHERE ")
 	w.Typed("r", []int16{typ})
 	return w.Statement()
 }
 
-// WithTerm is the statement that reads the rids of the resources of a type that have a term, at
-// most so many. The type is tested: a range of rids would be read from its index, all of the type's.
-func WithTerm(typ int16, term int64, most int) match.Statement {
+// SelectWithTerm returns the statement that reads the rids of at most so many resources of a type that have a term. The type is tested: a range of rids would be read from its index, all of the type's.
+func SelectWithTerm(typ int16, term int64, most int) match.Statement {
 	w := newWriter(nil)
 	w.Write("SELECT r.rid FROM resource r WHERE ")
 	if term == cache.Every { // its index has all there are

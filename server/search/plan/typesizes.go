@@ -2,9 +2,9 @@ package plan
 
 import "kiln/server/search/match"
 
-// TypeSizes is the statement that reads the approximate number of resources of each large type from
+// SelectTypeSizes returns the statement that reads the approximate number of resources of each large type from
 // PostgreSQL's statistics: type and number.
-func TypeSizes() match.Statement {
+func SelectTypeSizes() match.Statement {
 	w := newWriter(nil)
 	w.Write("SELECT v.typ, (v.part * s.rows)::bigint FROM ")
 	w.statistics("typ")
@@ -12,9 +12,9 @@ func TypeSizes() match.Statement {
 	return w.Statement()
 }
 
-// TypeSpans is the statement that reads for some types what TypeSizes does, at most: how many surrogates there are from the
-// first resource to the last. Statistics come late behind an import.
-func TypeSpans(types []int16) match.Statement {
+// SelectTypeSpans returns the statement that reads the number of surrogates from the first resource to the last, for some types. It
+// is the largest possible number of resources. PostgreSQL's statistics are late after an import.
+func SelectTypeSpans(types []int16) match.Statement {
 	w := newWriter(nil)
 	w.Write("SELECT t.typ, s.last - s.first + 1 FROM unnest(")
 	w.Bind(types)
@@ -26,9 +26,9 @@ func TypeSpans(types []int16) match.Statement {
 	return w.Statement()
 }
 
-// PerInstant is the statement that reads about how many resources have the same last update, as the
-// statistics of PostgreSQL tell; no row where there are none.
-func PerInstant() match.Statement {
+// SelectPerInstant returns the statement that reads the approximate number of resources with the same last update, from
+// PostgreSQL's statistics; no row if there are none.
+func SelectPerInstant() match.Statement {
 	w := newWriter(nil)
 	w.Write("SELECT CASE WHEN s.n_distinct < 0 THEN -1 / s.n_distinct ELSE s.rows / s.n_distinct END::float8 FROM ")
 	w.statistics("last_updated")
@@ -36,8 +36,7 @@ func PerInstant() match.Statement {
 	return w.Statement()
 }
 
-// statistics writes s, what PostgreSQL's statistics tell of a column of resource and of how many rows
-// that has.
+// statistics writes a subquery s with PostgreSQL's statistics of a column of resource, and the number of its rows.
 func (w *writer) statistics(column string) {
 	w.Write("(SELECT t.*, c.reltuples AS rows FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace",
 		" JOIN pg_stats t ON t.schemaname = n.nspname AND t.tablename = c.relname WHERE c.oid = 'resource'::regclass AND t.attname = '", column, "') s")

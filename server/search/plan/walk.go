@@ -7,9 +7,8 @@ import (
 	"kiln/server/search/match"
 )
 
-// Walkable reports whether an index has the order asked for, so that Walk can go
-// along it.
-func (p *Plan) Walkable() bool {
+// CanWalk reports whether an index has the order of the search, so that SelectWalk can follow it.
+func (p *Plan) CanWalk() bool {
 	if len(p.q.Sort) == 0 {
 		return true
 	}
@@ -24,11 +23,10 @@ func (p *Plan) Walkable() bool {
 	return len(k.Keys) == 1 && k.Type != fhir.SearchQuantity || len(k.Keys) > 1 && k.Type == fhir.SearchString
 }
 
-// Phases is how many Walk statements make a page: matches that have a value for
-// the first sort key, then those that have none. Along a SortIndex a page that goes on
-// behind a match begins with those that have the same value: of a status these may be
-// millions, and the index is entered among them.
-func (p *Plan) Phases() int {
+// CountPhases returns the number of SelectWalk statements for a page: matches that have a value for the first sort key, then
+// matches that have none. Along a SortIndex a page after a match begins with the matches of the same value: of a status these
+// may be millions, and the statement begins among them.
+func (p *Plan) CountPhases() int {
 	switch {
 	case len(p.q.Sort) == 0 || len(p.q.Sort[0].Keys) == 0:
 		return 1
@@ -53,13 +51,12 @@ const (
 	furtherOrder         // those beyond it
 )
 
-// Walk is the statement that goes along the order from the cursor and tests each
-// resource until the page is full. have is the number of rows that the phases
+// SelectWalk returns the statement that follows the order from the cursor and tests each resource until the page is full. have is the number of rows that the phases
 // before gave, skipped how many matches they passed over for an offset; ok is
 // false when this phase has nothing to do for this page. Backwards, phase 0 of two is
 // the matches without a value. most, where it is not 0, is how many resources it tests at
 // most: of a first page, those that have a value where there are two phases (CanStop).
-func (p *Plan) Walk(phase, have, skipped, most int) (st match.Statement, ok bool, err error) {
+func (p *Plan) SelectWalk(phase, have, skipped, most int) (st match.Statement, ok bool, err error) {
 	g, err := p.page()
 	if err != nil {
 		return st, false, err
@@ -72,16 +69,16 @@ func (p *Plan) Walk(phase, have, skipped, most int) (st match.Statement, ok bool
 		return st, false, nil
 	}
 	w := newWriter(p.env)
-	missing := p.Phases() == 2 && (phase == 1) != g.reverse
-	inMissing := g.cursor != nil && p.Phases() == 2 && g.args[0] == nil
+	missing := p.CountPhases() == 2 && (phase == 1) != g.reverse
+	inMissing := g.cursor != nil && p.CountPhases() == 2 && g.args[0] == nil
 	along := wholeOrder
-	if p.Phases() == 3 {
+	if p.CountPhases() == 3 {
 		if along, missing = equalValues+stretch(phase), phase == 2; missing && g.reverse {
 			return st, false, nil // the cursor is before them
 		}
 	}
 	switch {
-	case p.Phases() >= 2 && !missing:
+	case p.CountPhases() >= 2 && !missing:
 		if inMissing && !g.reverse {
 			return st, false, nil // the cursor is past every value
 		}
@@ -333,14 +330,14 @@ func (p *Plan) entriesInOrder(w *writer, g *page, keys []fhir.Key, skip int) {
 	}
 }
 
-// CanStop reports whether Walk can end after a number of resources: on the first page, where the order is that
+// CanStop reports whether SelectWalk can end after a number of resources: on the first page, where the order is that
 // of surrogates, of last updates, or of a number that an index has.
 func (p *Plan) CanStop() bool {
-	return p.q.Cursor == nil && p.Phases() <= 2 && (p.Phases() == 1 || len(p.q.Sort) == 1 && columns(p.q)[0].cast != "text")
+	return p.q.Cursor == nil && p.CountPhases() <= 2 && (p.CountPhases() == 1 || len(p.q.Sort) == 1 && columns(p.q)[0].cast != "text")
 }
 
-// Beyond is the statement that tells whether the first of two phases has more than so many resources to test.
-func (p *Plan) Beyond(most int) (match.Statement, error) {
+// CheckBeyond returns the statement that reads whether the first of two phases has more than so many resources to test.
+func (p *Plan) CheckBeyond(most int) (match.Statement, error) {
 	g, err := p.page()
 	if err != nil {
 		return match.Statement{}, err

@@ -60,7 +60,7 @@ func (o *Orders) StoreOrder(k Key, order *Order) {
 	defer o.mu.Unlock()
 	o.removeOrder(k)
 	bytes := order.Order.Bytes()
-	if bytes > o.limit || !plan.Lasting(order.Snapshot) {
+	if bytes > o.limit || !plan.IsLasting(order.Snapshot) {
 		return
 	}
 	for other, old := range o.entries {

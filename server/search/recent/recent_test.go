@@ -77,9 +77,9 @@ func newPlanOrder(t *testing.T, n int) *plan.Order {
 	o := p.NewOrder()
 	for rid := range n {
 		key := "1"
-		o.Add(int64(rid), []*string{&key})
+		o.AddMatch(int64(rid), []*string{&key})
 	}
-	o.Finish()
+	o.FinishOrder()
 	return o
 }
 
@@ -87,7 +87,7 @@ func newPlanOrder(t *testing.T, n int) *plan.Order {
 func TestOrders(t *testing.T) {
 	t.Parallel()
 	const snapshot = "10:20: 1"
-	if !plan.Lasting(snapshot) {
+	if !plan.IsLasting(snapshot) {
 		t.Fatalf("the snapshot %q does not last", snapshot)
 	}
 	order := newPlanOrder(t, 100)

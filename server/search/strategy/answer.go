@@ -50,7 +50,7 @@ func (x *execution) answerQuery(ctx context.Context) (p *session.Page, exact boo
 			return nil, false, err
 		}
 	}
-	if (x.plan.InMemory() || x.plan.Tied()) && x.q.Count > 0 {
+	if (x.plan.SortsInMemory() || x.plan.HasTies()) && x.q.Count > 0 {
 		if p, err := x.answerSorted(ctx); p != nil || err != nil {
 			return p, true, err
 		}

@@ -37,7 +37,7 @@ func (x *execution) answerFromCache(ctx context.Context) (*session.Page, error) 
 			continue
 		}
 		shown := a.RIDs[:min(len(a.RIDs), pageSize(x.q))] // one more only shows that there is a next page
-		st := x.plan.RowsChanged(shown, a.Position, x.assumedTexts())
+		st := x.plan.SelectRowsAndChanges(shown, a.Position, x.assumedTexts())
 		var changes plan.ChangesRow
 		var textsUnchanged bool
 		p, err := x.session.ReadPage(ctx, "rows from memory", st, append(changes.Columns(), &textsUnchanged)...)

@@ -55,7 +55,7 @@ func (x *execution) findTotalInCache() (*cachedTotal, error) {
 	if !ok {
 		return nil, nil
 	}
-	t := &cachedTotal{approximate: a.Total, statement: plan.Changes(a.Position)}
+	t := &cachedTotal{approximate: a.Total, statement: plan.SelectChanges(a.Position)}
 	t.scan = func() ([]any, func() (int64, bool)) {
 		var row plan.ChangesRow
 		return row.Columns(), func() (int64, bool) {
@@ -73,10 +73,10 @@ func (x *execution) findRecentTotal() *cachedTotal {
 	}
 	key := x.countKey()
 	found, ok := x.env.totals.FindTotal(key, x.env.Now())
-	if !ok || !plan.Lasting(found.Snapshot) {
+	if !ok || !plan.IsLasting(found.Snapshot) {
 		return nil
 	}
-	t := &cachedTotal{approximate: found.N, statement: x.plan.Unchanged(found.Snapshot), since: found.Snapshot}
+	t := &cachedTotal{approximate: found.N, statement: x.plan.CheckUnchanged(found.Snapshot), since: found.Snapshot}
 	t.statement.SQL = "SELECT " + t.statement.SQL
 	t.store = func(n int64, state string) {
 		x.env.totals.StoreTotal(key, recent.Total{N: n, Snapshot: state, At: x.env.Now()})
@@ -85,7 +85,7 @@ func (x *execution) findRecentTotal() *cachedTotal {
 		var unchanged bool
 		var state string
 		return []any{&unchanged, &state}, func() (int64, bool) {
-			if !unchanged || !plan.SameIndex(found.Snapshot, state) {
+			if !unchanged || !plan.HasSameIndex(found.Snapshot, state) {
 				return 0, false
 			}
 			t.store(found.N, state)
@@ -112,12 +112,12 @@ func (x *execution) verifyTotal(ctx context.Context, known *cachedTotal) (n int6
 
 // addNewMatches returns the total if only a few new resources were added since. Counting again would read every match.
 func (x *execution) addNewMatches(ctx context.Context, known *cachedTotal) (n int64, ok bool, err error) {
-	st, ok := x.plan.Added(known.since)
+	st, ok := x.plan.CountAdded(known.since)
 	if !ok {
 		return 0, false, nil
 	}
 	var state string
-	if err := x.session.QueryRow(ctx, "count of what is new", st, &ok, &n, &state); err != nil || !ok || !plan.SameIndex(known.since, state) {
+	if err := x.session.QueryRow(ctx, "count of what is new", st, &ok, &n, &state); err != nil || !ok || !plan.HasSameIndex(known.since, state) {
 		return 0, false, err
 	}
 	n += known.approximate

@@ -18,12 +18,12 @@ import (
 // resource that fits.
 // Spec: https://hl7.org/fhir/R4/search.html#include, references.html#canonical.
 func (n *includer) addCanonicals(ctx context.Context, round []fhir.Version) (more bool, err error) {
-	for _, in := range n.x.plan.Canonicals(false, n.iterate) {
+	for _, in := range n.x.plan.ListCanonicals(false, n.iterate) {
 		if more, err := n.addByCanonical(ctx, in, round); err != nil || !more {
 			return false, err
 		}
 	}
-	for _, in := range n.x.plan.Canonicals(true, n.iterate) {
+	for _, in := range n.x.plan.ListCanonicals(true, n.iterate) {
 		if more, err := n.addToCanonical(ctx, in, round); err != nil || !more {
 			return false, err
 		}
@@ -41,13 +41,13 @@ func (n *includer) addByCanonical(ctx context.Context, in search.Include, round 
 		}
 		named = append(named, some...)
 	}
-	st, ok := n.x.plan.ByCanonical(in, named, n.seen, n.limit)
+	st, ok := n.x.plan.SelectByCanonical(in, named, n.seen, n.limit)
 	if !ok {
 		return true, nil
 	}
 	return n.addIf(ctx, st, func(v fhir.Version) (bool, error) {
 		url, version, err := readOwnCanonical(n.x.store, v)
-		return slices.ContainsFunc(named, func(c string) bool { return plan.SameCanonical(c, url, version) }), err
+		return slices.ContainsFunc(named, func(c string) bool { return plan.MatchesCanonical(c, url, version) }), err
 	})
 }
 
@@ -66,7 +66,7 @@ func (n *includer) addToCanonical(ctx context.Context, in search.Include, round 
 			urls, versions = append(urls, url), append(versions, version)
 		}
 	}
-	st, ok := n.x.plan.ToCanonical(in, urls, n.seen, n.limit)
+	st, ok := n.x.plan.SelectToCanonical(in, urls, n.seen, n.limit)
 	if !ok {
 		return true, nil
 	}
@@ -74,7 +74,7 @@ func (n *includer) addToCanonical(ctx context.Context, in search.Include, round 
 		named, err := readCanonicals(n.x.store, v, in.Keys)
 		return slices.ContainsFunc(named, func(c string) bool {
 			for i := range urls {
-				if plan.SameCanonical(c, urls[i], versions[i]) {
+				if plan.MatchesCanonical(c, urls[i], versions[i]) {
 					return true
 				}
 			}

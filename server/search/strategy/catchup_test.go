@@ -224,7 +224,7 @@ func TestCatchUpReadsBySurrogate(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	resources, dates, numbers, quantities, strings := plan.Stored([]int64{1})
+	resources, dates, numbers, quantities, strings := plan.SelectStored([]int64{1})
 	for index, st := range map[string]match.Statement{"resource_pkey": resources, "index_date_rid": dates, "index_number_rid": numbers, "index_quantity_rid": quantities, "index_string_rid": strings} {
 		if got := genericPlanOf(t, conn, st); !regexp.MustCompile(index + `[^\n]*\n\s*Index Cond: \(rid = ANY \(\$1\)\)`).MatchString(got) {
 			t.Errorf("%s is not looked up:\n%s", index, got)

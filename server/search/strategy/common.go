@@ -10,7 +10,7 @@ import (
 // common enough, else it gathers them. The total is the known one if that is still exact, else it is counted. Page and total are of one
 // snapshot.
 func (x *execution) findCommonPage(ctx context.Context, known *cachedTotal) (*session.Page, error) {
-	if !x.plan.Walkable() {
+	if !x.plan.CanWalk() {
 		return x.findSortedPage(ctx)
 	}
 	p, known, err := x.findPageWithTotal(ctx, known)

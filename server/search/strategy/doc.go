@@ -35,9 +35,9 @@
 //  2. Candidates. Each driver (chain, terms, an ordered clause) finds at most
 //     Plan.Limit rows. The first driver that stays below answers the search: total, order
 //     and page are exact in one round trip. The cache records drivers that overflowed.
-//  3. A total, from the cache or counted. Then the page: Walk follows the requested order
+//  3. A total, from the cache or counted. Then the page: a walk follows the requested order
 //     and tests each resource until the page is full. If matches are rare, or
-//     no index has the order, Gather fetches and sorts them all. An order without an
+//     no index has the order, GatherMatches fetches and sorts them all. An order without an
 //     index is cached from the second page on. Total and page are of one snapshot.
 //
 // Of many equal searches at once only one computes an expensive result: the queue of
@@ -53,8 +53,8 @@
 // Cached orders, and totals of searches that depend on other resources or on full text, contain
 // their snapshot. They are valid while the search parameters are unchanged and the
 // change log has no change, outside of that snapshot, of a type that the query depends
-// on (Plan.Unchanged). Such a total survives new resources: the search tests them one by
-// one (Plan.Added). The statement that uses a cached value also verifies it.
+// on (Plan.CheckUnchanged). Such a total survives new resources: the search tests them one by
+// one (Plan.CountAdded). The statement that uses a cached value also verifies it.
 //
 // # Costs
 //

@@ -18,7 +18,7 @@ func (x *execution) findPageWithEstimate(ctx context.Context, known *cachedTotal
 	if x.q.Count == 0 {
 		return &session.Page{Total: n, Estimated: true}, nil
 	}
-	if n == 0 || !x.plan.Walkable() {
+	if n == 0 || !x.plan.CanWalk() {
 		return nil, nil
 	}
 	ofType, err := x.estimateTypeSize(ctx, n)
@@ -45,7 +45,7 @@ func (x *execution) estimateTotal(ctx context.Context, known *cachedTotal) (n in
 	if known != nil {
 		return known.approximate, true, nil
 	}
-	st, ok := x.plan.Sample()
+	st, ok := x.plan.SampleMatches()
 	if !ok {
 		return 0, false, nil
 	}

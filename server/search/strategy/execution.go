@@ -42,16 +42,16 @@ func (x *execution) usesCache() bool {
 // driverKey returns the key under which an overflow of driver i is stored.
 func (x *execution) driverKey(i int) recent.Key {
 	if i > 0 {
-		return recent.KeyOf(x.plan.Driving(i))
+		return recent.KeyOf(x.plan.SelectDriver(i))
 	}
 	if !x.firstDriverSet {
-		x.firstDriver, x.firstDriverSet = recent.KeyOf(x.plan.Driving(0)), true
+		x.firstDriver, x.firstDriverSet = recent.KeyOf(x.plan.SelectDriver(0)), true
 	}
 	return x.firstDriver
 }
 
 // countKey returns the key of the search's clauses. It is the same for every page.
-func (x *execution) countKey() recent.Key { return recent.KeyOf(x.plan.Count()) }
+func (x *execution) countKey() recent.Key { return recent.KeyOf(x.plan.CountMatches()) }
 
 // pageSize returns the largest number of matches on the page.
 func pageSize(q *search.Query) int {

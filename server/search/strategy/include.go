@@ -21,7 +21,7 @@ func (x *execution) addIncludes(ctx context.Context, r *Result, rows []session.R
 	for round := 0; len(rids) > 0; round++ {
 		first := len(r.Includes)
 		n.found, n.iterate, n.limit = nil, round > 0, plan.IncludeLimit-first+1
-		for _, st := range x.plan.Following(rids, n.seen, n.iterate, n.limit) {
+		for _, st := range x.plan.SelectIncludes(rids, n.seen, n.iterate, n.limit) {
 			found, err := x.session.ReadIncludes(ctx, st)
 			if err != nil {
 				return err

@@ -203,7 +203,7 @@ func TestSortOrders(t *testing.T) {
 func TestSortOfTooMany(t *testing.T) {
 	sc := searchtest.Case{Type: "Observation", Values: searchtest.Parameters("_sort", "-date,status")}
 	p := plan.Compile(sc.ParseQuery(t), &match.Env{Type: func(string) (int16, bool) { return 1, true }})
-	if !p.InMemory() {
+	if !p.SortsInMemory() {
 		t.Fatal("status is sorted by an index")
 	}
 	var e *outcome.Error

@@ -34,14 +34,14 @@ func newQuestion(p *plan.Plan) (*cache.Question, error) {
 	if !ok || !cache.FollowsType(typ) {
 		return nil, nil
 	}
-	if links, beside := p.Links(); len(links) > 0 {
+	if links, beside := p.SplitByLinks(); len(links) > 0 {
 		return newLinkedQuestion(p, links, beside)
 	}
-	compared, others, ok := p.Columns()
+	compared, others, ok := p.SplitByColumns()
 	if !ok {
 		return nil, nil
 	}
-	q := &cache.Question{Type: p.OnlyType(), Name: typ, Clauses: p.Clauses(), Columns: cache.JoinDateRanges(compared), Others: others, Terms: p.Terms(len(compared))}
+	q := &cache.Question{Type: p.OnlyType(), Name: typ, Clauses: p.Clauses(), Columns: cache.JoinDateRanges(compared), Others: others, Terms: p.FindTerms(len(compared))}
 	var err error
 	if q.Whole, err = clausesKey(q.Type, q.Clauses); err != nil {
 		return nil, err

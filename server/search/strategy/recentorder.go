@@ -10,7 +10,7 @@ import (
 
 // orderKey returns the key of the matches in their order, the same for every page.
 func (x *execution) orderKey() recent.Key {
-	st := x.plan.Unsorted()
+	st := x.plan.SelectUnsorted()
 	st.SQL += " -- " + x.plan.OrderName()
 	return recent.KeyOf(st)
 }
@@ -21,7 +21,7 @@ func (x *execution) readPageOfRecentOrder(ctx context.Context, key recent.Key) (
 	if found == nil {
 		return nil, nil
 	}
-	rids, keys, err := x.plan.PageIn(found.Order)
+	rids, keys, err := x.plan.FindPage(found.Order)
 	if err != nil {
 		return nil, err
 	}
@@ -38,8 +38,8 @@ func (x *execution) readPageOfRecentOrder(ctx context.Context, key recent.Key) (
 // something has. now is the snapshot of the statement.
 func (x *execution) readUnchangedRows(ctx context.Context, rids []int64, snapshot string) (p *session.Page, now string, err error) {
 	var unchanged bool
-	p, err = x.session.ReadPage(ctx, "rows from memory", x.plan.RowsUnchanged(rids, snapshot), &unchanged, &now)
-	if err != nil || !unchanged || !plan.SameIndex(snapshot, now) || len(p.Rows) != len(rids) {
+	p, err = x.session.ReadPage(ctx, "rows from memory", x.plan.SelectRowsIfUnchanged(rids, snapshot), &unchanged, &now)
+	if err != nil || !unchanged || !plan.HasSameIndex(snapshot, now) || len(p.Rows) != len(rids) {
 		return nil, "", err
 	}
 	return p, now, nil
@@ -47,11 +47,11 @@ func (x *execution) readUnchangedRows(ctx context.Context, rids []int64, snapsho
 
 // readPageOfOrder reads the page of a new order.
 func (x *execution) readPageOfOrder(ctx context.Context, o *plan.Order) (*session.Page, error) {
-	rids, keys, err := x.plan.PageIn(o)
+	rids, keys, err := x.plan.FindPage(o)
 	if err != nil {
 		return nil, err
 	}
-	p, err := x.session.ReadPage(ctx, "rows of the page", x.plan.Rows(rids))
+	p, err := x.session.ReadPage(ctx, "rows of the page", x.plan.SelectRows(rids))
 	if err != nil {
 		return nil, err
 	}

@@ -19,7 +19,7 @@ func (x *execution) countToSort(ctx context.Context) (int64, error) {
 // the page. It returns nil if an index has the order, and sorting here does not help or the matches are too many. It rejects
 // too many matches if no index has the order.
 func (x *execution) answerSorted(ctx context.Context) (*session.Page, error) {
-	indexed := !x.plan.InMemory()
+	indexed := !x.plan.SortsInMemory()
 	if indexed && !x.usesCache() {
 		return nil, nil
 	}

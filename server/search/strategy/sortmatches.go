@@ -29,10 +29,10 @@ func (x *execution) sortAndReadPage(ctx context.Context) (p *session.Page, o *re
 
 // sortMatches reads all matches and sorts them. It keeps one body in memory at a time.
 func (x *execution) sortMatches(ctx context.Context) (*plan.Order, error) {
-	if x.plan.InMemory() && x.store.Resources() == nil {
+	if x.plan.SortsInMemory() && x.store.Resources() == nil {
 		return nil, errNoResources
 	}
-	st := x.plan.Unsorted()
+	st := x.plan.SelectUnsorted()
 	x.session.NoteStatement("all matches, to be sorted", st)
 	rows, err := x.session.Conn().Query(ctx, st.SQL, st.Args...)
 	if err != nil {
@@ -48,7 +48,7 @@ func (x *execution) sortMatches(ctx context.Context) (*plan.Order, error) {
 		if err := k.readBody(x.store); err != nil {
 			return nil, err
 		}
-		o.Add(k.rid, k.keys)
+		o.AddMatch(k.rid, k.keys)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err
@@ -56,11 +56,11 @@ func (x *execution) sortMatches(ctx context.Context) (*plan.Order, error) {
 	if o.Len() > x.plan.MaxOrder() { // some were added since they were counted
 		return nil, x.plan.TooManyToSort(int64(o.Len()))
 	}
-	o.Finish()
+	o.FinishOrder()
 	return o, nil
 }
 
-// sortKeys are the sort keys of one match. Some are columns of plan.Plan.Unsorted, the others are read from the body.
+// sortKeys are the sort keys of one match. Some are columns of plan.Plan.SelectUnsorted, the others are read from the body.
 type sortKeys struct {
 	columns []any // destinations of the columns of a row
 	rid     int64
@@ -74,7 +74,7 @@ type sortKeys struct {
 
 // newSortKeys returns the sort keys of the matches, to be filled row by row.
 func (x *execution) newSortKeys() *sortKeys {
-	k := &sortKeys{sorters: x.plan.Sorters(), keys: make([]*string, len(x.q.Sort)), texts: make([]string, len(x.q.Sort))}
+	k := &sortKeys{sorters: x.plan.NewSorters(), keys: make([]*string, len(x.q.Sort)), texts: make([]string, len(x.q.Sort))}
 	k.columns = []any{&k.rid}
 	for i := range x.q.Sort {
 		if x.q.Sort[i].InMemory() {

@@ -30,7 +30,7 @@ func TestTermsAreReadByTheirIndexAlone(t *testing.T) {
 	}
 	for name, st := range map[string]match.Statement{
 		"definitions with a canonical URL": {SQL: db.ResourcesByTerms, Args: []any{"{1}"}},
-		"resources that have a term":       plan.WithTerm(1, 1, 20_000),
+		"resources that have a term":       plan.SelectWithTerm(1, 1, 20_000),
 	} {
 		got := genericPlanOf(t, conn, st)
 		if !strings.Contains(got, "resource_terms") || strings.Contains(got, "resource_pkey") || strings.Contains(got, "resource_last_updated") {

@@ -13,7 +13,7 @@ func (x *execution) computeTotal(ctx context.Context, known *cachedTotal) (n int
 	if n, ok, err := x.verifyTotal(ctx, known); ok || err != nil {
 		return n, err
 	}
-	count := x.plan.Count()
+	count := x.plan.CountMatches()
 	waited, err := x.becomeExpensive(ctx)
 	if err != nil {
 		return 0, err

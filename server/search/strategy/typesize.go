@@ -47,7 +47,7 @@ func (x *execution) readTypeSize(ctx context.Context, count match.Statement) (n 
 		if n, ok := x.env.cache.CountResources(x.plan.OnlyType()); ok {
 			return n, nil
 		}
-		x.session.NoteStatement("size of the types", plan.TypeSizes())
+		x.session.NoteStatement("size of the types", plan.SelectTypeSizes())
 		sizes, err := fill.ReadTypeSizes(ctx, x.session.Conn())
 		if err != nil {
 			return 0, err

@@ -21,7 +21,7 @@ func (x *execution) gatherPage(ctx context.Context) (*session.Page, error) {
 	if p, _, err := x.answerOrBecomeExpensive(ctx); p != nil || err != nil {
 		return p, err
 	}
-	st, err := x.plan.Gather()
+	st, err := x.plan.GatherMatches()
 	if err != nil {
 		return nil, err
 	}
@@ -41,7 +41,7 @@ func (x *execution) walkPageWithTotal(ctx context.Context, known *cachedTotal) (
 
 // walkInSnapshot walks in one snapshot. A walk of one phase is one statement.
 func (x *execution) walkInSnapshot(ctx context.Context, known *cachedTotal, total int64) (p *session.Page, err error) {
-	if x.plan.Phases() == 1 {
+	if x.plan.CountPhases() == 1 {
 		return x.walkPhases(ctx, known, total)
 	}
 	err = x.session.RunInSnapshot(ctx, func(ctx context.Context) (err error) {
@@ -59,8 +59,8 @@ func (x *execution) walkPhases(ctx context.Context, known *cachedTotal, total in
 	if total > 0 && x.plan.CanStop() {
 		most = max(1, x.env.Walk/int(x.plan.ProbeCost()))
 	}
-	for phase := range x.plan.Phases() {
-		st, ok, err := x.plan.Walk(phase, len(all.Rows), skipped, most)
+	for phase := range x.plan.CountPhases() {
+		st, ok, err := x.plan.SelectWalk(phase, len(all.Rows), skipped, most)
 		if err != nil {
 			return nil, err
 		}
@@ -91,7 +91,7 @@ func (x *execution) walkPhases(ctx context.Context, known *cachedTotal, total in
 		if far {
 			return x.gatherPage(ctx)
 		}
-		if phase+1 < x.plan.Phases() && len(all.Rows) == 0 {
+		if phase+1 < x.plan.CountPhases() && len(all.Rows) == 0 {
 			if skipped, err = x.countSkipped(ctx); err != nil {
 				return nil, err
 			}
@@ -102,10 +102,10 @@ func (x *execution) walkPhases(ctx context.Context, known *cachedTotal, total in
 
 // isPageFar reports whether a walk that has tested as many resources as it may, most, has not reached the end of its page.
 func (x *execution) isPageFar(ctx context.Context, most int) (far bool, err error) {
-	if x.plan.Phases() == 1 {
+	if x.plan.CountPhases() == 1 {
 		return true, nil
 	}
-	st, err := x.plan.Beyond(most) // else the other matches have no value
+	st, err := x.plan.CheckBeyond(most) // else the other matches have no value
 	if err != nil {
 		return false, err
 	}

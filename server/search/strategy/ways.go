@@ -77,7 +77,7 @@ func (x *execution) newAttempt(ctx context.Context) (*attempt, error) {
 		if err != nil {
 			return nil, err
 		}
-		a.many = x.plan.Walkable() && x.testsOfWalk(known.approximate, ofType)*entriesForTest < known.approximate
+		a.many = x.plan.CanWalk() && x.testsOfWalk(known.approximate, ofType)*entriesForTest < known.approximate
 	}
 	a.linked = x.hasCachedLinks()
 	return a, nil
@@ -150,7 +150,7 @@ func (x *execution) tryCandidates(ctx context.Context, a *attempt) (*session.Pag
 
 // readCandidates reads the page among the candidates of a driver.
 func (x *execution) readCandidates(ctx context.Context, driver int) (*session.Page, error) {
-	st, err := x.plan.Candidates(driver)
+	st, err := x.plan.SelectCandidates(driver)
 	if err != nil {
 		return nil, err
 	}
@@ -171,7 +171,7 @@ func (x *execution) tryLinks(ctx context.Context, a *attempt) (*session.Page, bo
 
 func (x *execution) trySorting(ctx context.Context, _ *attempt) (*session.Page, bool, error) {
 	x.requestItems(true)
-	if x.plan.Walkable() {
+	if x.plan.CanWalk() {
 		return nil, false, nil
 	}
 	p, err := x.findSortedPage(ctx)
@@ -189,7 +189,7 @@ func (x *execution) tryUnconditioned(ctx context.Context, _ *attempt) (*session.
 // tryAlongDriver walks if one condition is the whole search. It has reached its limit, so there are that many matches,
 // and the client does not ask for the total.
 func (x *execution) tryAlongDriver(ctx context.Context, _ *attempt) (*session.Page, bool, error) {
-	if x.q.Total != search.TotalNone || !x.plan.OneDriver() {
+	if x.q.Total != search.TotalNone || !x.plan.HasOneDriver() {
 		return nil, false, nil
 	}
 	matches := int64(x.plan.Limit)

@@ -31,7 +31,7 @@ type changeList struct {
 // readChangeList reads which resources of some types have changed since a state. ok is false if that is unknown, or if
 // more than most resources have changed.
 func readChangeList(ctx context.Context, tx pgx.Tx, since string, types []int16, most int) (l changeList, ok bool, err error) {
-	st := plan.ChangedSince(since, types, most)
+	st := plan.SelectChangedSince(since, types, most)
 	err = tx.QueryRow(ctx, st.SQL, st.Args...).Scan(&ok, &l.rids, &l.state)
 	return l, ok && len(l.rids) <= most, err
 }
@@ -66,7 +66,7 @@ var readOnlySnapshot = pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: p
 // times as long.
 func applyChanges(ctx context.Context, tx pgx.Tx, rids []int64, to target) (bool, error) {
 	stored := to.NewStored(rids)
-	resources, dates, numbers, quantities, strings := plan.Stored(rids)
+	resources, dates, numbers, quantities, strings := plan.SelectStored(rids)
 	var batch pgx.Batch
 	queue := func(st match.Statement) *pgx.QueuedQuery { return batch.Queue(st.SQL, st.Args...) }
 	queue(resources).Query(func(rows pgx.Rows) error {

@@ -83,7 +83,7 @@ func (f *follower) followChanges(ctx context.Context) {
 	if !ok {
 		return
 	}
-	st := plan.MostChanges(since, most)
+	st := plan.SelectMostChanges(since, most)
 	var row plan.ChangesRow
 	f.pacer.following.Lock()
 	err = conn.QueryRow(ctx, st.SQL, st.Args...).Scan(row.Columns()...)
@@ -103,7 +103,7 @@ func (f *follower) catchUpWhenCalm(ctx context.Context, lag cache.CatchUp) {
 		return
 	}
 	defer conn.Release()
-	st := plan.ChangedSince(cmp.Or(f.checkedState, lag.State), lag.Types, cache.MaxChanges/calmPart)
+	st := plan.SelectChangedSince(cmp.Or(f.checkedState, lag.State), lag.Types, cache.MaxChanges/calmPart)
 	var known bool
 	var rids []int64
 	if err := conn.QueryRow(ctx, st.SQL, st.Args...).Scan(&known, &rids, &f.checkedState); err != nil {

@@ -50,7 +50,7 @@ func (a *aheadReader) listMissing(ctx context.Context, generation int) ([]item, 
 		l.addType(typ)
 	}
 	var shared float64
-	st := plan.PerInstant()
+	st := plan.SelectPerInstant()
 	if err := conn.QueryRow(ctx, st.SQL, st.Args...).Scan(&shared); err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return nil, err
 	}
@@ -106,7 +106,7 @@ func (a *aheadReader) newMissingList(ctx context.Context, conn *pgxpool.Conn, ge
 		return nil, err
 	}
 	unseen := slices.DeleteFunc(slices.Clone(types), func(typ int16) bool { return !l.isSmall(typ) })
-	spans, err := readSizes(ctx, conn, plan.TypeSpans(unseen))
+	spans, err := readSizes(ctx, conn, plan.SelectTypeSpans(unseen))
 	if err != nil {
 		return nil, err
 	}
@@ -118,7 +118,7 @@ func (a *aheadReader) newMissingList(ctx context.Context, conn *pgxpool.Conn, ge
 
 // addCodedColumns adds the columns of each common code of a type.
 func (a *aheadReader) addCodedColumns(ctx context.Context, conn *pgxpool.Conn, l *missingList, typ int16) error {
-	columns, err := a.selectWithEntries(ctx, conn, plan.CodedColumns(typ, l.parameters(l.names[typ]), a.Cache.ListCommonTerms(typ)))
+	columns, err := a.selectWithEntries(ctx, conn, plan.ListCodedColumns(typ, l.parameters(l.names[typ]), a.Cache.ListCommonTerms(typ)))
 	if err != nil {
 		return err
 	}
@@ -143,7 +143,7 @@ func (a *aheadReader) selectWithEntries(ctx context.Context, conn Conn, columns 
 		if len(of) == 0 {
 			continue
 		}
-		st := plan.WithEntries(of, &match.Env{Parts: parts})
+		st := plan.SelectFilledColumns(of, &match.Env{Parts: parts})
 		rows, err := conn.Query(ctx, st.SQL, st.Args...)
 		if err != nil {
 			return nil, err
@@ -178,7 +178,7 @@ func (l *missingList) addColumn(typ int16, key cache.ColumnKey) { l.addItem(typ,
 // addType adds the common terms of a type, and each column of values.
 func (l *missingList) addType(typ int16) {
 	l.addItem(typ, item{allTerms: true})
-	for _, c := range plan.ColumnsOf(typ, l.parameters(l.names[typ])) {
+	for _, c := range plan.ListColumns(typ, l.parameters(l.names[typ])) {
 		l.addColumn(typ, c)
 	}
 }
@@ -186,7 +186,7 @@ func (l *missingList) addType(typ int16) {
 // addReferences adds the references of a type to resources of other types, with the items that searches along them need. It
 // adds all items of small types, which take little time and memory.
 func (l *missingList) addReferences(typ int16) {
-	for _, ref := range plan.LinksOf(typ, l.parameters(l.names[typ])) {
+	for _, ref := range plan.ListReferences(typ, l.parameters(l.names[typ])) {
 		target := l.findNumber(ref.Target)
 		if size := l.sizes[target]; size == 0 || size*linksFrom > l.sizes[typ] {
 			continue

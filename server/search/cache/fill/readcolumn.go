@@ -29,7 +29,7 @@ func (s *snapshot) readColumn(ctx context.Context, key cache.ColumnKey) error {
 	}
 	column := cache.NewColumn(key, units)
 	s.found.Column = column
-	st := plan.Column(key, &match.Env{Parts: parts})
+	st := plan.SelectColumn(key, &match.Env{Parts: parts})
 	rows, err := s.tx.Query(ctx, st.SQL, st.Args...)
 	if err != nil {
 		return err
@@ -55,7 +55,7 @@ func (s *snapshot) readColumn(ctx context.Context, key cache.ColumnKey) error {
 	return rows.Err()
 }
 
-// readEntry reads a row of plan.Column. ranged reports that the entry is a range of numbers.
+// readEntry reads a row of plan.SelectColumn. ranged reports that the entry is a range of numbers.
 func readEntry(v [][]byte) (e cache.Entry, ranged bool, err error) {
 	for _, i := range [...]int{0, 2, 3, 5} {
 		if len(v[i]) != 8 {

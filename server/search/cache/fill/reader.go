@@ -38,7 +38,7 @@ func (r *reader) readItem(ctx context.Context, i item) error {
 	}
 	defer conn.Release()
 	found, err := r.readSnapshot(ctx, conn, i)
-	if err != nil || !plan.Lasting(found.State) || !found.MakeItems(r.Now()) {
+	if err != nil || !plan.IsLasting(found.State) || !found.MakeItems(r.Now()) {
 		return err
 	}
 	if ok, err := catchUpItem(ctx, conn, found); !ok || err != nil {
@@ -53,7 +53,7 @@ func (r *reader) readSnapshot(ctx context.Context, conn *pgxpool.Conn, i item) (
 	begin := time.Now()
 	var paused time.Duration
 	err := pgx.BeginTxFunc(ctx, conn, readOnlySnapshot, func(tx pgx.Tx) error {
-		if err := tx.QueryRow(ctx, "SELECT "+plan.Now).Scan(&found.State); err != nil || !plan.Lasting(found.State) {
+		if err := tx.QueryRow(ctx, "SELECT "+plan.Now).Scan(&found.State); err != nil || !plan.IsLasting(found.State) {
 			return err
 		}
 		if i.ahead { // a sort cannot pause: it takes one process then, not all
@@ -99,7 +99,7 @@ func (r *reader) addItem(ctx context.Context, conn *pgxpool.Conn, i item, found 
 		if !ok {
 			return nil
 		}
-		st := plan.Changes(since)
+		st := plan.SelectChanges(since)
 		var row plan.ChangesRow
 		if err := conn.QueryRow(ctx, st.SQL, st.Args...).Scan(row.Columns()...); err != nil {
 			return err

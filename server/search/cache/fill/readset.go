@@ -22,7 +22,7 @@ func (s *snapshot) readSet(ctx context.Context, i item) error {
 	if err != nil || p.Empty {
 		return err
 	}
-	st := p.Members()
+	st := p.SelectMembers()
 	most := int(s.Cache.MaxItemBytes() / memberBytes)
 	if i.few {
 		most = min(most, maxFew)

@@ -16,7 +16,7 @@ import (
 const (
 	// maxCommonTerms is the largest number of terms of a type that are cached together.
 	maxCommonTerms = 4096
-	// A common term occurs at least commonFrom times among the resources of plan.SampleTerms, and in commonIn of each 65,536
+	// A common term occurs at least commonFrom times among the resources of plan.SelectSampleTerms, and in commonIn of each 65,536
 	// resources of all types, which are one container of a set. A rarer term would need more memory for containers
 	// than for members, and candidates find its resources soon.
 	commonFrom = 16
@@ -32,7 +32,7 @@ func (s *snapshot) readTerms(ctx context.Context, typ int16) error {
 		return err
 	}
 	terms := cache.NewTerms(common)
-	st := plan.AllTerms(typ)
+	st := plan.SelectAllTerms(typ)
 	rows, err := s.tx.Query(ctx, st.SQL, st.Args...)
 	if err != nil {
 		return err
@@ -83,7 +83,7 @@ func (s *snapshot) readSomeTerms(ctx context.Context, i item) error {
 
 // readTerm reads at most so many resources of a term, and returns their number.
 func (s *snapshot) readTerm(ctx context.Context, typ int16, term int64, most int) (n int, err error) {
-	st := plan.WithTerm(typ, term, most)
+	st := plan.SelectWithTerm(typ, term, most)
 	rows, err := s.tx.Query(ctx, st.SQL, st.Args...)
 	if err != nil {
 		return 0, err
@@ -148,7 +148,7 @@ func (s *snapshot) findCommonTerms(ctx context.Context, typ int16) (groups [][]i
 // sampleTerms counts the terms of a sample of a type's resources, and returns the size of the sample.
 func (s *snapshot) sampleTerms(ctx context.Context, typ int16) (terms map[int64]occurrences, sampled uint64, err error) {
 	terms = make(map[int64]occurrences)
-	st := plan.SampleTerms(typ)
+	st := plan.SelectSampleTerms(typ)
 	rows, err := s.tx.Query(ctx, st.SQL, st.Args...)
 	if err != nil {
 		return nil, 0, err

@@ -11,7 +11,7 @@ import (
 
 // ReadTypeSizes returns the approximate number of resources of each type, from PostgreSQL's statistics.
 func ReadTypeSizes(ctx context.Context, conn Conn) (map[int16]int64, error) {
-	return readSizes(ctx, conn, plan.TypeSizes())
+	return readSizes(ctx, conn, plan.SelectTypeSizes())
 }
 
 // readSizes reads numbers of resources by type.
