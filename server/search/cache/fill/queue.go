@@ -77,7 +77,7 @@ func (q *queue) takeItem() (item, bool) {
 	return i, true
 }
 
-// finishItem wakes those who wait for the next item.
+// finishItem wakes the searches that wait for the next item.
 func (q *queue) finishItem() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -137,7 +137,7 @@ func (q *queue) expectAhead() {
 	q.aheadLeft = true
 }
 
-// wakeIdle wakes those who wait in awaitIdle.
+// wakeIdle wakes the callers of awaitIdle.
 func (q *queue) wakeIdle() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
