@@ -16,11 +16,17 @@ import (
 // patientPage is the record of a patient.
 type patientPage struct {
 	Tabs     []navItem
-	Facts    [][2]string
+	Facts    []patientFact
 	Charts   []chart
 	Tables   []table
 	Timeline []event
 	More     string
+}
+
+// patientFact is an element of the Patient, with its values.
+type patientFact struct {
+	Name   string
+	Values []cell
 }
 
 // event is a line of the timeline.
@@ -139,18 +145,19 @@ func (v *visit) patientView(id string) error {
 		{"Name", "name"}, {"Birth date", "birthDate"}, {"Gender", "gender"}, {"Deceased", "deceasedDateTime"}, {"Identifier", "identifier"}, {"Telephone and mail", "telecom"}, {"Address", "address"},
 		{"General practitioner", "generalPractitioner"}, {"Organization", "managingOrganization"},
 	} {
-		var texts []string
+		var values []cell
 		for _, x := range patient.collect([]string{fact.path}) {
-			text := valueText(x)
-			if text == "" {
-				text = x.str("reference")
+			value := textCell(valueText(x))
+			if ref := x.str("reference"); ref != "" {
+				link := referenceCell(ref, "")
+				value = cell{Text: cmp.Or(value.Text, link.Text), Link: link.Link}
 			}
-			if text != "" && len(texts) < 5 {
-				texts = append(texts, text)
+			if value.Text != "" && len(values) < 5 {
+				values = append(values, value)
 			}
 		}
-		if len(texts) > 0 {
-			p.Facts = append(p.Facts, [2]string{v.T(fact.name), strings.Join(texts, "; ")})
+		if len(values) > 0 {
+			p.Facts = append(p.Facts, patientFact{v.T(fact.name), values})
 		}
 	}
 

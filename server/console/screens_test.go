@@ -36,7 +36,7 @@ func TestScreensInABrowser(t *testing.T) {
 		{"new", "/console/Patient/new", "New Patient", map[string][]string{"field": {"Resource"}, "button": {"Save", "Validate"}}},
 		{"delete", "/console/Patient/b/delete", "Delete Patient/b?", map[string][]string{"button": {"Delete"}, "link": {"Cancel"}}},
 		{"patient", "/console/Patient/a/view", "Patient view", map[string][]string{"region": {"Patient", "Measurements", "Timeline"}, "image": {"Body height: 8 values, 2020-03-04 to 2027-03-04"},
-			"table": {"Values of Body height", "Conditions", "Allergies", "Medications", "Encounters", "Documents"}, "list": {"Timeline"}}},
+			"table": {"Values of Body height", "Conditions", "Allergies", "Medications", "Encounters", "Documents"}, "list": {"Timeline"}, "link": {"Practitioner/dr"}}},
 		{"fhirpath", "/console/fhirpath", "FHIRPath", map[string][]string{"field": {"Address", "Resource", "Expression"}, "button": {"Evaluate"}}},
 		{"requests", "/console/requests", "Requests", map[string][]string{"field": {"Method", "Path", "Headers", "Body", "Body file"}, "button": {"Send"}}},
 		{"terminology", "/console/terminology?set=http://hl7.org/fhir/ValueSet/administrative-gender", "Terminology",

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"bytes"
 	"encoding/json"
 	"net/http"
 	"slices"
@@ -21,7 +22,11 @@ func settingText(raw json.RawMessage) string {
 	if json.Unmarshal(raw, &text) == nil {
 		return text
 	}
-	return string(raw)
+	var line bytes.Buffer
+	if json.Compact(&line, raw) != nil {
+		return string(raw)
+	}
+	return line.String()
 }
 
 // settings lists the configuration in force, and the switches.
