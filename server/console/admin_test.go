@@ -56,6 +56,10 @@ func TestAdministratorsScreensInABrowser(t *testing.T) {
 	if got := script[[]float64](c, `[...document.querySelectorAll(".who > *")].map(e => { const r = e.getBoundingClientRect(); return (r.top + r.bottom) / 2; })`); len(got) != 3 || got[0] != got[1] || got[1] != got[2] {
 		t.Errorf("the banner breaks its line: %v", got)
 	}
+	c.run(chromedp.EmulateViewport(320, 640))
+	if got := script[float64](c, `document.querySelector("footer button").getBoundingClientRect().height - document.querySelector("footer select").getBoundingClientRect().height`); got > 1 {
+		t.Errorf("the button of the footer breaks its word: it is %v higher than the field", got)
+	}
 	c.run(chromedp.EmulateViewport(1280, 844))
 	c.fill("Sprache", "en")
 	c.press("button", "Anwenden")
