@@ -26,7 +26,7 @@ demo: postgresql build ## serve a demo with authorization, made-up patients and 
 
 test: postgresql ## run every test, on a PostgreSQL that is thrown away (or TEST_DATABASE_URL), and print the skipped ones
 	@{ failed=0; \
-	tools/with-postgresql go test -json -count=1 -timeout 40m $(TESTFLAGS) $(PKG) || failed=1; \
+	tools/with-postgresql go test -json -count=1 -timeout 40m -parallel 4 $(TESTFLAGS) $(PKG) || failed=1; \
 	if [ "$(PKG)" = ./... ]; then (cd tools && go test -json -count=1 $(TESTFLAGS) ./...) || failed=1; fi; \
 	exit $$failed; } | (cd tools && go run ./testsummary $(filter -v,$(TESTFLAGS)))
 
