@@ -201,7 +201,7 @@ func (d *download) Write(b []byte) (int, error) {
 	return d.answer.Write(b)
 }
 
-// downloadFile answers with a file of a job. The rights are those of REST: only the owner of a job may read its files.
+// downloadFile sends a file of a job. As in REST, only the owner of the job can read it.
 func (v *visit) downloadFile(parts []string) error {
 	v.screen = "download"
 	name := strings.Map(func(r rune) rune {

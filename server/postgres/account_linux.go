@@ -85,7 +85,7 @@ func (a *account) own(path string) error {
 // of the terminal's signals, and end in good order when this process does.
 func (a *account) apply(cmd *exec.Cmd, folder string) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGINT}
-	// PostgreSQL would tell systemd its own state as that of the service.
+	// With this variable PostgreSQL reports READY=1 to systemd before the server is ready.
 	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "NOTIFY_SOCKET=") }), "LC_ALL=C", "PGOPTIONS=")
 	cmd.Dir = folder
 	if a == nil {

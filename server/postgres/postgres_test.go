@@ -334,8 +334,8 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 	})
 }
 
-// PostgreSQL does not tell systemd its state as that of the service that started it.
-func TestSystemdIsNotTold(t *testing.T) {
+// PostgreSQL does not report its own state to systemd.
+func TestPostgreSQLDoesNotNotifySystemd(t *testing.T) {
 	t.Setenv("NOTIFY_SOCKET", "/run/systemd/notify")
 	cmd := exec.Command("true")
 	(*account)(nil).apply(cmd, t.TempDir())

@@ -6,9 +6,9 @@ import (
 	"sync"
 )
 
-// shortPlaces are the places of short searches. Waiting searches are admitted in the order of arrival, but searches
-// with few rows, such as those of one patient, come before broad searches. At least one of broadTurn places goes to a
-// broad search.
+// shortPlaces are the places of short searches. Waiting searches with few rows, such as those of one patient, are
+// admitted before broad ones. Within each kind the order is that of arrival. At least one of broadTurn places goes to
+// a broad search.
 type shortPlaces struct {
 	mu      sync.Mutex
 	free    int

@@ -125,11 +125,10 @@ func (s *Service) catchUp(ctx context.Context, tx pgx.Tx, ids []int64) (current 
 // tableRound is the part of a table in a round.
 type tableRound struct {
 	*generation
-	view      *view.View
-	evaluator *view.Evaluator
-	batch     batch
-	// What the round has changed, in numbers.
-	rows, problems int64
+	view           *view.View
+	evaluator      *view.Evaluator
+	batch          batch
+	rows, problems int64 // added by the round; negative if it has removed more
 }
 
 // openTables returns the tables of some generations.

@@ -3,16 +3,16 @@
 //
 //	filler.go       Filler: starts and ends the background work
 //	request.go      the items that a search requests
-//	queue.go        the requested items, and the items that are being read
+//	itemqueue.go    the requested items, and the items that are being read
 //	item.go         one item: a set, a column, or terms
 //	reader.go       reads one item and adds it to the cache
 //	snapshot.go     the transaction in which an item is read:
 //	                readset.go, readcolumn.go, readterms.go; sizes.go, the number of resources of each type
 //	ahead.go        reads items before the first search; missing.go lists them
-//	follower.go     applies the changes of the change log; calm.go decides when a cache that lags catches up
-//	changes.go      reads changed resources and applies them
-//	pace.go         pauses long work while searches run
-//	config.go       Config, and the interface of a Store
+//	cachefollow.go  applies the changes of the change log; calm.go decides when a cache that lags catches up
+//	changelist.go   reads changed resources and applies them
+//	pacer.go        pauses long work while searches run
+//	fillconfig.go   Config, and the interface of a Store
 //
 // # From a miss to an item
 //
