@@ -301,13 +301,14 @@ func TestCancelledQueriesGoToThePrimary(t *testing.T) {
 	t.Parallel()
 	primary := storetest.NewCluster(t)
 	standby := primary.Standby("standby")
-	standby.Exec("kiln", "ALTER SYSTEM SET max_standby_streaming_delay = 0")
-	standby.Exec("kiln", "SELECT pg_reload_conf()")
 	s := startOn(t, primary.URL(), func(c *server.Config) { c.Database.ReadURLs = []string{standby.URL()} })
 	for i := range 200 {
 		s.create(fmt.Sprintf(`{"resourceType":"Patient","name":[{"family":"Family%d"}],"birthDate":"19%02d-01-01"}`, i%7, i%100))
 	}
 	standby.Follows(primary)
+	// From here on replay also cancels the statements of a connection that begins.
+	standby.Exec("kiln", "ALTER SYSTEM SET max_standby_streaming_delay = 0")
+	standby.Exec("kiln", "SELECT pg_reload_conf()")
 	awaitReplica(t, s, "streaming")
 	var stop atomic.Bool
 	var reading sync.WaitGroup
